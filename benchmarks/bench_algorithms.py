@@ -42,6 +42,16 @@ PAIRS = (
     "data.eval={uri: 'file:out/addition/held_out_pairs.jsonl', every: 10}",
     f"data.evals=[{{name: {HELD_OUT}, uri: 'file:out/addition/held_out.jsonl', every: 10, reward: {{type: exact}}}}]",
 )
+TEACHER_JOB, TEACHER = (
+    ROOT / "examples/sft-cpu.yaml",
+    ROOT / "out/sft/checkpoints/addition-sft/iter_0000100/lora_adapter",
+)
+TAUGHT = (
+    "reward=null",
+    "data.eval=null",
+    f"data.evals=[{{name: {HELD_OUT}, uri: 'file:out/addition/held_out.jsonl', every: 10, reward: {{type: exact}}}}]",
+    f"algorithm.distillation={{adapter: 'file:{TEACHER.relative_to(ROOT)}'}}",
+)
 RECIPES: Mapping[str, Sequence[str]] = {
     "grpo": (),
     "dr_grpo": (),
@@ -54,6 +64,7 @@ RECIPES: Mapping[str, Sequence[str]] = {
     "gspo": (TWO,),
     "cispo": (TWO,),
     "sapo": (TWO,),
+    "distillation": TAUGHT,
     "dpo": (*PAIRS, "rollout.promptsPerStep=128"),
 }
 """What each algorithm's job has besides its type. Losses differ in the second update of a step."""
@@ -86,6 +97,9 @@ def main() -> None:
 
 def train(kind: str, seed: int) -> Run:
     """Train once; return the held-out accuracy by step."""
+    if kind == "distillation" and not TEACHER.exists():
+        command = [sys.executable, "-m", "lorarl_trainer.cli", "run", str(TEACHER_JOB)]
+        subprocess.run(command, check=True, cwd=ROOT)
     with tempfile.TemporaryDirectory(prefix="lorarl-algorithms-") as folder:
         changes = [
             f"metadata.name={kind.replace('_', '-')}",
@@ -126,8 +140,10 @@ def table(runs: Sequence[Run]) -> str:
         means = [statistics.fmean(run["right"][step] for run in found) for step in steps]
         gains = [gain(run) for run in found]
         spread = f"{100 * statistics.fmean(gains):+.1f} ({100 * min(gains):+.1f} to {100 * max(gains):+.1f})"
-        besides = ", ".join(f"`{change.removeprefix('algorithm.')}`" for change in changes if change not in PAIRS)
-        besides = f"pairs, {besides}" if set(PAIRS) & set(changes) else besides
+        besides = ", ".join(
+            f"`{change.removeprefix('algorithm.')}`" for change in changes if change not in (*PAIRS, *TAUGHT)
+        )
+        besides = f"pairs, {besides}" if set(PAIRS[:1]) & set(changes) else besides
         lines.append(
             f"| `{kind}` | {besides} | {len(found)} | {' | '.join(f'{mean:.1%}' for mean in means)} | {spread} |"
         )

@@ -13,6 +13,7 @@ from lorarl_operator.kept_image import image_in_use
 from lorarl_operator.messages import sentences
 from lorarl_operator.models import RayJob
 from lorarl_operator.outcome import Unsettled, attempt_outcome
+from lorarl_operator.partial_placement import give_back, left_to_place
 from lorarl_operator.pod_ends import Kind, Outcome
 from lorarl_operator.recovery import in_use
 from lorarl_operator.scale_up import scaling_up
@@ -178,6 +179,9 @@ def _starting(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float |
     left = _left_of_default(snapshot) if limit is None else limit - age
     if left is not None and left <= 0:
         return never_started(snapshot, draft, blocker, limit or snapshot.settings.start_deadline_seconds)
+    left_to_wait = left_to_place(snapshot, ray_job, blocker)
+    if left_to_wait is not None and left_to_wait <= 0:
+        return give_back(snapshot, draft, blocker)
     events = []
     if not blocker.stuck and draft.phase != STARTING:
         message = f"Attempt {snapshot.attempt} is starting in RayJob {ray_job.name}."
@@ -190,7 +194,7 @@ def _starting(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float |
     node_is_busy = any(pod.node and not pod.ready and not pod.deletion_asked_at for pod in pods)
     next_look = _next_look(snapshot, age, _NODE_LOOK if node_is_busy else _SLOWEST_LOOK)
     prepare = _recreated(snapshot) if blocker.ours else ()
-    recheck, wants = soonest(settle, next_look, left), _want(snapshot, age, Want.EVENTS)
+    recheck, wants = soonest(settle, next_look, left, left_to_wait), _want(snapshot, age, Want.EVENTS)
     return snapshot.decision(draft, *events, prepare=prepare, recheck=recheck, wants=wants)
 
 

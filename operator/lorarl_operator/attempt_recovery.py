@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from lorarl_operator.attempt_end import count_outcome, end_attempt, no_progress
 from lorarl_operator.attempt_progress import outcome_of
 from lorarl_operator.blockers import starting
@@ -10,7 +12,7 @@ from lorarl_operator.messages import sentences
 from lorarl_operator.models import RayJob
 from lorarl_operator.outcome import Unsettled
 from lorarl_operator.pod_ends import Kind, Outcome
-from lorarl_operator.recovery import Workers, failed_replacement, is_complete, unreplaced
+from lorarl_operator.recovery import Workers, failed_replacement, is_complete, to_delete, unreplaced
 from lorarl_operator.snapshot import Snapshot
 from lorarl_operator.status import RECOVERING, RUNNING
 
@@ -31,6 +33,8 @@ def _loss(snapshot: Snapshot, workers: Workers, outcome: Outcome | Unsettled | N
     """The loss of workers from which the attempt may recover."""
     if isinstance(outcome, Outcome):
         return outcome if outcome.kind is Kind.PREEMPTED and outcome.lost_worker else None
+    if isinstance(outcome, Unsettled) and not snapshot.recovering_since:
+        return None  # The pod's end is known, and its cause in a moment. The trainer knows only the former.
     if workers.lost:
         return Outcome(Kind.PREEMPTED, "NodeLost", workers.lost)
     if snapshot.recovering_since and not is_complete(workers, snapshot.attempt_pods):
@@ -65,4 +69,6 @@ def _wait(snapshot: Snapshot, ray_job: RayJob, workers: Workers, lost: Outcome) 
     )
     draft.condition("Running", False, RECOVERING, message)
     event = () if began else (Event("Warning", RECOVERING, message),)
-    return snapshot.decision(draft, *event, recheck=min(_LOOK_SECONDS, max(0.0, limit - waited)))
+    patience = timedelta(seconds=snapshot.settings.pods_gone_seconds)
+    gone = to_delete(workers, snapshot.attempt_pods, waited, snapshot.now, patience) if began else []
+    return snapshot.decision(draft, *event, actions=gone, recheck=min(_LOOK_SECONDS, max(0.0, limit - waited)))

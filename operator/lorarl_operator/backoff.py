@@ -13,6 +13,8 @@ PREEMPTED = "Restarting"
 """Reason of the condition Running after a preemption."""
 PREEMPTED_AGAIN = "PreemptedAgain"
 """Reason of the condition Running after a further preemption of an attempt that had hardly begun."""
+PARTLY_PLACED = "PartlyPlaced"
+"""Reason of the condition Running after an attempt that gave back the machines which it had."""
 _LONG_ENOUGH_SECONDS = 60.0
 _MAX_DOUBLINGS = 16
 
@@ -35,6 +37,8 @@ def delay(reason: str, draft: Draft, settings: Settings) -> float:
     """
     if reason == BACKING_OFF:
         return _doubled(settings.backoff_seconds, draft.counter("attempts"), settings.backoff_limit_seconds)
+    if reason == PARTLY_PLACED:
+        return settings.preemption_limit_seconds
     if reason == PREEMPTED_AGAIN:
         return _doubled(
             settings.retry_after_preemption_seconds, draft.counter("preemptions"), settings.preemption_limit_seconds

@@ -18,13 +18,23 @@ from typing import Any
 from lorarl_operator import metrics
 from lorarl_operator.cache import Cache, Key
 from lorarl_operator.decide import decide
-from lorarl_operator.decision import Action, AddFinalizer, Apply, Create, Decision, Delete, DeleteJob, RemoveFinalizer
+from lorarl_operator.decision import (
+    Action,
+    AddFinalizer,
+    Apply,
+    Create,
+    Decision,
+    Delete,
+    DeleteJob,
+    DeletePod,
+    RemoveFinalizer,
+)
 from lorarl_operator.event_recorder import EventRecorder
 from lorarl_operator.evidence import EvidenceSource
 from lorarl_operator.job_templates import with_its_template
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError, NotLeaderError
-from lorarl_operator.kube.resources import JOBS, LORARLJOBS, RAYJOBS, Resource, resource_of
+from lorarl_operator.kube.resources import JOBS, LORARLJOBS, PODS, RAYJOBS, Resource, resource_of
 from lorarl_operator.models import FINALIZER, Evidence, Job, Observed, Refusal
 from lorarl_operator.served_schema import ServedSchema
 from lorarl_operator.settings import Settings
@@ -245,6 +255,9 @@ class Controller:
                 await self._create(key, job, manifest)
             case Delete(kind, name, uid):
                 await self._delete(key, RAYJOBS if kind == RAYJOBS.kind else JOBS, name, uid)
+            case DeletePod(name, uid, at_once):
+                log.warning("%s/%s: deletes pod %s, whose machine is lost", *key, name, extra={"job": "/".join(key)})
+                await self._delete(key, PODS, name, uid, grace_seconds=0 if at_once else None)
             case DeleteJob():
                 await self._delete(key, LORARLJOBS, job.name, job.uid)
             case AddFinalizer():
@@ -292,9 +305,11 @@ class Controller:
         elif not _has(found, manifest):
             await self._client.apply({**manifest, "metadata": {**meta, "uid": found["metadata"]["uid"]}})
 
-    async def _delete(self, key: Key, resource: Resource, name: str, uid: str) -> None:
+    async def _delete(
+        self, key: Key, resource: Resource, name: str, uid: str, grace_seconds: int | None = None
+    ) -> None:
         try:
-            left = await self._client.delete(resource, key[0], name, uid)
+            left = await self._client.delete(resource, key[0], name, uid, grace_seconds=grace_seconds)
         except ApiError as error:
             if not error.conflict:
                 raise
@@ -371,4 +386,6 @@ def _target(job: Job, action: Action) -> tuple[str, str]:
             return manifest["kind"], manifest["metadata"]["name"]
         case Delete(kind, name, _):
             return kind, name
+        case DeletePod(name):
+            return PODS.kind, name
     return LORARLJOBS.kind, job.name

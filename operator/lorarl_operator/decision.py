@@ -53,6 +53,18 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
+class DeletePod:
+    """DELETE a worker's pod, so that KubeRay replaces it; with its uid as precondition. Not found is success.
+
+    `at_once` is a deletion without a grace period, which no kubelet has to confirm.
+    """
+
+    name: str
+    uid: str
+    at_once: bool
+
+
+@dataclass(frozen=True, slots=True)
 class AddFinalizer:
     """Add `lorarl.io/cleanup` to the LoRARLJob."""
 
@@ -67,7 +79,7 @@ class DeleteJob:
     """DELETE the LoRARLJob in the background, with its uid as precondition."""
 
 
-Action = Apply | Create | Delete | AddFinalizer | RemoveFinalizer | DeleteJob
+Action = Apply | Create | Delete | DeletePod | AddFinalizer | RemoveFinalizer | DeleteJob
 
 
 class Want(Enum):

@@ -13,7 +13,8 @@ from kubernetes.aio.client import Configuration
 
 from lorarl_operator import metrics
 from lorarl_operator.cache import WATCHED, Cache, Key, key_of
-from lorarl_operator.kube.resources import LORARLJOBS, Resource
+from lorarl_operator.kube.resources import LORARLJOBS, PODS, Resource
+from lorarl_operator.kuberay_version import VersionLog
 from lorarl_operator.resync import Resyncer
 from lorarl_operator.workqueue import WorkQueue
 
@@ -77,14 +78,17 @@ def watch(
     async def login(**_: Any) -> kopf.ConnectionInfo:
         return await _connection(configuration)
 
+    versions = VersionLog()
     for resource in WATCHED:
-        handler = _handler(cache, queue, resyncer, resource)
+        handler = _handler(cache, queue, resyncer, resource, versions)
         kopf.on.event(resource.group, resource.version, resource.plural, registry=registry, id=resource.plural)(handler)
     return registry
 
 
-def _handler(cache: Cache, queue: WorkQueue[Key], resyncer: Resyncer, kind: Resource) -> Any:
+def _handler(cache: Cache, queue: WorkQueue[Key], resyncer: Resyncer, kind: Resource, versions: VersionLog) -> Any:
     async def seen(event: Any, **_: Any) -> None:
+        if kind == PODS:
+            versions.note(event["object"])
         _handle_event(cache, queue, resyncer, kind, event)
 
     return seen

@@ -32,6 +32,7 @@ class _Options:
     probes_port: int
     keep_head_seconds: int
     start_deadline_seconds: int
+    partly_placed_seconds: int
     recovery_seconds: int
     cleanup_seconds: int
     network: NetworkAccess | None
@@ -87,6 +88,13 @@ def _network(_context: click.Context, _option: click.Parameter, value: str) -> N
     "0: no limit.",
 )
 @click.option(
+    "--partly-placed-seconds",
+    default=900,
+    type=click.IntRange(0),
+    help="How long an attempt outside a queue may hold some of its machines while no node has room for its other pods. "
+    "0: without limit.",
+)
+@click.option(
     "--recovery-seconds",
     default=600,
     type=click.IntRange(0),
@@ -137,6 +145,7 @@ def main(
     probes_port: int,
     keep_head_seconds: int,
     start_deadline_seconds: int,
+    partly_placed_seconds: int,
     recovery_seconds: int,
     cleanup_seconds: int,
     job_network_policy: NetworkAccess | None,
@@ -159,6 +168,7 @@ def main(
         probes_port=probes_port,
         keep_head_seconds=keep_head_seconds,
         start_deadline_seconds=start_deadline_seconds,
+        partly_placed_seconds=partly_placed_seconds,
         recovery_seconds=recovery_seconds,
         cleanup_seconds=cleanup_seconds,
         network=job_network_policy,
@@ -183,6 +193,7 @@ async def _run(options: _Options) -> int:
         trainer_image=options.trainer_image,
         keep_head_seconds=options.keep_head_seconds,
         start_deadline_seconds=options.start_deadline_seconds,
+        partly_placed_seconds=options.partly_placed_seconds,
         recovery_seconds=options.recovery_seconds,
         cleanup_seconds=options.cleanup_seconds,
         network=options.network,

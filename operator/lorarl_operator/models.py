@@ -169,6 +169,7 @@ class Pod:
         deletion_asked_at: When its deletion was requested: deletionTimestamp minus the grace period.
         gone_by: deletionTimestamp, the end of its grace period.
         ready: Whether its condition Ready is True.
+        silent: Whether Kubernetes hears nothing from its node: only then is a pod with ready containers not ready.
         scheduled_at: When it got its node; None while it has none.
         unschedulable: The scheduler's message if it found no node.
         gated: Whether a scheduling gate (usually a queue's) blocks it.
@@ -190,6 +191,7 @@ class Pod:
     reason: str
     message: str
     ready: bool
+    silent: bool
     created_at: datetime
     deletion_asked_at: datetime | None
     gone_by: datetime | None

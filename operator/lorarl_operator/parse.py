@@ -118,8 +118,8 @@ def ray_cluster(raw: Raw) -> RayCluster:
 def pod(raw: Raw) -> Pod:
     """A pod of an attempt, or of the clean-up Job."""
     meta, spec, status, labels = _meta(raw), _dict(raw, "spec"), _dict(raw, "status"), _labels(raw)
-    scheduled, target, ready = (
-        _condition(raw, kind, status=None) for kind in ("PodScheduled", "DisruptionTarget", "Ready")
+    scheduled, target, ready, containers_ready = (
+        _condition(raw, kind, status=None) for kind in ("PodScheduled", "DisruptionTarget", "Ready", "ContainersReady")
     )
     waits = scheduled.get("status") == "False"
     disrupted = target.get("status") == "True"
@@ -138,6 +138,7 @@ def pod(raw: Raw) -> Pod:
         reason=_text(status, "reason"),
         message=_text(status, "message"),
         ready=ready.get("status") == "True",
+        silent=ready.get("status") == "False" and containers_ready.get("status") == "True",
         created_at=_required_time(meta.get("creationTimestamp")),
         deletion_asked_at=_deletion_asked_at(meta),
         gone_by=time(meta.get("deletionTimestamp")),

@@ -17,7 +17,7 @@ _REFUSALS = frozenset({"UnexpectedAdmissionError", "TopologyAffinityError", "SMT
 
 There is also one for each resource that the node lacks: OutOfcpu, OutOfmemory, OutOfnvidia.com/gpu.
 """
-_NODE_DOWN = frozenset({"NodeLost", "DeletionByTaintManager"})
+NODE_DOWN = frozenset({"NodeLost", "DeletionByTaintManager"})
 """Reasons of a pod whose node does not respond, or has a NoExecute taint that says why."""
 _KILLED = frozenset({137, 143})
 """Exit codes of SIGKILL and SIGTERM."""
@@ -67,7 +67,7 @@ def taken(pod: Pod) -> Outcome | None:
     what = f"The {named(pod)} was removed: {message or reason}"
     if usage := own_usage(pod):
         return Outcome(Kind.FAILED, usage[0], sentences(what, usage[1]))
-    faulty = pod.node if reason in _NODE_DOWN else ""
+    faulty = pod.node if reason in NODE_DOWN else ""
     return Outcome(Kind.PREEMPTED, reason, sentences(what), faulty, lost_worker=pod.role == "worker")
 
 

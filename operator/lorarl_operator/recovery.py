@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from lorarl_operator.decision import DeletePod
 from lorarl_operator.early_losses import losses, too_many
 from lorarl_operator.models import Pod
-from lorarl_operator.pod_ends import Kind, Outcome, exit_outcome, exited_container, taken
+from lorarl_operator.pod_ends import NODE_DOWN, Kind, Outcome, exit_outcome, exited_container, taken
 
-UNREPLACED_SECONDS = 30.0
-"""How long KubeRay may keep a pod whose machine Ray has lost. It replaces none before that pod fails or is deleted."""
+UNREPLACED_SECONDS = 75.0
+"""How long KubeRay may keep a pod whose machine Ray has lost. It replaces none before that pod fails or is gone.
+
+Kubernetes needs 50 s to declare a node unreachable.
+"""
 _REPLACED_WITHIN = timedelta(seconds=10)
 """KubeRay may have replaced a pod this long before its loss was recorded."""
 
@@ -77,7 +81,7 @@ def failed_replacement(pods: Iterable[Pod], workers: Workers, since: datetime) -
 
 
 def unreplaced(workers: Workers, pods: Iterable[Pod], waited: float) -> Outcome | None:
-    """The end of an attempt whose lost machine still has its pod, as when its kubelet does not respond.
+    """The end of an attempt whose workers are all sound by Kubernetes' account, although Ray has lost a machine.
 
     Args:
         workers: The trainer's report.
@@ -85,7 +89,33 @@ def unreplaced(workers: Workers, pods: Iterable[Pod], waited: float) -> Outcome 
         waited: Seconds since the loss was recorded.
     """
     kept = [pod for pod in pods if pod.name in workers.pods]
-    if waited < UNREPLACED_SECONDS or len(kept) < len(workers.pods) or any(pod.deletion_asked_at for pod in kept):
+    if waited < UNREPLACED_SECONDS or len(kept) < len(workers.pods):
         return None
-    silent = next((pod for pod in kept if not pod.ready), None)
-    return Outcome(Kind.PREEMPTED, "NodeLost", workers.lost, faulty_node=silent.node if silent else "")
+    if any(pod.deletion_asked_at or not pod.ready for pod in kept):
+        return None
+    return Outcome(Kind.PREEMPTED, "NodeLost", workers.lost)
+
+
+def to_delete(
+    workers: Workers, pods: Iterable[Pod], waited: float, now: datetime, patience: timedelta
+) -> list[DeletePod]:
+    """The worker pods that only their deletion lets KubeRay replace.
+
+    A node that does not respond never confirms that its pods are gone. Its pods tolerate that for a while, and then
+    Kubernetes asks for their deletion. When their grace period is over too, they are removed without that node's word.
+
+    Args:
+        workers: The trainer's report.
+        pods: The attempt's pods that exist.
+        waited: Seconds since the loss was recorded.
+        now: The time.
+        patience: How long after its grace period a pod may still go by itself.
+    """
+    found = []
+    for pod in (pod for pod in pods if pod.role == "worker" and not pod.ready):
+        if pod.gone_by and pod.disruption_reason in NODE_DOWN and now > pod.gone_by + patience:
+            found.append(DeletePod(pod.name, pod.uid, at_once=True))
+        broken = workers.lost and pod.name in workers.pods and not pod.silent
+        if broken and not pod.gone_by and waited >= UNREPLACED_SECONDS:
+            found.append(DeletePod(pod.name, pod.uid, at_once=False))
+    return found

@@ -41,6 +41,8 @@ class Settings:
         keep_head_seconds: How long the head pod of a finished job stays for its logs. With Kueue it is deleted at once.
         start_deadline_seconds: How long an attempt without startDeadlineSeconds may hold all its machines before it
             runs. 0: without limit.
+        partly_placed_seconds: How long an attempt outside a queue may hold some of its machines while no node has room
+            for its other pods. 0: without limit.
         recovery_seconds: How long an attempt may wait for lost worker pods to be replaced. 0: their loss ends it at
             once.
         network: What the NetworkPolicy of each job allows. None: jobs get none.
@@ -60,6 +62,7 @@ class Settings:
     pods_gone_seconds: float = 10.0
     keep_head_seconds: int = 600
     start_deadline_seconds: int = 7200
+    partly_placed_seconds: int = 900
     recovery_seconds: int = 600
     network: NetworkAccess | None = NetworkAccess()
     default_template: str = ""

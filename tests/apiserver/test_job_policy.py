@@ -40,6 +40,7 @@ NAMING_SECRETS: list[Object] = [
     {"tracking": {"mlflow": {"trackingUri": "https://a", "experiment": "e", "credentialsSecret": "others"}}},
     {**GRPO, "reward": REWARD},
     {**GRPO, "reward": JUDGE},
+    {"algorithm": {"type": "distillation", "distillation": JUDGE}},
     {**GRPO, "rewards": [{"name": "a", **REWARD}, {"name": "b", "type": "exact"}]},
     {
         **GRPO,

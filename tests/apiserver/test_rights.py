@@ -19,7 +19,7 @@ from lorarl_operator.settings import Settings
 from support.cluster.audit import Right, account, granted, refused, used
 from support.cluster.client import Api, ApiError, Object
 from support.cluster.crds import CRDS
-from support.cluster.kwok import CANNOT_BE_PULLED, DEVICE_CLASS, HELD, add_devices
+from support.cluster.kwok import CANNOT_BE_PULLED, DEVICE_CLASS, HELD, add_devices, mend_node, silence_node
 from support.cluster.lorarljobs import condition, lorarljob, phase, report, template
 from support.cluster.operator import RIGHTS, SYSTEM, Operator, operator, prepare, wait_leader
 from support.cluster.platform import Platform, platform
@@ -133,6 +133,26 @@ def test_jobs_that_are_stuck_on_their_nodes_and_in_a_queue(p: Platform, replica:
     )
     asked = {Right("", "events", "list"), Right("kueue.x-k8s.io", "workloads", "list")}
     until(30, "the operator asks why they are stuck", lambda: asked <= used(p.cluster.audit_log, OPERATOR))
+
+
+def test_a_worker_on_a_node_that_does_not_respond(p: Platform, replica: Operator) -> None:
+    namespace, node = p.namespace(), "node-1"
+    on = {key: {"kubernetes.io/hostname": name} for key, name in (("head", "node-0"), ("worker", node))}
+    cluster = {"nodeSelector": on["worker"], "head": {"nodeSelector": on["head"]}, "terminationGracePeriodSeconds": 1}
+    p.api.create(lorarljob(namespace, "silent", cluster=cluster))
+    p.wait_running(namespace, "silent-1", seconds=60)
+    p.api.wait("LoRARLJob", "silent", namespace, lambda job: phase(job) == "Running", seconds=30)
+    (pod,) = p.pods(namespace, "silent-1", "worker")
+    name = pod["metadata"]["name"]
+    report(p.api, namespace, "silent", step=1, totalSteps=10, workers={"attempt": 1, "pods": [name]})
+    silence_node(p.cluster, node)
+    try:
+        p.api.wait_gone("Pod", name, namespace, seconds=30)
+    finally:
+        mend_node(p.cluster, node)
+    assert Right("", "pods", "delete") in used(p.cluster.audit_log, OPERATOR)
+    assert "KubeRay 1.6." in (p.cluster.folder / "rights.log").read_text(), "the head's pod tells its version"
+    p.api.delete("LoRARLJob", "silent", namespace)
 
 
 def test_a_job_that_others_write_while_the_operator_decides(p: Platform, replica: Operator) -> None:

@@ -26,11 +26,12 @@ def install_kueue(cluster: RealCluster) -> None:
 
 
 def _of_the_release(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The manifests name the image of a developer's last build, and pull it always."""
+    """The manifests pull the image of a developer's last build, and ask for a quarter of a node with two CPUs."""
     if manifest["kind"] == "Deployment":
         (container,) = manifest["spec"]["template"]["spec"]["containers"]
         container |= {
             "image": f"registry.k8s.io/kueue/kueue:{tool_version('kueue')}",
             "imagePullPolicy": "IfNotPresent",
         }
+        container["resources"]["requests"]["cpu"] = "100m"
     return manifest

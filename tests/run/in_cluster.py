@@ -54,9 +54,14 @@ class InCluster:
 
     def change_steps(self, steps: int) -> None:
         """What the operator and kubelet do when the user changes spec.trainer.steps."""
+        self.change(trainer={"steps": steps})
+
+    def change(self, **fields: Any) -> None:
+        """The same for other fields of the spec; those of a mapping are added to it."""
         path = self.job.folder / "job.yaml"
         manifest = yaml.safe_load(path.read_text())
-        manifest["spec"]["trainer"]["steps"] = steps
+        spec = manifest["spec"]
+        spec |= {key: spec[key] | value if isinstance(value, dict) else value for key, value in fields.items()}
         path.with_suffix(".new").write_text(yaml.safe_dump(manifest))
         path.with_suffix(".new").rename(path)
 

@@ -32,6 +32,12 @@ def test_progress_and_a_drain_reach_the_status(in_cluster: InCluster, nodes: Ray
     hold.touch()  # the run stands still within a step, and everything else has time
     run.wait_until(lambda: in_cluster.status.get("step", 0) >= 2, "step 2 was in the status", every=OFTEN)
     assert in_cluster.status["workers"] == {"attempt": 1, "pods": ["node"]}
+    logs = in_cluster.job.checkpoints / "runs" / "0001" / "logs"
+    in_cluster.change(progressDeadlineSeconds=6)  # no operator is here to end the run then
+    run.wait_until((logs / "stack-0.log").exists, "it was recorded where the run hangs")
+    assert "in main_loop" in (logs / "stack-0.log").read_text(), "the worker waits for its next task"
+    assert "lorarl_trainer/launch/watchdog.py" in (logs / "stack-driver.log").read_text()
+    in_cluster.change(progressDeadlineSeconds=None)
     nodes.kill("node")
     hold.unlink()
     run.wait_for_output("waiting for new workers, which continue from the newest checkpoint")

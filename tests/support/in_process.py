@@ -36,6 +36,7 @@ from lorarl_trainer.samples.types import (
     CompletionChunk,
     GradientRequest,
     LossChoice,
+    Policy,
     Sample,
     Samples,
     UpdateRequest,
@@ -210,12 +211,14 @@ class OneWorker:
         return self.worker.update(request)
 
     async def log_probabilities(
-        self, samples: Sequence[Sample], temperature: float, *, reference: bool = False
+        self, samples: Sequence[Sample], temperature: float, of: Policy = "policy"
     ) -> list[Floats]:
-        return self.worker.log_probabilities(Samples(samples), temperature, reference)
+        return self.worker.log_probabilities(Samples(samples), temperature, of)
 
-    async def publish(self, step: int, adapter_version: int, position: int, results: CardResults) -> None:
-        self.worker.publish(step, adapter_version, position, results)
+    async def publish(
+        self, step: int, adapter_version: int, position: int, results: CardResults, kl_coefficient: float | None
+    ) -> None:
+        self.worker.publish(step, adapter_version, position, results, kl_coefficient)
 
     async def complete(self, step: int, results: CardResults, value: float | None) -> None:
         self.worker.complete(step, results, value)

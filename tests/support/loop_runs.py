@@ -25,7 +25,8 @@ from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.workers import JobCheckpoints
 from lorarl_trainer.rewards.scores import Outcome, ToScore
 from lorarl_trainer.rollout.lockstep import Lockstep
-from lorarl_trainer.session import Session
+from lorarl_trainer.rollout.taught import InTheWorkers, Taught
+from lorarl_trainer.session import Session, starting_kl_coefficient
 from lorarl_trainer.timing import StartClock
 from support.in_process import Colocated, OneWorker
 
@@ -80,13 +81,14 @@ async def run_in_process(
     train_rows: Sequence[EncodedRow] | None = None,
     after_step: Callable[[int], None] = lambda step: None,
     tokens_trained_ahead: int | None = None,
+    workers: OneWorker | None = None,
 ) -> list[StepDone]:
     """Train as `lorarl run` does, from the newest checkpoint if there is one; return the steps.
 
-    `after_step` is called when a step is done. `tokens_trained_ahead`: see `Session`.
+    `after_step` is called when a step is done. `tokens_trained_ahead`: see `Session`. `workers` has the worker.
     """
     spec, sink = worker.spec, Collected()
-    workers, stop = OneWorker(worker.worker), asyncio.Event()
+    workers, stop = workers or OneWorker(worker.worker), asyncio.Event()
     identity = training_identity(spec, "fingerprint")
     job = worker.job
     await workers.open_checkpoints(
@@ -101,6 +103,9 @@ async def run_in_process(
         rollouts = Answers(stream, {}, spec.rollout.prompts_per_step, workers)
     elif spec.algorithm.type == "dpo":
         rollouts = Pairs(stream, {}, spec.rollout.prompts_per_step, workers, algorithm.loss)
+    elif spec.algorithm.type == "distillation":
+        size, teacher = algorithm.group_size, InTheWorkers()
+        rollouts = Taught(spec, stream, {}, size, workers, teacher, spelled, progress, spelled)
     else:
         scorer = CountsEvenTokens()
         rollouts = Lockstep(
@@ -128,6 +133,7 @@ async def run_in_process(
         adapter_version=resumed.adapter_version or 1,
         published_step=resumed.step,
         tokens_trained_ahead=tokens_trained_ahead,
+        kl_coefficient=starting_kl_coefficient(spec, resumed),
     )
     await train(session, resumed.step)
     await session.drain_uploads()

@@ -26,7 +26,7 @@ from support.training import BareTrainer, grouped_samples, relative_difference
 def test_the_reference_may_be_the_adapter_of_the_start(model_folder, packed: bool) -> None:
     bare = BareTrainer(CpuDevice(), model_folder("qwen2"), "fp32", budget=150, packed=packed)
     samples = grouped_samples(VOCABULARY, prompts=6)
-    of_base = bare.trainer.log_probabilities(samples, 0.8, reference=True)
+    of_base = bare.trainer.log_probabilities(samples, 0.8, "reference")
     started = bare.trainer.log_probabilities(samples, 0.8)
     assert worst(started, of_base) > 0.01
     bare.trainer.keep_reference()
@@ -36,7 +36,7 @@ def test_the_reference_may_be_the_adapter_of_the_start(model_folder, packed: boo
     moved = bare.trainer.log_probabilities(samples, 0.8)
     assert worst(moved, started) > 0.01
     np.testing.assert_array_equal(
-        np.concatenate(bare.trainer.log_probabilities(samples, 0.8, reference=True)), np.concatenate(started)
+        np.concatenate(bare.trainer.log_probabilities(samples, 0.8, "reference")), np.concatenate(started)
     )
     np.testing.assert_array_equal(np.concatenate(bare.trainer.log_probabilities(samples, 0.8)), np.concatenate(moved))
 
@@ -74,7 +74,7 @@ def test_a_penalty_on_rewards_is_summed_over_the_completion(colocated, estimator
     algorithm = get_algorithm(worker.spec.algorithm, 16)
     assert algorithm.loss.kl_coefficient == 0.0, "it is not in the loss too"
     rewards, metrics = asyncio.run(rewards_less_kl(OneWorker(worker.worker), algorithm, batch))
-    base = worker.worker.log_probabilities(batch.samples_S, batch.temperature, True)
+    base = worker.worker.log_probabilities(batch.samples_S, batch.temperature, "reference")
     policy = worker.trainer_logprobs(batch.samples_S)
     differences = [mine.astype(np.float64) - theirs for mine, theirs in zip(policy, base, strict=True)]
     of_token = {"k1": lambda d: d, "k2": lambda d: d * d / 2, "k3": lambda d: np.exp(-d) - 1 + d}[estimator]

@@ -17,7 +17,8 @@ from lorarl_trainer.guards.updates import require_agreement
 from lorarl_trainer.overlap import TrainedAhead, scored_samples
 from lorarl_trainer.progress import Sampled, ScoredSample, StepDone, Warned, results_of
 from lorarl_trainer.protocols.rollouts import StepBatch
-from lorarl_trainer.reference import rewards_less_kl, with_old_logprobs
+from lorarl_trainer.reference import advantages_of, rewards_less_kl, with_old_logprobs
+from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.types import Samples, UpdateRequest
 from lorarl_trainer.schedule import evaluations_due, learning_rate, seed_of
 from lorarl_trainer.session import STEP_RESULTS, Session, StepClock
@@ -66,15 +67,18 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
     """Make one step."""
     # Samples: by the newest adapter, each completion scored while others are still being generated; or from the data.
     # Where the plan says so, groups that have ended are trained in the meantime.
-    async with TrainedAhead(session.workers, session.algorithm, session.tokens_trained_ahead) as ahead:
+    algorithm = session.present_algorithm
+    async with TrainedAhead(session.workers, algorithm, session.tokens_trained_ahead) as ahead:
         batch = await session.rollouts.next(step, session.adapter_version, ahead.take)
     clock.add_all(ahead.seconds(batch.seconds))
 
-    # Advantages: the algorithm compares each sample with its group. Nothing after this looks at rewards.
+    # Advantages: of each sample, compared with its group, or of each token. Nothing after this looks at rewards.
     with clock.phase("forward_backward"):
-        rewards_P_G, kl_metrics = await rewards_less_kl(session.workers, session.algorithm, batch)
-        batch = await with_old_logprobs(session.workers, session.algorithm, batch)
-    advantages_S = session.algorithm.advantages(rewards_P_G, batch.response_lengths).reshape(-1)
+        rewards_P_G, kl_metrics = await rewards_less_kl(session.workers, algorithm, batch)
+        batch = await with_old_logprobs(session.workers, algorithm, batch)
+    advantages_S = advantages_of(algorithm, rewards_P_G, batch)
+    if session.keep:
+        session.keep(step, batch, advantages_S, session.adapter_version, session.rollouts.position, session.limits)
     if batch.shown:
         session.progress.emit(Sampled(step=step, samples=with_advantages(batch.shown, advantages_S)))
 
@@ -100,6 +104,7 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
     # Adapter sync: from here on the engine generates with the new version.
     session.adapter_version += 1
     clock.add("sync", await session.workers.sync(session.adapter_version))
+    found = kl_metrics | {name: float(np.mean(values)) for name, values in metrics.items()}
     return StepDone(
         step=step,
         total_steps=session.total_steps,
@@ -107,8 +112,8 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
         metrics={
             "learning_rate": learning_rate(session.spec.trainer, step, session.total_steps),
             **batch.metrics,
-            **kl_metrics,
-            **{name: float(np.mean(values)) for name, values in metrics.items()},
+            **found,
+            **session.adapt_kl(found),
             **({"withheld_updates": float(withheld)} if withheld else {}),
         },
         tokens=sum(len(sample.tokens) for sample in batch.samples_S),
@@ -118,10 +123,10 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
 
 
 def update_requests(
-    session: Session, batch: StepBatch, advantages_S: np.ndarray, step: int, trained_ahead: Set[int]
+    session: Session, batch: StepBatch, advantages_S: Sequence[float | Floats], step: int, trained_ahead: Set[int]
 ) -> Iterator[UpdateRequest]:
     """Yield the updates of a step, in order. Samples that were trained ahead are counted, and not trained again."""
-    trainer, algorithm = session.spec.trainer, session.algorithm
+    trainer, algorithm = session.spec.trainer, session.present_algorithm
     share = len(batch.samples_S) // algorithm.updates_per_step
     scored = dict(scored_samples(batch, advantages_S))
     first = True
@@ -137,16 +142,16 @@ def update_requests(
             learning_rate=learning_rate(trainer, step, session.total_steps),
             seed=seed_of(trainer.seed, "dropout", step, number),
             on_policy=batch.on_policy and first,
-            limits=session.limits,
+            limits=session.limits or batch.limits,
             total_samples=len(indices),
         )
         first = False
 
 
-def with_advantages(shown: Sequence[ScoredSample], advantages_S: np.ndarray) -> tuple[ScoredSample, ...]:
-    """Return the step's first samples with their advantages. One without a reward takes no part, so it has none."""
+def with_advantages(shown: Sequence[ScoredSample], advantages_S: Sequence[float | Floats]) -> tuple[ScoredSample, ...]:
+    """Return the step's first samples with the mean advantage of their tokens. One without a reward has none."""
     return tuple(
-        sample if sample.reward is None else replace(sample, advantage=float(advantage))
+        sample if sample.reward is None else replace(sample, advantage=float(np.mean(advantage)))
         for sample, advantage in zip(shown, advantages_S, strict=False)
     )
 

@@ -60,7 +60,9 @@ class TrainedAhead:
     def take(self, first: int, group: StepBatch) -> None:
         """Take a group of the step, whose first sample has the index `first`. See `protocols.rollouts.TakeGroup`."""
         advantages_P_G = self._algorithm.advantages(group.rewards_P_G, group.response_lengths)
-        self._waiting |= {first + index: sample for index, sample in scored_samples(group, advantages_P_G.reshape(-1))}
+        self._waiting |= {
+            first + index: sample for index, sample in scored_samples(group, advantages_P_G.reshape(-1).tolist())
+        }
         self._begin(group)
 
     def seconds(self, generated: Mapping[str, float]) -> dict[str, float]:
@@ -106,10 +108,10 @@ class TrainedAhead:
         return []
 
 
-def scored_samples(batch: StepBatch, advantages_S: Floats) -> Iterator[tuple[int, Sample]]:
+def scored_samples(batch: StepBatch, advantages_S: Sequence[float | Floats]) -> Iterator[tuple[int, Sample]]:
     """Yield the samples of a batch with their advantages, and the index of each. One without a reward takes no part."""
     for index in np.flatnonzero(~np.isnan(batch.rewards_P_G.reshape(-1))).tolist():
-        yield index, replace(batch.samples_S[index], advantage=float(advantages_S[index]))
+        yield index, replace(batch.samples_S[index], advantage=advantages_S[index])
 
 
 def _length(spans: Sequence[tuple[float, float]], until: float) -> float:

@@ -10,14 +10,16 @@ from dataclasses import dataclass, field, replace
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.algorithms import Algorithm
+from lorarl_trainer.algorithms.adaptive_kl import adapted
+from lorarl_trainer.algorithms.policy_gradient import PolicyGradient
 from lorarl_trainer.checkpoint import Best, Published
 from lorarl_trainer.checkpoint.contents import ADAPTER
 from lorarl_trainer.checkpoint.open import best_by
 from lorarl_trainer.errors import LorarlError, WorkerError
 from lorarl_trainer.progress import BestFound, CheckpointDone, Progress, StartedUp, StepDone, Warned
-from lorarl_trainer.protocols.rollouts import Rollouts
+from lorarl_trainer.protocols.rollouts import KeepBatch, Rollouts
 from lorarl_trainer.protocols.steering import Steer
-from lorarl_trainer.protocols.workers import Workers
+from lorarl_trainer.protocols.workers import Resumed, Workers
 from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.schedule import evaluations_due, is_due
 from lorarl_trainer.timing import StartClock
@@ -81,6 +83,8 @@ class Session:
         withheld_in_a_row: updates that were withheld since the last one that was made, see `guards.nonfinite`.
         results: what the model card of the next checkpoint shows: columns of values by name.
         best: the best checkpoint that was reported.
+        keep: keeps each step's samples; None for nothing.
+        kl_coefficient: the present weight of a KL penalty that keeps a divergence; None where it is fixed.
     """
 
     spec: LoRARLJobSpec
@@ -103,7 +107,26 @@ class Session:
     withheld_in_a_row: int = 0
     results: dict[str, dict[str, float]] = field(default_factory=dict)
     best: Best | None = None
+    keep: KeepBatch | None = None
+    kl_coefficient: float | None = None
     _reported_step: int = 0
+
+    def adapt_kl(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Let the weight of the KL penalty follow a step's divergence; return the step's own weight as a metric."""
+        kl = self.spec.algorithm.kl
+        if self.kl_coefficient is None or kl is None or kl.target is None:
+            return {}
+        used = self.kl_coefficient
+        self.kl_coefficient = adapted(used, metrics["kl"], kl.target)
+        return {"kl_coefficient": used}
+
+    @property
+    def present_algorithm(self) -> Algorithm:
+        """The algorithm with the present weight of its KL penalty."""
+        if self.kl_coefficient is None:
+            return self.algorithm
+        assert isinstance(self.algorithm, PolicyGradient), "sft and dpo have no KL penalty"
+        return self.algorithm.with_kl_coefficient(self.kl_coefficient)
 
     def must_end(self) -> bool:
         """Return whether the session ends after this step, with a checkpoint."""
@@ -148,7 +171,9 @@ class Session:
 
     async def publish(self, step: int) -> None:
         """Hand a checkpoint of this step to the uploader of the first worker."""
-        await self.workers.publish(step, self.adapter_version, self.rollouts.position, self.results)
+        await self.workers.publish(
+            step, self.adapter_version, self.rollouts.position, self.results, self.kl_coefficient
+        )
         self.published_step = step
 
     async def report_uploads(self) -> None:
@@ -224,3 +249,10 @@ class Session:
                 first_update=ended["first update"],
             )
         )
+
+
+def starting_kl_coefficient(spec: LoRARLJobSpec, resumed: Resumed) -> float | None:
+    """Return the weight of a KL penalty that keeps a divergence, where the run begins; None where it is fixed."""
+    if spec.algorithm.kl is None or spec.algorithm.kl.target is None:
+        return None
+    return resumed.kl_coefficient or spec.algorithm.effective_kl_coefficient

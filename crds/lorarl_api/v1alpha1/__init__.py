@@ -5,7 +5,7 @@ Each field has a description, a unit and a range. Unknown keys are refused. Rule
 """
 
 from lorarl_api.v1alpha1.adapter import MAX_LORA_RANK, SERVED_RANKS, AdapterSpec, BaseModelSpec, served_rank
-from lorarl_api.v1alpha1.algorithm import AlgorithmSpec, NamedReward, RewardSpec
+from lorarl_api.v1alpha1.algorithm import AlgorithmSpec
 from lorarl_api.v1alpha1.cluster import SCHEDULING_PREFIXES, ClusterSpec
 from lorarl_api.v1alpha1.common import (
     API_VERSION,
@@ -28,6 +28,7 @@ from lorarl_api.v1alpha1.pods import (
     Toleration,
     TopologySpec,
 )
+from lorarl_api.v1alpha1.reward import NamedReward, RewardSpec
 from lorarl_api.v1alpha1.reward_source import RewardSource
 from lorarl_api.v1alpha1.runtime import CheckpointSpec, MlflowSpec, RolloutSpec, TrackingSpec, TrainerSpec, WandbSpec
 from lorarl_api.v1alpha1.scoring import CodeReward, LengthPenalty, RepetitionPenalty, ServerReward

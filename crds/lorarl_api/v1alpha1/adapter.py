@@ -115,10 +115,11 @@ class AdapterSpec(Model):
     )
     init_from: Uri | None = Field(
         None,
-        description="Folder of a PEFT LoRA adapter to start from (s3://, gs://, az://, pvc://CLAIM/FOLDER, "
-        "file:///FOLDER or file:FOLDER). It must be plain LoRA, and its base model and modules must match. "
-        "Its rank may be smaller: it is padded, and computes the same. If the rank is the same, alpha must be too. "
-        "It is read with checkpoint.credentialsSecret. Default: a new adapter.",
+        description="Folder of a PEFT LoRA adapter to start from (hf://ORG/NAME, s3://, gs://, az://, "
+        "pvc://CLAIM/FOLDER, file:///FOLDER or file:FOLDER). It must be plain LoRA, and its base model and modules "
+        "must match. Its rank may be smaller: it is padded, and computes the same. If the rank is the same, alpha must "
+        "be too. It is read with checkpoint.credentialsSecret, or from the hub with HF_TOKEN of "
+        "model.credentialsSecret. Default: a new adapter.",
         examples=["s3://team/adapters/earlier/iter_0000100/lora_adapter"],
     )
 
@@ -141,5 +142,7 @@ class AdapterSpec(Model):
             "not contain a name that is also in targetModules",
             "Remove the name from one of the two lists.",
         ),
-        *uri_rules("initFrom", ["s3", "gs", "az", "pvc", "file"], optional=True, secret="checkpoint.credentialsSecret"),
+        *uri_rules(
+            "initFrom", ["hf", "s3", "gs", "az", "pvc", "file"], optional=True, secret="checkpoint.credentialsSecret"
+        ),
     )

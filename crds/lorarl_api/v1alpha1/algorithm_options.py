@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from lorarl_api.rules import Rule
-from lorarl_api.v1alpha1.common import Model
+from lorarl_api.v1alpha1.common import Model, SecretName, Uri, uri_rules, without_credentials
 
 
 class GrpoSpec(Model):
@@ -91,6 +91,80 @@ class SapoSpec(Model):
     )
 
 
+class TeacherServer(Model):
+    """A teacher behind an OpenAI-compatible API that returns the log-probabilities of a prompt's tokens (/completions).
+
+    It is asked with token ids, so it must have the base model's tokenizer. That is checked with every answer.
+    """
+
+    url: Uri = Field(
+        description="Address of the API: http(s)://HOST/v1, to which /completions is added.",
+        examples=["http://teacher:8000/v1"],
+    )
+    model: str = Field(
+        min_length=1, max_length=256, description="Name of the model at the server.", examples=["Qwen/Qwen3-32B"]
+    )
+    concurrency: int = Field(32, ge=1, le=4096, description="Requests at a time.")
+    retries: int = Field(
+        4,
+        ge=0,
+        le=100,
+        description="How often a request is repeated if the server cannot be reached, takes longer than "
+        "timeoutSeconds, has the status 429 or 5xx, or gives no log-probabilities. The pauses begin with half a second "
+        "and double, or are as long as the server asks, but 30 s at most.",
+    )
+    timeout_seconds: float = Field(60.0, gt=0.0, le=3600.0, description="Longest time of one request, in seconds.")
+    max_failed_share: float = Field(
+        1.0,
+        ge=0.0,
+        le=1.0,
+        description="Largest share of a step's completions that may be left out because the teacher did not score "
+        "them. If more are, the run stops and names the most common failure. With 1, only a step without any score "
+        "stops it.",
+        examples=[0.1],
+    )
+    credentials_secret: SecretName | None = Field(
+        None, description="Name of a Secret with the key OPENAI_API_KEY. Default: none is sent."
+    )
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "url",
+            "self.url.matches(r'^https?://[^/].*$')",
+            "be a URL that starts with http:// or https://",
+            "Write it as http://HOST:PORT/v1.",
+        ),
+        without_credentials("url"),
+    )
+
+
+class DistillationSpec(Model):
+    """The teacher of the type distillation. Set exactly one of adapter and server."""
+
+    adapter: Uri | None = Field(
+        None,
+        description="Folder of a PEFT LoRA adapter of the same base model, as for adapter.initFrom: the teacher is the "
+        "base with this adapter. No second model is loaded. It has the job's modules and at most its rank, and is read "
+        "with the same credentials.",
+        examples=["s3://team/adapters/earlier/iter_0000100/lora_adapter"],
+    )
+    server: TeacherServer | None = Field(
+        None, description="Any model with the same tokenizer, behind a server such as vLLM's."
+    )
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "adapter",
+            "has(self.adapter) != has(self.server)",
+            "be set if server is not, and only then",
+            "Name the teacher: an adapter of the same base model, or a server.",
+        ),
+        *uri_rules(
+            "adapter", ["hf", "s3", "gs", "az", "pvc", "file"], optional=True, secret="checkpoint.credentialsSecret"
+        ),
+    )
+
+
 class DpoSpec(Model):
     """Options of the type dpo (arXiv:2305.18290)."""
 
@@ -126,10 +200,28 @@ class KlSpec(Model):
         "reward.",
         examples=["k3"],
     )
-    reference: Literal["base", "start"] = Field(
+    reference: Literal["base", "start", "average"] = Field(
         "base",
         description="base: the base model. start: the base model with the adapter of adapter.initFrom, such as that "
-        "of a supervised training.",
+        "of a supervised training. average: an exponential moving average of the adapter's parameters, which follows "
+        "the policy.",
+    )
+    decay: float | None = Field(
+        None,
+        ge=0.0,
+        lt=1.0,
+        description="average: the share of the average that each update keeps; it looks back over about "
+        "1 / (1 - decay) updates. Default: 0.99.",
+        examples=[0.99],
+    )
+    target: float | None = Field(
+        None,
+        gt=0.0,
+        le=100.0,
+        description="Divergence to keep, as the metric kl: nats per token. After each step klCoefficient rises by up "
+        "to 2% if the divergence is larger, and falls by up to 2% if it is smaller (arXiv:1909.08593, section 2.2). "
+        "Default: klCoefficient is fixed.",
+        examples=[0.01],
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -139,7 +231,18 @@ class KlSpec(Model):
             "be k2 or k3 if placement is loss, since the expected gradient of k1 is zero",
             "Use k3, or set placement to reward.",
         ),
+        Rule(
+            "decay",
+            "!has(self.decay) || self.reference == 'average'",
+            "not be set unless reference is average",
+            "Remove decay, or set reference to average.",
+        ),
     )
+
+    @property
+    def effective_decay(self) -> float:
+        """The share of the average that an update keeps."""
+        return 0.99 if self.decay is None else self.decay
 
 
 CorrectionPreset = Literal[

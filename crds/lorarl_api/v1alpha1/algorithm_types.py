@@ -18,6 +18,7 @@ AlgorithmType = Literal[
     "gspo",
     "cispo",
     "sapo",
+    "distillation",
     "sft",
     "dpo",
 ]
@@ -86,6 +87,11 @@ ABOUT: Mapping[AlgorithmType, About] = {
     "sapo": About(
         "a soft gate in place of clipping", "a step has several updates, and clipping is too abrupt", "2511.20347"
     ),
+    "distillation": About(
+        "on-policy distillation: a teacher scores every token that the policy writes, and no reward is needed",
+        "a better model, or an adapter of this one, can already do it",
+        "2306.13649",
+    ),
     "sft": About(
         "cross-entropy on the answers, with neither a reward nor rollouts", "there are examples to learn from"
     ),
@@ -96,14 +102,23 @@ ABOUT: Mapping[AlgorithmType, About] = {
     ),
 }
 
-CLIPPED = ("grpo", "dr_grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "maxrl", "dapo")
+CLIPPED = (
+    *("grpo", "dr_grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "maxrl", "dapo"),
+    "distillation",
+)
 """The types whose loss is PPO's clipped surrogate with `clipRange`."""
-WITHOUT_GROUPS = ("reinforce", "reinforce_plus_plus")
+WITHOUT_GROUPS = ("reinforce", "reinforce_plus_plus", "distillation")
 """The types that need not compare a completion with others of its prompt."""
-OPTION_GROUPS = ("grpo", "dapo", "gspo", "cispo", "sapo", "dpo")
+REFILLED = ("grpo", "dr_grpo", "rloo", "reinforce_plus_plus_baseline", "maxrl", "gspo", "cispo", "sapo")
+"""The types that compare a completion with its own group alone, and may replace groups without signal.
+
+dapo does so too, by its own option."""
+OPTION_GROUPS = ("grpo", "dapo", "gspo", "cispo", "sapo", "distillation", "dpo")
 """The types with options, which are a group of the same name."""
 FROM_DATA = ("sft", "dpo")
 """The types that learn from the data's own answers, and generate nothing to train on."""
+WITHOUT_REWARD = (*FROM_DATA, "distillation")
+"""The types that refuse a reward. Evaluations may have one."""
 
 LossAggregation = Literal["token_mean", "sequence_mean", "constant"]
 USUAL_AGGREGATION: Mapping[str, LossAggregation] = {

@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from lorarl_api.rules import Rule
-from lorarl_api.v1alpha1.algorithm import RewardSpec
 from lorarl_api.v1alpha1.common import EvalName, FieldName, Model, SecretName, Uri, uri_rules
+from lorarl_api.v1alpha1.reward import RewardSpec
 from lorarl_api.v1alpha1.scoring import GymTask
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Literal, Self
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
 from lorarl_api.rules import Immutable, Rule, broken_rules
 from lorarl_api.v1alpha1.adapter import AdapterSpec, BaseModelSpec
-from lorarl_api.v1alpha1.algorithm import AlgorithmSpec, NamedReward, RewardSpec
+from lorarl_api.v1alpha1.algorithm import AlgorithmSpec
 from lorarl_api.v1alpha1.changes import JOB_CHANGES, SPEC_CHANGES
 from lorarl_api.v1alpha1.cluster import ClusterSpec
 from lorarl_api.v1alpha1.common import API_VERSION, KIND, Model, claim_of
 from lorarl_api.v1alpha1.data import DataSpec
 from lorarl_api.v1alpha1.metadata import MAX_NAME, Metadata
+from lorarl_api.v1alpha1.reward import NamedReward, RewardSpec
 from lorarl_api.v1alpha1.reward_source import RewardSource
 from lorarl_api.v1alpha1.runtime import CheckpointSpec, RolloutSpec, TrackingSpec, TrainerSpec
 from lorarl_api.v1alpha1.spec_rules import CLUSTER_RULES, SPEC_RULES
@@ -48,7 +49,8 @@ class LoRARLJobSpec(Checked):
     algorithm: AlgorithmSpec = Field(default_factory=AlgorithmSpec, description="How rewards become a loss.")
     reward: RewardSpec | None = Field(
         None,
-        description="How a completion is scored. sft and dpo refuse it; all other types require this or rewards.",
+        description="How a completion is scored. sft, dpo and distillation refuse it; all other types require this or "
+        "rewards.",
     )
     rewards: list[NamedReward] | None = Field(
         None,
@@ -149,19 +151,29 @@ class LoRARLJobSpec(Checked):
 
     @property
     def rewards_by_path(self) -> dict[str, RewardSpec]:
-        """The reward or rewards by their path (`spec.rewards[0]`); none for sft and dpo."""
+        """The reward or rewards by their path (`spec.rewards[0]`); none for sft, dpo and distillation."""
         if self.reward is not None:
             return {"spec.reward": self.reward}
         return {f"spec.rewards[{index}]": reward for index, reward in enumerate(self.rewards or [])}
 
+    _without_engine: bool = PrivateAttr(False)
+
+    def without_engine(self) -> Self:
+        """Return the spec of a run whose rollouts are there already, so that it generates nothing."""
+        spec = self.model_copy()
+        spec._without_engine = True
+        return spec
+
     @property
     def generates(self) -> bool:
         """Whether there is an engine: to train on completions, or for an evaluation that scores them."""
-        return not self.algorithm.from_data or any(each.reward for each in self.data.evals)
+        generated = not self.algorithm.from_data or any(each.reward for each in self.data.evals)
+        return generated and not self._without_engine
 
     @property
-    def reference(self) -> Literal["base", "start"]:
-        """What a KL penalty, or dpo, compares the policy with: the base, or the adapter that training starts from.
+    def reference(self) -> Literal["base", "start", "average"]:
+        """What a KL penalty, or dpo, compares the policy with: the base, the adapter that training starts from, or an
+        average of the adapter.
 
         dpo's is always the policy that it starts from (arXiv:2305.18290). A new adapter changes nothing of the base.
         """
@@ -171,7 +183,7 @@ class LoRARLJobSpec(Checked):
 
     @property
     def reward_names(self) -> str:
-        """What the reward or rewards are, with commas between them; empty for sft and dpo."""
+        """What the reward or rewards are, with commas between them; empty without any."""
         return ", ".join(reward.kind for reward in self.rewards_by_path.values())
 
     @property
@@ -190,10 +202,10 @@ class LoRARLJobSpec(Checked):
 
     @property
     def claims(self) -> list[str]:
-        """Names of the PersistentVolumeClaims with model, data, reward code, first adapter and checkpoints, sorted."""
+        """Names of the PersistentVolumeClaims with model, data, reward code, adapters and checkpoints, sorted."""
         uris = [self.model.uri, *(source.uri for source in self.data.sources.values())]
         uris += [source.uri for _, source in self.data.evaluations]
-        uris += [self.checkpoint.uri, self.adapter.init_from]
+        uris += [self.checkpoint.uri, self.adapter.init_from, self.algorithm.teacher_adapter]
         uris += [source.uri for source in self.reward_sources.values()]
         return sorted({claim for uri in uris if uri and (claim := claim_of(uri))})
 

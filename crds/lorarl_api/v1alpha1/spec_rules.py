@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from lorarl_api.rules import Rule
-from lorarl_api.v1alpha1.algorithm_types import FROM_DATA
+from lorarl_api.v1alpha1.algorithm_types import FROM_DATA, WITHOUT_REWARD
 
 _FROM_DATA = f"self.algorithm.type in [{', '.join(map(repr, FROM_DATA))}]"
+_WITHOUT_REWARD = f"self.algorithm.type in [{', '.join(map(repr, WITHOUT_REWARD))}]"
+_TAUGHT = "self.algorithm.type == 'distillation'"
 _SOME_GENERATED = "self.data.evals.exists(e, has(e.reward))"
 """An evaluation with a reward is of completions, also where the training generates none."""
 COLUMNS = {"chosenField": "dpo", "rejectedField": "dpo", "messagesField": "sft", "tokensField": "sft"}
@@ -69,21 +71,50 @@ def _rows(path: str, rows: str, source: str) -> Iterator[Rule]:
 SPEC_RULES: tuple[Rule, ...] = (
     Rule(
         "reward",
-        f"{_FROM_DATA} || has(self.reward) || has(self.rewards)",
-        "be set unless algorithm.type is sft or dpo, if there are no rewards",
+        f"{_WITHOUT_REWARD} || has(self.reward) || has(self.rewards)",
+        "be set unless algorithm.type is sft, dpo or distillation, if there are no rewards",
         "Add a reward, for example reward: {type: exact}, or set algorithm.type to sft.",
     ),
     Rule(
         "reward",
-        f"!({_FROM_DATA}) || !has(self.reward)",
-        "not be set if algorithm.type is sft or dpo, which learn from the data's own answers",
-        "Remove reward, or set algorithm.type to grpo.",
+        f"!({_WITHOUT_REWARD}) || !has(self.reward)",
+        "not be set if algorithm.type is sft or dpo, which learn from the data's own answers, or distillation, which "
+        "learns from a teacher",
+        "Remove reward, or set algorithm.type to grpo. An evaluation in data.evals may have its own.",
     ),
     Rule(
         "rewards",
-        f"!({_FROM_DATA}) || !has(self.rewards)",
-        "not be set if algorithm.type is sft or dpo, which learn from the data's own answers",
-        "Remove rewards, or set algorithm.type to grpo.",
+        f"!({_WITHOUT_REWARD}) || !has(self.rewards)",
+        "not be set if algorithm.type is sft or dpo, which learn from the data's own answers, or distillation, which "
+        "learns from a teacher",
+        "Remove rewards, or set algorithm.type to grpo. An evaluation in data.evals may have its own.",
+    ),
+    Rule(
+        "data.eval",
+        f"!({_TAUGHT}) || !has(self.data.eval)",
+        "not be set if algorithm.type is distillation: it is scored as the training is, which has no reward",
+        "Use data.evals: [{name: held-out, uri: ..., reward: {type: exact}}].",
+    ),
+    Rule(
+        "data.evals",
+        f"!({_TAUGHT}) || self.data.evals.all(e, has(e.reward))",
+        "have a reward each if algorithm.type is distillation, whose training has none",
+        "Add a reward to each, for example reward: {type: exact}.",
+    ),
+    *(
+        Rule(
+            f"rollout.{field}",
+            f"!({_TAUGHT}) || {cel}",
+            f"be {usual} if algorithm.type is distillation: the teacher's probabilities are those of all tokens at "
+            "temperature 1",
+            f"Remove rollout.{field}.",
+        )
+        for field, cel, usual in (
+            ("temperature", "self.rollout.temperature == 1.0", "1, the default,"),
+            ("topP", "self.rollout.topP == 1.0", "1, the default,"),
+            ("topK", "!has(self.rollout.topK)", "absent"),
+            ("minP", "self.rollout.minP == 0.0", "0, the default,"),
+        )
     ),
     Rule(
         "rewards",
@@ -200,8 +231,8 @@ SPEC_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "algorithm.kl.reference",
-        "!has(self.algorithm.kl) || self.algorithm.kl.reference == 'base' || has(self.adapter.initFrom)",
-        "be base unless adapter.initFrom names an adapter to start from",
+        "!has(self.algorithm.kl) || self.algorithm.kl.reference != 'start' || has(self.adapter.initFrom)",
+        "not be start unless adapter.initFrom names an adapter to start from",
         "Set adapter.initFrom, or remove reference.",
     ),
     Rule(

@@ -217,9 +217,18 @@ class Client:
         )
 
     async def delete(
-        self, resource: Resource, namespace: str, name: str, uid: str, propagation: str = "Background"
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        uid: str,
+        propagation: str = "Background",
+        *,
+        grace_seconds: int | None = None,
     ) -> Manifest | None:
         """Delete an object if it is still the one with this uid.
+
+        `grace_seconds` takes the place of its own grace period.
 
         Returns:
             The object, if it stays until its finalizers are done; None if it is deleted.
@@ -227,7 +236,9 @@ class Client:
         Raises:
             ApiError: `conflict` if it has another uid, or if the server had another reason. The object may still exist.
         """
-        body = {"preconditions": {"uid": uid}, "propagationPolicy": propagation}
+        body: Manifest = {"preconditions": {"uid": uid}, "propagationPolicy": propagation}
+        if grace_seconds is not None:
+            body["gracePeriodSeconds"] = grace_seconds
         try:
             answer = await self._write(
                 "delete", resource, "DELETE", resource.path(namespace, name), body=body, conditional=True

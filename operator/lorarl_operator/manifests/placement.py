@@ -14,6 +14,8 @@ HEAD, WORKER = "head", "worker"
 Template = dict[str, Any]
 
 _HOSTNAME = "kubernetes.io/hostname"
+_UNREACHABLE = "node.kubernetes.io/unreachable"
+_UNREACHABLE_SECONDS = 60
 _TOPOLOGY = {
     "Required": "kueue.x-k8s.io/podset-required-topology",
     "Preferred": "kueue.x-k8s.io/podset-preferred-topology",
@@ -64,7 +66,7 @@ def place_workers(job: Job, spec: LoRARLJobSpec, attempt: int, template: Templat
         ManifestError: A topology is required, and nothing places all workers at once.
     """
     cluster = spec.cluster
-    template["spec"] |= _node(cluster.node_selector, cluster.tolerations)
+    template["spec"] |= _node(cluster.node_selector, [*cluster.tolerations, *_briefly_unreachable(cluster.tolerations)])
     mates = {
         "labelSelector": {"matchLabels": {LABEL_JOB_UID: job.uid, LABEL_ATTEMPT: str(attempt), LABEL_ROLE: WORKER}}
     }
@@ -82,6 +84,17 @@ def place_workers(job: Job, spec: LoRARLJobSpec, attempt: int, template: Templat
             affinity["podAffinity"] = {_PREFERRED: [term]}
     if affinity:
         template["spec"]["affinity"] = affinity
+
+
+def _briefly_unreachable(tolerations: Sequence[Toleration]) -> list[Toleration]:
+    """How long a worker's pod stays on a node that does not respond. Kubernetes' own 5 minutes are for stateless pods.
+
+    All other workers of the job wait for it. It is replaced when its grace period is over, too.
+    """
+    if any(each.key in (None, _UNREACHABLE) and each.effect in (None, "NoExecute") for each in tolerations):
+        return []
+    briefly = {"key": _UNREACHABLE, "operator": "Exists", "effect": "NoExecute"}
+    return [Toleration.model_validate(briefly | {"tolerationSeconds": _UNREACHABLE_SECONDS})]
 
 
 def _require_gang(job: Job, spec: LoRARLJobSpec) -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from support.cluster.control_plane import Cluster
+from support.cluster.pods import patch_status
 from support.cluster.processes import find, free_ports, listens, running, until
 
 STAGES = Path(__file__).with_name("kwok_stages.yaml")
@@ -75,6 +76,17 @@ def lose_node(cluster: Cluster, name: str) -> None:
     cluster.api.patch("Node", name, {"spec": {"taints": [{"key": "test.invalid/lost", "effect": "NoExecute"}]}})
 
 
+def silence_node(cluster: Cluster, name: str) -> None:
+    """The same for a node whose kubelet does not respond: what is deleted there stays, since nobody confirms its end.
+
+    Such a node's pods are made unready, as Kubernetes' node controller would do, which waits for 10 minutes here.
+    """
+    cluster.api.patch("Node", name, {"metadata": {"labels": {"type": None}}})
+    for pod in cluster.api.list("Pod", fields=f"spec.nodeName={name}"):
+        patch_status(cluster.api, pod, {}, Ready="NodeNotReady")
+    lose_node(cluster, name)
+
+
 def mend_node(cluster: Cluster, name: str) -> None:
     """The node is as before."""
-    cluster.api.patch("Node", name, {"spec": {"taints": None}})
+    cluster.api.patch("Node", name, {"metadata": {"labels": {"type": "kwok"}}, "spec": {"taints": None}})

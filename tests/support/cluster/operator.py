@@ -62,23 +62,25 @@ class Operator:
         return self.metric("process_resident_memory_bytes")
 
 
-def prepare(cluster: Cluster, namespaces: Sequence[str] = (), account: str = ACCOUNT) -> Path:
+def prepare(cluster: Cluster, namespaces: Sequence[str] = (), account: str = ACCOUNT, *, rights: Path = RIGHTS) -> Path:
     """The operator's ServiceAccount with its rights, in all namespaces or in some; its kubeconfig."""
     create(cluster, _object("v1", "Namespace", SYSTEM))
     create(cluster, _object("v1", "ServiceAccount", account, SYSTEM))
-    rights = yaml.safe_load(RIGHTS.read_text())
-    _grant(cluster, f"{account}-lease", rights["own"], SYSTEM, account)
+    rules = yaml.safe_load(rights.read_text())
+    _grant(cluster, f"{account}-lease", rules["own"], SYSTEM, account)
     everywhere: Sequence[str | None] = [None]
     for namespace in namespaces or everywhere:
-        _grant(cluster, account, rights["jobs"], namespace, account)
+        _grant(cluster, account, rules["jobs"], namespace, account)
     return cluster.write_kubeconfig(account, cluster.service_account_token(SYSTEM, account))
 
 
 @contextmanager
-def operator(cluster: Cluster, kubeconfig: Path, name: str = "operator", *arguments: str) -> Iterator[Operator]:
-    """Run a replica; its log is NAME.log in the cluster's folder."""
+def operator(
+    cluster: Cluster, kubeconfig: Path, name: str = "operator", *arguments: str, tree: Path = ROOT
+) -> Iterator[Operator]:
+    """Run a replica of this version, or of another one's work tree; its log is NAME.log in the cluster's folder."""
     metrics_port, probes_port = free_ports(2)
-    process = launch(cluster, kubeconfig, name, metrics_port, probes_port, *arguments)
+    process = launch(cluster, kubeconfig, name, metrics_port, probes_port, *arguments, tree=tree)
     try:
         one = Operator(process, metrics_port, probes_port)
         until(30, f"{name} answers its probes", lambda: one.probe("/healthz")[0], process)
@@ -88,7 +90,13 @@ def operator(cluster: Cluster, kubeconfig: Path, name: str = "operator", *argume
 
 
 def launch(
-    cluster: Cluster, kubeconfig: Path, name: str, metrics_port: int, probes_port: int, *arguments: str
+    cluster: Cluster,
+    kubeconfig: Path,
+    name: str,
+    metrics_port: int,
+    probes_port: int,
+    *arguments: str,
+    tree: Path = ROOT,
 ) -> Process:
     """Start a replica and return at once."""
     command = [
@@ -96,7 +104,7 @@ def launch(
         *(f"--trainer-image={IMAGE}", f"--metrics-port={metrics_port}", f"--probes-port={probes_port}"),
         *arguments,
     ]
-    packages = ":".join(str(ROOT / one) for one in ("crds", "operator"))
+    packages = ":".join(str(tree / one) for one in ("crds", "operator"))
     return Process(command, cluster.folder / f"{name}.log", {"PYTHONPATH": packages, "POD_NAME": name})
 
 

@@ -38,6 +38,10 @@ class Bucket:
         """Remove all objects under a prefix."""
         obstore.delete(self._store, self.names(prefix))
 
+    def read(self, uri: str) -> str:
+        """The text of the object behind `s3://lorarl/...`."""
+        return bytes(obstore.get(self._store, uri.removeprefix(f"s3://{BUCKET}/")).bytes()).decode()
+
     def download(self, uri: str, folder: Path) -> Path:
         """Copy the folder behind `s3://lorarl/...` to `folder`."""
         folder.mkdir(parents=True)

@@ -18,6 +18,9 @@ START_SECONDS = 300.0
 """At most from a manifest, or from the end of an attempt, to steps on a busy machine. A minute is usual."""
 
 
+COUNTED_SECONDS = 20.0
+
+
 @dataclass
 class Trial:
     """The job under trial, and what its trials have cost so far."""
@@ -50,12 +53,14 @@ class Trial:
         )
         print(f"{name}: {cost.steps_lost} steps lost, {cost.seconds} s")
         example.note(self.out, faults={each: asdict(cost) for each, cost in self.costs.items()})
+        known = since.status.get("recoveries", 0)
+        if recovered:  # The trainer tells of its next step before the operator has counted.
+            self.job.until(COUNTED_SECONDS, "it is counted", lambda seen: seen.status.get("recoveries", 0) > known)
         status = self.job.now.status
         self.counters = before[0] + attempts, before[1] + preemptions
         assert self.job.now.counters == self.counters, status
         assert status["restarts"] == sum(self.counters), status
         assert cost.steps_lost <= 1
-        known = since.status.get("recoveries", 0)
         assert status.get("recoveries", 0) == known + recovered, status
         assert not recovered or status["rayJobName"] == since.status["rayJobName"], "the RayJob stays"
         assert {pod["metadata"]["labels"]["lorarl.io/attempt"] for pod in self.pods()} == {

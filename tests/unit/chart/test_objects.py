@@ -85,7 +85,9 @@ def test_no_permission_is_wider_than_needed() -> None:
     }
     assert not {verb for _, _, verb in granted} & {"bind", "escalate", "impersonate", "deletecollection"}
     assert ("ray.io", "rayjobs", "patch") not in granted, "suspend, nodeSelector and tolerations are Kueue's"
-    assert ("", "pods", "delete") not in granted
+    assert {verb for _, resource, verb in granted if resource == "pods"} == {"list", "watch", "delete"}
+    guards = str(of(rendered(), "ValidatingAdmissionPolicy"))
+    assert 'labels[?"lorarl.io/role"].orValue("") == "worker"' in guards, "and of those only workers"
 
 
 def test_users_get_their_permissions_from_the_clusters_own_roles() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unit.contract.manifests import DPO, EVAL, SFT, Case
+from unit.contract.manifests import DPO, EVAL, SFT, TAUGHT, TEACHER, Case
 
 GROUPS: dict[str, dict[str, Any]] = {
     "grpo": {"scaleByStd": False},
@@ -12,6 +12,7 @@ GROUPS: dict[str, dict[str, Any]] = {
     "gspo": {"clipRangeLow": 1e-3},
     "cispo": {"maxWeight": 4.0},
     "sapo": {"negativeTemperature": 1.1},
+    "distillation": {"adapter": "s3://team/teacher"},
     "dpo": {"beta": 0.2},
 }
 """An option of each type that has options."""
@@ -38,7 +39,7 @@ def _not_for_dpo(name: str, value: Any) -> Case:
 
 
 def _only_with_its_type(group: str, options: dict[str, Any]) -> Case:
-    around = DPO if group == "dpo" else {}
+    around = {"dpo": DPO, "distillation": TAUGHT}.get(group, {})
     return Case(
         f"{group} only with its type",
         bad={"spec.algorithm": {"type": "rloo", group: options}},
@@ -149,6 +150,85 @@ PAIR_CASES = [
     ),
 ]
 
+DISTILLATION = "spec.algorithm.distillation"
+SCORED = PAIRS | {"name": "hard", "reward": {"type": "exact"}}
+DISTILLATION_CASES = [
+    Case("distillation needs a teacher", TAUGHT | {DISTILLATION: None}, TAUGHT, DISTILLATION, "Name the teacher"),
+    Case(
+        "one teacher",
+        TAUGHT | {f"{DISTILLATION}.server": TEACHER},
+        TAUGHT | {DISTILLATION: {"server": TEACHER}},
+        f"{DISTILLATION}.adapter",
+        "an adapter of the same base model, or a server",
+    ),
+    Case(
+        "a teacher at a URL",
+        TAUGHT | {DISTILLATION: {"server": TEACHER | {"url": "teacher:8000"}}},
+        TAUGHT | {DISTILLATION: {"server": TEACHER}},
+        f"{DISTILLATION}.server.url",
+        "Write it as http://HOST:PORT/v1",
+    ),
+    Case(
+        "no key in a teacher's URL",
+        TAUGHT | {DISTILLATION: {"server": TEACHER | {"url": "http://me:secret@teacher/v1"}}},
+        TAUGHT | {DISTILLATION: {"server": TEACHER | {"credentialsSecret": "teacher"}}},
+        f"{DISTILLATION}.server.url",
+        "store them in credentialsSecret",
+    ),
+    Case(
+        "a teacher's adapter in a store",
+        TAUGHT | {DISTILLATION: {"adapter": "team/teacher"}},
+        TAUGHT | {DISTILLATION: {"adapter": "hf://team/teacher"}},
+        f"{DISTILLATION}.adapter",
+        "Write a name on the hub",
+    ),
+    Case(
+        "no key in a teacher's folder",
+        TAUGHT | {DISTILLATION: {"adapter": "s3://key:secret@team/teacher"}},
+        TAUGHT,
+        f"{DISTILLATION}.adapter",
+        "store them in checkpoint.credentialsSecret",
+    ),
+    Case(
+        "a teacher in place of a reward",
+        TAUGHT | {"spec.reward": {"type": "exact"}},
+        TAUGHT | {"spec.data.evals": [SCORED]},
+        "spec.reward",
+        "may have its own",
+    ),
+    Case(
+        "an evaluation beside a teacher has a reward",
+        TAUGHT | {"spec.data.evals": [PAIRS | {"name": "hard"}]},
+        TAUGHT | {"spec.data.evals": [SCORED]},
+        "spec.data.evals",
+        "Add a reward to each",
+    ),
+    Case(
+        "no evaluation is scored as distillation is",
+        TAUGHT | EVAL,
+        TAUGHT | {"spec.data.evals": [SCORED]},
+        "spec.data.eval",
+        "Use data.evals",
+    ),
+    Case(
+        "a penalty beside a teacher is in the loss",
+        TAUGHT | {"spec.algorithm.klCoefficient": 0.1, "spec.algorithm.kl": {"placement": "reward"}},
+        TAUGHT | {"spec.algorithm.klCoefficient": 0.1, "spec.algorithm.kl": {"estimator": "k2"}},
+        "spec.algorithm.kl",
+        "Remove kl.placement",
+    ),
+    *(
+        Case(
+            f"a teacher knows no {field}",
+            TAUGHT | {f"spec.rollout.{field}": value},
+            {f"spec.rollout.{field}": value},
+            f"spec.rollout.{field}",
+            f"Remove rollout.{field}",
+        )
+        for field, value in (("temperature", 0.7), ("topP", 0.9), ("topK", 20), ("minP", 0.1))
+    ),
+]
+
 ALGORITHM_CASES = [
     _not_for_sft("groupSize", 4),
     _not_for_sft("clipRange", 0.2),
@@ -169,6 +249,13 @@ ALGORITHM_CASES = [
         {"spec.algorithm": {"type": "dapo", "clipRange": 0.2}},
         "spec.algorithm.clipRange",
         "Remove clipRange",
+    ),
+    Case(
+        "groups are replaced only where they are compared",
+        {"spec.algorithm": {"type": "reinforce_plus_plus", "maxRefills": 2}},
+        {"spec.algorithm": {"type": "rloo", "maxRefills": 2}},
+        "spec.algorithm.maxRefills",
+        "Remove maxRefills",
     ),
     Case(
         "the overlong penalty begins within the limit",
@@ -206,6 +293,7 @@ ALGORITHM_CASES = [
     ),
     Case("dpo has no reward", {"spec.algorithm.type": "dpo"}, DPO, "spec.reward", "Remove reward"),
     *PAIR_CASES,
+    *DISTILLATION_CASES,
     Case(
         "a KL penalty has a weight",
         {"spec.algorithm": {"kl": {"placement": "reward"}}},
@@ -229,6 +317,13 @@ ALGORITHM_CASES = [
         },
         "spec.algorithm.kl.reference",
         "Set adapter.initFrom",
+    ),
+    Case(
+        "a decay of an average",
+        {"spec.algorithm": {"klCoefficient": 0.1, "kl": {"decay": 0.9}}},
+        {"spec.algorithm": {"klCoefficient": 0.1, "kl": {"decay": 0.9, "reference": "average", "target": 0.01}}},
+        "spec.algorithm.kl.decay",
+        "set reference to average",
     ),
     Case(
         "a preset or fields",

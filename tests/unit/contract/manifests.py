@@ -60,6 +60,11 @@ def changed(document: dict[str, Any], changes: Changes) -> dict[str, Any]:
 TWO = [{"name": "right", "type": "exact"}, {"name": "tidy", "weight": 0.5, "function": "m:f"}]
 SFT = {"spec.algorithm": {"type": "sft"}, "spec.reward": None}
 DPO = {"spec.algorithm": {"type": "dpo"}, "spec.reward": None}
+TEACHER = {"url": "http://teacher:8000/v1", "model": "big"}
+TAUGHT = {
+    "spec.algorithm": {"type": "distillation", "distillation": {"adapter": "s3://team/teacher"}},
+    "spec.reward": None,
+}
 HUB = {"spec.data.train": {"uri": "hf://openai/gsm8k"}}
 GPUS = {"spec.cluster": {"nodes": 2, "gpusPerNode": 4}}
 EVAL = {"spec.data.eval": {"uri": "file:out/held_out.jsonl"}}

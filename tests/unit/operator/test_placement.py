@@ -19,11 +19,19 @@ def topology(mode, **cluster):
     return {"cluster": {"nodes": 2, "gpusPerNode": 1, "topology": {"key": "example.com/rack", "mode": mode}, **cluster}}
 
 
+UNREACHABLE = {
+    "key": "node.kubernetes.io/unreachable",
+    "operator": "Exists",
+    "effect": "NoExecute",
+    "tolerationSeconds": 60,
+}
+
+
 class TestHead:
     def test_the_head_of_a_gpu_job_leaves_gpu_nodes_to_the_workers(self):
         rayjob = built({"cluster": {"gpusPerNode": 8, "tolerations": [GPU_TAINT], "nodeSelector": {"gpu": "h200"}}})
         worker, pod = workers(rayjob)["template"]["spec"], head(rayjob)["spec"]
-        assert (worker["tolerations"], worker["nodeSelector"]) == ([GPU_TAINT], {"gpu": "h200"})
+        assert (worker["tolerations"], worker["nodeSelector"]) == ([GPU_TAINT, UNREACHABLE], {"gpu": "h200"})
         assert "tolerations" not in pod
         assert "nodeSelector" not in pod
         (preferred,) = pod["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
@@ -31,6 +39,20 @@ class TestHead:
             "matchExpressions"
         ]
         assert "affinity" not in worker
+
+    @pytest.mark.parametrize(
+        ("own", "added"),
+        [
+            ([], True),
+            ([{"operator": "Exists", "effect": "NoSchedule"}], True),
+            ([{"operator": "Exists"}], False),
+            ([UNREACHABLE | {"tolerationSeconds": 300}], False),
+        ],
+    )
+    def test_workers_leave_a_silent_node_soon_unless_the_job_says_when(self, own, added):
+        worker = workers(built({"cluster": {"tolerations": own}}))["template"]["spec"]
+        assert (UNREACHABLE in worker["tolerations"]) is added
+        assert len(worker["tolerations"]) == len(own) + added
 
     def test_the_head_has_its_own_nodes_if_the_job_says_so(self):
         chosen = {"nodeSelector": {"pool": "cpu"}, "tolerations": [TEAM_TAINT]}

@@ -6,6 +6,7 @@ import pytest
 
 from lorarl_operator import parse
 from lorarl_operator.decide import decide
+from lorarl_operator.decision import DeletePod
 from lorarl_operator.settings import Settings
 from unit.operator.decisions import RUNNING, conditions, decided, running_status, status_of
 from unit.operator.observed_world import SETTINGS, START, ago, condition, ended, observed, raw_job, raw_pod, raw_ray_job
@@ -67,6 +68,17 @@ class TestLoss:
         assert (decision.status["preemptions"], conditions(decision)["Disrupted"]["reason"]) == (1, "NodeLost")
         assert decision.actions == ()
 
+    def test_a_deleted_pod_is_no_lost_machine_if_the_trainer_is_first(self):
+        lost = running_status(**trains_with("a", lost="a worker's pod is about to be removed"))
+
+        def after(seconds):
+            deletion = {"deletionTimestamp": ago(seconds - 60), "deletionGracePeriodSeconds": 60}
+            return decided_on(lost, worker("a", **deletion))
+
+        decision = after(1)
+        assert (decision.status, decision.actions, decision.recheck_seconds) == (None, (), 2)
+        assert conditions(after(3))["Disrupted"]["reason"] == "PodDeleted"
+
     def test_a_pod_that_was_deleted_and_forgotten_is_still_missing(self):
         """An operator that was restarted meanwhile knows no deleted pods."""
         decision = decided_on(recovering("a"), worker("new", age=15))
@@ -102,6 +114,58 @@ class TestRecovered:
         assert decision.actions == () and "preemptions" not in (decision.status or {})
 
 
+SILENT = [condition("Ready", False), condition("ContainersReady", True)]
+TAINTED = condition("DisruptionTarget", True, "DeletionByTaintManager", "Taint manager: deleting")
+
+
+class TestSilentNode:
+    """Nobody confirms that the pod is gone, and KubeRay replaces it only then."""
+
+    def lost(self, *conditions_, since=300, gone=11, **more):
+        deletion = {} if gone is None else {"deletionTimestamp": ago(gone), "deletionGracePeriodSeconds": 120}
+        pod = raw_pod("worker", name="a", conditions=list(conditions_), **deletion)
+        return decided_on(recovering("a", "b", since=since, **more), pod, worker("b"))
+
+    def test_its_pod_is_removed_after_toleration_and_grace_period(self):
+        decision = self.lost(*SILENT, TAINTED)
+        assert decision.actions == (DeletePod("a", "pod-worker-1", at_once=True),)
+        assert (decision.status["phase"], decision.status["rayJobName"]) == ("Running", "demo-1"), "it keeps its quota"
+        assert (decision.status["preemptions"], decision.events) == (1, ())
+
+    @pytest.mark.parametrize(
+        ("found", "gone"),
+        [
+            ((*SILENT, TAINTED), 9),  # its grace period has just ended: a kubelet that responds is about to tell
+            ((*SILENT, TAINTED), -60),
+            ((*SILENT,), 11),  # someone else deleted it: a kubelet may only be slow
+            ((*SILENT,), None),  # it may come back while the pod tolerates that
+            ((condition("Ready", True), TAINTED), 11),
+        ],
+    )
+    def test_otherwise_it_is_waited_for(self, found, gone):
+        decision = self.lost(*found, gone=gone, lost="a worker's machine is gone")
+        assert decision.actions == ()
+        assert (decision.status or {}).get("phase", "Running") == "Running"
+
+    def test_a_replacement_on_another_such_node_is_removed_too(self):
+        new = raw_pod(
+            "worker", name="new", conditions=[*SILENT, TAINTED], deletionTimestamp=ago(20), deletionGracePeriodSeconds=9
+        )
+        decision = decided_on(recovering("a"), new)
+        assert [(one.name, one.at_once) for one in decision.actions] == [("new", True)]
+
+    def test_a_broken_pod_on_a_node_that_responds_gets_its_grace_period(self):
+        broken = [condition("Ready", False), condition("ContainersReady", False)]
+        decision = self.lost(*broken, gone=None, since=75, lost="a worker's machine is gone")
+        assert decision.actions == (DeletePod("a", "pod-worker-1", at_once=False),)
+        assert self.lost(*broken, gone=None, since=74, lost="gone").actions == ()
+        assert self.lost(*broken, gone=None, since=75).actions == (), "Ray has not lost it"
+
+    def test_it_is_not_waited_for_without_end(self):
+        decision = self.lost(*SILENT, gone=None, since=600, lost="gone")
+        assert (decision.status["phase"], decision.status["rayJobName"]) == ("Restarting", "demo-2")
+
+
 class TestFallback:
     def restarts(self, decision, preemptions=1):
         status = decision.status
@@ -123,19 +187,13 @@ class TestFallback:
         assert "were not replaced within 600 s" in conditions(decision)["Running"]["message"]
         assert decided_on(recovering("a", since=599), worker("new", age=590)).actions == ()
 
-    def test_no_pod_comes_because_the_lost_machine_keeps_its_own(self):
-        """The kubelet does not respond, so the pod is there for minutes."""
-        silent = raw_pod("worker", name="a", conditions=[condition("Ready", False)])
-        status = recovering("a", since=30, lost="a worker's machine is gone")
-        decision = decided_on(status, silent)
+    def test_ray_has_lost_a_machine_whose_pod_is_sound(self):
+        decision = decided_on(recovering("a", since=75, lost="a worker's machine is gone"), worker("a"))
         self.restarts(decision)
         assert conditions(decision)["Running"]["message"].startswith(
             "Attempt 1 ended with NodeLost: a worker's machine"
         )
-        assert decision.status["faultyNodes"][0]["name"] == "node-1"
-        assert decided_on(recovering("a", since=29, lost="gone"), silent).actions == ()
-        leaving = raw_pod("worker", name="a", deletionTimestamp=ago(-59), deletionGracePeriodSeconds=90)
-        assert decided_on(recovering("a", since=31, lost="gone"), leaving).actions == ()
+        assert decided_on(recovering("a", since=74, lost="gone"), worker("a")).actions == ()
 
     def test_the_new_pods_are_lost_too(self):
         refused = [

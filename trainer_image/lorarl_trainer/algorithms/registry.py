@@ -8,6 +8,7 @@ from lorarl_api.v1alpha1 import AlgorithmSpec
 from lorarl_trainer.algorithms.base import Algorithm
 from lorarl_trainer.algorithms.cispo import Cispo
 from lorarl_trainer.algorithms.dapo import Dapo
+from lorarl_trainer.algorithms.distillation import Distillation
 from lorarl_trainer.algorithms.dpo import Dpo
 from lorarl_trainer.algorithms.dr_grpo import DrGrpo
 from lorarl_trainer.algorithms.grpo import Grpo
@@ -31,6 +32,7 @@ ALGORITHMS: Mapping[str, Callable[[AlgorithmSpec, int], Algorithm]] = {
     "gspo": Gspo,
     "cispo": Cispo,
     "sapo": Sapo,
+    "distillation": Distillation,
     "sft": Sft,
     "dpo": Dpo,
 }

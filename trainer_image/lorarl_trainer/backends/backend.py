@@ -23,8 +23,11 @@ from lorarl_trainer.errors import WorkerError
 from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.initial import widened
 from lorarl_trainer.planning.execution import ExecutionPlan
-from lorarl_trainer.samples.types import GradientRequest, Sample, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.types import GradientRequest, Policy, Sample, UpdateRequest, UpdateResult
 from lorarl_trainer.timing import StartClock
+
+_AVERAGE = "average."
+"""Before the names of a reference that follows the adapter, in the training state."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,8 @@ class Backend(ABC):
             self.layout = AdapterLayout(self.model)
         self.adapter = ModelAdapter(self.model, self.layout, AdapterConfig.of(spec.adapter))
         self.optimizer = AdapterOptimizer(self.model, spec.trainer, fused=device.name != "cpu")
-        self._from_start = spec.reference == "start"
+        self._reference = spec.reference
+        self._decay = spec.algorithm.kl.effective_decay if spec.algorithm.kl else None
         self._kept: list[torch.Tensor] | None = None  # the adapter's own values while it has others
         self._trainer = Trainer(device, self.model, self.optimizer, plan.micro_batch_tokens, spec.adapter.dropout)
 
@@ -107,8 +111,12 @@ class Backend(ABC):
             InputError: naming `field`, if the adapter does not fit the job's.
         """
         state.load_adapter(self.layout, self.optimizer, adapter, field)
-        if self._from_start:
-            self._trainer.keep_reference()
+        if self._reference != "base":
+            self._trainer.keep_reference(self._decay if self._reference == "average" else None)
+
+    def keep_teacher(self, adapter: Mapping[str, torch.Tensor]) -> None:
+        """Let an adapter teach, in Hugging Face names and of the job's rank. It fits the job's."""
+        self._trainer.keep_teacher(self.layout.scatter({name: tensor.float() for name, tensor in adapter.items()}))
 
     @torch.no_grad()
     def hold(self, adapter: Mapping[str, torch.Tensor] | None) -> None:
@@ -138,11 +146,11 @@ class Backend(ABC):
         return self._trainer.update(request)
 
     def log_probabilities(
-        self, samples: Sequence[Sample], temperature: float, *, reference: bool = False
+        self, samples: Sequence[Sample], temperature: float, of: Policy = "policy"
     ) -> list[np.ndarray]:
-        """Return the log-probabilities of each sample's response tokens: the adapted model's, or the reference's."""
+        """Return the log-probabilities of each sample's response tokens."""
         self._require_device()
-        return self._trainer.log_probabilities(samples, temperature, reference=reference)
+        return self._trainer.log_probabilities(samples, temperature, of)
 
     def snapshot(self) -> Snapshot:
         """Return all of the adapter's state, whole. Its tensors may be the backend's own.
@@ -151,7 +159,7 @@ class Backend(ABC):
         """
         return Snapshot(
             adapter=self.model.export(),
-            state=state.gather_state(self.layout, self.optimizer),
+            state=state.gather_state(self.layout, self.optimizer) | self._gathered_average(),
             updates=self.optimizer.updates,
             linear_names=self.model.linear_names,
             excluded_names=self.model.excluded_names,
@@ -166,10 +174,20 @@ class Backend(ABC):
         if self.model.parallel.data_rank == 0:
             self.model.help_export()
             state.help_gather_state(self.layout, self.optimizer)
+            if (average := self._trainer.averaged) is not None:
+                self.layout.help_gather(average)
 
     def restore(self, tensors: Mapping[str, torch.Tensor], updates: int) -> None:
         """Resume from a snapshot's state after so many updates, on any number of ranks."""
+        average = {key.removeprefix(_AVERAGE): value for key, value in tensors.items() if key.startswith(_AVERAGE)}
         state.load_state(self.layout, self.optimizer, tensors, updates)
+        if self._trainer.averaged is not None:
+            self._trainer.restore_average(self.layout.scatter(average))
+
+    def _gathered_average(self) -> dict[str, torch.Tensor]:
+        average = self._trainer.averaged
+        gathered = {} if average is None else self.layout.gather(average)
+        return {f"{_AVERAGE}{name}": tensor for name, tensor in gathered.items()}
 
     @property
     def modules(self) -> tuple[str, ...]:

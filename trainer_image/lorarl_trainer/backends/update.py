@@ -24,7 +24,7 @@ from lorarl_trainer.losses.base import LossInputs
 from lorarl_trainer.losses.registry import compute_loss, finished
 from lorarl_trainer.losses.sequences import Sequences
 from lorarl_trainer.samples.agreement import DEPTHS, Agreement, depth_of
-from lorarl_trainer.samples.types import GradientRequest, LossChoice, Sample, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.types import GradientRequest, LossChoice, Policy, Sample, UpdateRequest, UpdateResult
 
 _FILLER = Sample(np.zeros(2, np.int64), prompt_length=1, rollout_logprobs=np.zeros(1, np.float32))
 """Takes part in a collective pass for a rank that has no sample left."""
@@ -45,6 +45,8 @@ class Trainer:
         self._device, self._model, self._optimizer = device, model, optimizer
         self._micro_batch_tokens, self._dropout = micro_batch_tokens, dropout
         self._reference: list[torch.Tensor] | None = None  # values of the adapter; None for the base model
+        self._decay: float | None = None  # of the reference, if that is an average
+        self._teacher: list[torch.Tensor] | None = None  # values of the adapter that teaches
         self._ahead: _Totals | None = None  # of samples whose gradient is there before their update begins
 
     def accumulate(self, request: GradientRequest, *, alone: bool) -> None:
@@ -75,6 +77,8 @@ class Trainer:
         # All ranks have the same loss, so all of them withhold the update, or none.
         withheld = disagreement is not None or not math.isfinite(metrics["loss"])
         norm = 0.0 if withheld else self.optim_step(request.learning_rate)
+        if not withheld:
+            self._average()
         self._device.synchronize()
         noise = {"logprob_noise": agreement.noise} if agreement else {}
         return UpdateResult(
@@ -149,13 +153,10 @@ class Trainer:
 
     @torch.no_grad()
     def log_probabilities(
-        self, samples: Sequence[Sample], temperature: float, *, reference: bool = False
+        self, samples: Sequence[Sample], temperature: float, of: Policy = "policy"
     ) -> list[np.ndarray]:
-        """Return the log-probabilities of each sample's response tokens, without dropout.
-
-        They are the current policy's, or the reference's.
-        """
-        with self._as_reference() if reference else nullcontext():
+        """Return the log-probabilities of each sample's response tokens, without dropout."""
+        with self._as(of):
             return self._log_probabilities(samples, temperature)
 
     def _log_probabilities(self, samples: Sequence[Sample], temperature: float) -> list[np.ndarray]:
@@ -172,12 +173,49 @@ class Trainer:
         return result
 
     @torch.no_grad()
-    def keep_reference(self) -> None:
-        """Let the reference be the adapter as it is now, in place of the base model."""
-        self._reference = [parameter.detach().clone() for parameter in self._model.parameters.values()]
+    def keep_reference(self, decay: float | None = None) -> None:
+        """Let the reference be the adapter as it is now, in place of the base model.
 
-    def _as_reference(self) -> AbstractContextManager[None]:
-        return self._model.base_only() if self._reference is None else self._model.holding(self._reference)
+        With a decay it follows the adapter: after each update, it keeps this share of itself.
+        """
+        self._decay = decay
+        self._reference = [parameter.detach().clone() for parameter in self._model.parameters.values()]
+        if decay is not None:  # in fp32: small steps would be lost
+            self._reference = [value.float() for value in self._reference]
+
+    @property
+    def averaged(self) -> list[torch.Tensor] | None:
+        """The values of a reference that follows the adapter, one per parameter; None if there is none."""
+        return self._reference if self._decay is not None else None
+
+    @torch.no_grad()
+    def restore_average(self, values: Sequence[torch.Tensor]) -> None:
+        """Let the reference that follows the adapter have these values."""
+        assert self._reference is not None and self._decay is not None
+        torch._foreach_copy_(self._reference, list(values))
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        """Let the reference follow the adapter: r = decay r + (1 - decay) p."""
+        if self._decay is None or self._reference is None:
+            return
+        newest = [parameter.detach().float() for parameter in self._model.parameters.values()]
+        torch._foreach_lerp_(self._reference, newest, 1 - self._decay)
+
+    def keep_teacher(self, values: Sequence[torch.Tensor]) -> None:
+        """Let an adapter teach, given as one tensor per trainable parameter."""
+        parameters = self._model.parameters.values()
+        self._teacher = [value.to(parameter) for value, parameter in zip(values, parameters, strict=True)]
+
+    def _as(self, of: Policy) -> AbstractContextManager[None]:
+        if of == "policy":
+            return nullcontext()
+        held = self._reference if of == "reference" else self._teacher
+        assert held is not None or of == "reference", "a job whose algorithm asks a teacher's adapter has one"
+        if held is None:
+            return self._model.base_only()
+        parameters = self._model.parameters.values()
+        return self._model.holding([value.to(own.dtype) for value, own in zip(held, parameters, strict=True)])
 
     @cached_property
     def _background(self) -> Background:
@@ -193,7 +231,7 @@ class Trainer:
         measured_N = self._without_dropout(batch, request.temperature) if drops else logprobs_N.detach()
         base_N = None
         if request.loss.needs_reference:
-            with torch.no_grad(), self._as_reference():
+            with torch.no_grad(), self._as("reference"):
                 of_reference = self._without_dropout if self._dropout else self._model.log_probabilities
                 base_N = of_reference(batch, request.temperature)
         rollout = [sample.rollout_logprobs for sample in samples if sample.rollout_logprobs is not None]
@@ -202,7 +240,7 @@ class Trainer:
             logprobs=logprobs_N,
             measured=measured_N,
             rollout=self._per_token(rollout) if rollout else None,
-            advantages=self._per_token([np.full(s.trained_length, s.advantage) for s in samples]),
+            advantages=self._per_token([np.broadcast_to(s.advantage, s.trained_length) for s in samples]),
             base=base_N,
             on_policy=request.on_policy,
             sequences=self._sequences(request.loss, [sample.trained_length for sample in samples]),

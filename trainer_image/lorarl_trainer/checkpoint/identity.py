@@ -24,6 +24,8 @@ _NOT_OF_REWARDS: dict[str, IncEx | bool] = {
     "server": {"url", "concurrency", "retries", "credentials_secret"},
 }
 """What a reward may change without being another: it scores the same. Of its source, the content counts alone."""
+_NOT_OF_TEACHERS = ("url", "concurrency", "retries", "timeoutSeconds", "maxFailedShare", "credentialsSecret")
+"""What a teacher's server may change without being another."""
 
 Identity = Mapping[str, Any]
 """The settings that define a training, flat: {"adapter.rank": 8, "model.uri": "hf://...", ...}. Values are JSON."""
@@ -87,8 +89,13 @@ def _newer_options(algorithm: AlgorithmSpec) -> dict[str, Any]:
     usual = AlgorithmSpec(type=algorithm.type).effective_loss_aggregation
     aggregation = algorithm.effective_loss_aggregation
     groups = algorithm.model_dump(by_alias=True, exclude_defaults=True, include={*OPTION_GROUPS, "kl", "correction"})
-    return {key: value for key, value in groups.items() if value} | (
-        {"lossAggregation": aggregation} if aggregation != usual else {}
+    server = groups.get("distillation", {}).get("server", {})
+    for field in _NOT_OF_TEACHERS:
+        server.pop(field, None)
+    return (
+        {key: value for key, value in groups.items() if value}
+        | ({"lossAggregation": aggregation} if aggregation != usual else {})
+        | ({"maxRefills": algorithm.max_refills} if algorithm.max_refills else {})
     )
 
 

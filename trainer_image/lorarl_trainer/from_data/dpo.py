@@ -63,7 +63,7 @@ class Pairs:
         start = time.perf_counter()
         samples_S = samples_of(self.held_out[name])
         policy = await self.workers.log_probabilities(samples_S, temperature=1.0)
-        reference = await self.workers.log_probabilities(samples_S, temperature=1.0, reference=True)
+        reference = await self.workers.log_probabilities(samples_S, temperature=1.0, of="reference")
         margins_P = self.loss.beta * np.array(list(_margins(policy, reference)))
         right = estimate((margins_P > 0) + 0.5 * (margins_P == 0))
         margin = estimate(margins_P)

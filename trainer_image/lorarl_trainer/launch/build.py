@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
@@ -26,10 +26,12 @@ from lorarl_trainer.launch.init_from import other_base
 from lorarl_trainer.launch.preparation import UNPUBLISHED, Prepared, look_into_stores, prepare
 from lorarl_trainer.launch.provenance import provenance
 from lorarl_trainer.launch.ray_cluster import RayCluster
+from lorarl_trainer.launch.replay import Rehearsal
 from lorarl_trainer.launch.resumption import STARTS, changes_since_last_start, keep_manifest
 from lorarl_trainer.launch.runtime import Runtime
 from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.launch.unusual import unusual_settings
+from lorarl_trainer.launch.watchdog import Watchdog
 from lorarl_trainer.lora.config import adapter_kind
 from lorarl_trainer.lora.targets import last_parts
 from lorarl_trainer.planning.choices_table import plan_title
@@ -58,9 +60,11 @@ from lorarl_trainer.rewards.source import fetched_sources
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.generation import Generation
 from lorarl_trainer.rollout.lockstep import Lockstep
+from lorarl_trainer.rollout.replay import Replay
+from lorarl_trainer.rollout.taught import InTheWorkers, Taught
 from lorarl_trainer.samples.columns import eval_column
 from lorarl_trainer.schedule import evaluations_due
-from lorarl_trainer.session import FIRST_RESULTS, Session
+from lorarl_trainer.session import FIRST_RESULTS, Session, starting_kl_coefficient
 from lorarl_trainer.storage.base_model import base_model_name, is_remote
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.threads import in_background
@@ -80,6 +84,8 @@ class Launch:
         out_dir: where the run's files go.
         clock: times this process's start.
         record: publishes the run's files to the checkpoints' store; None if they stay in out_dir alone.
+        watchdog: records where the run hangs; None outside a cluster, where nothing ends it for that.
+        rehearsal: where rollouts are dumped to, or replayed from.
     """
 
     job: LoRARLJob
@@ -89,6 +95,8 @@ class Launch:
     secrets: Secrets
     clock: StartClock
     record: RecordPublisher | None = None
+    watchdog: Watchdog | None = None
+    rehearsal: Rehearsal = field(default_factory=Rehearsal)
 
     @property
     def unpublished(self) -> Path:
@@ -195,7 +203,9 @@ class OpenRun:
         )
         made_of = provenance(job, rows.digests, launch.folder)
         await workers.open_checkpoints(JobCheckpoints(owner_of(job), identity, launch.unpublished, made_of))
-        built = await workers.start(model.vocabulary.stop_token_ids, stored.initial_adapter)
+        if launch.watchdog:
+            launch.watchdog.watch(workers.stacks)
+        built = await workers.start(model.vocabulary.stop_token_ids, stored.initial_adapter, stored.teacher)
         progress.emit(Noted(f"{plan_title(spec)}\n{built.memory}"))
         with clock.part("resume"):
             resumed = await workers.resume()
@@ -227,6 +237,8 @@ class OpenRun:
             tokens_trained_ahead=built.micro_batch_tokens if built.overlapped else None,
             steer=launch.runtime.steering and launch.runtime.steering(workers),
             adapter_uri=resumed.adapter_uri,
+            kl_coefficient=starting_kl_coefficient(spec, resumed),
+            keep=dump.keep if (dump := launch.rehearsal.dumping(job)) else None,
         )
         started = _started(launch, built, resumed, rows)
         if launch.runtime.in_pods:
@@ -260,6 +272,22 @@ def make_rollouts(
         if (scorer := scorers.evals.get(name, reward))
     }
     algorithm = get_algorithm(spec.algorithm, spec.rollout.max_response_tokens)
+    if launch.rehearsal.replay is not None:
+        return Replay(launch.rehearsal.replay, position, algorithm.group_size)
+    if spec.algorithm.type == "distillation":
+        if scorers.teacher is not None:
+            scorers.teacher.knows(vocabulary.token_text)
+        return Taught(
+            spec=spec,
+            rows=stream,
+            evaluations=evaluations,
+            group_size=algorithm.group_size,
+            workers=workers,
+            teacher=scorers.teacher or InTheWorkers(),
+            decode=vocabulary.decode,
+            progress=progress,
+            decode_prompts=vocabulary.decode_prompts,
+        )
     if reward is None:
         decoders = vocabulary.decode, vocabulary.decode_prompts
         generated = Generation(spec, workers, progress, *decoders, evaluations) if evaluations else None

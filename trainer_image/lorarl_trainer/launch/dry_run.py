@@ -20,6 +20,7 @@ from lorarl_trainer.launch.preparation import UNPUBLISHED, JudgedModel, prepare
 from lorarl_trainer.launch.reward_trial import hasty, printed_lines, trial_lines, try_reward
 from lorarl_trainer.launch.runtime import local_runtime
 from lorarl_trainer.launch.store_outlook import store_lines
+from lorarl_trainer.launch.teacher_trial import try_teacher
 from lorarl_trainer.launch.unusual import unusual_settings
 from lorarl_trainer.lora.config import adapter_kind
 from lorarl_trainer.planning.adapter_size import AdapterSize
@@ -81,6 +82,9 @@ async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
             await _try_rewards(scorers, data, model.vocabulary)
             if scorers.reward:
                 _print(*long_answers(job, data.train[:SCORED_ROWS], model.vocabulary))
+            if scorers.teacher:
+                scorers.teacher.knows(model.vocabulary.token_text)
+                _print(*await try_teacher(scorers.teacher, data.train[:SCORED_ROWS]))
         finally:
             _print(*printed_lines(Path(scratch) / "rewards.log"))
         _print("", *plan_lines(job, model, data, out_dir))

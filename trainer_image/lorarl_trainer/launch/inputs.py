@@ -49,6 +49,11 @@ class Vocabulary:
         texts: list[str] = self.tokenizer.batch_decode(completions, skip_special_tokens=True)
         return texts
 
+    def token_text(self, token: int) -> str:
+        """Return the text of one token, special ones too."""
+        text: str = self.tokenizer.decode([token])
+        return text
+
     def count(self, completion: str) -> int:
         """Return how many tokens a completion has, with the one that ends it."""
         return len(self.tokenizer.encode(completion, add_special_tokens=False)) + 1
@@ -128,7 +133,7 @@ def read_source(
     rows = load_rows(
         source,
         field=field,
-        needs_answer=not rewards or any(needs_answers(reward) for reward in rewards.values()),
+        needs_answer=spec.algorithm.from_data if not rewards else any(map(needs_answers, rewards.values())),
         fetch=fetch,
         hub_token=secret.get("HF_TOKEN"),
         pairs=_learned(spec, source) == "pairs",

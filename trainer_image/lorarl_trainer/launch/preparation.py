@@ -15,6 +15,7 @@ from lorarl_trainer.devices.nvidia_smi import largest_gpu
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.init_from import read_initial_adapter, require_fitting_modules
 from lorarl_trainer.launch.room import require_room
+from lorarl_trainer.lora.files import INIT_FROM, TEACHER
 from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.planning.model_sizes import ModelSizes, read_model_sizes, sizes_of
 from lorarl_trainer.planning.verdict import Verdict, judge
@@ -37,10 +38,12 @@ class Stored:
     Attributes:
         fingerprint: the base model's.
         initial_adapter: that of `spec.adapter.initFrom`; None for a new adapter.
+        teacher: the adapter that teaches; None if none does.
     """
 
     fingerprint: str
     initial_adapter: InitialAdapter | None
+    teacher: InitialAdapter | None
 
 
 @dataclass(frozen=True)
@@ -140,17 +143,20 @@ def _memory(spec: LoRARLJobSpec) -> Gpu | Host | None:
 def look_into_stores(
     job: LoRARLJob, secrets: Secrets, unpublished: Path, fingerprint: str, sizes: ModelSizes, clock: StartClock
 ) -> Stored:
-    """Check the adapter to start from, and that the job can resume and publish. Claims nothing.
+    """Check the adapters that the job names, and that the job can resume and publish. Claims nothing.
 
     `fingerprint` and `sizes` are the base model's.
 
     Raises:
-        LorarlError: the adapter does not fit, a store cannot be used, or it holds another training.
+        LorarlError: an adapter does not fit, a store cannot be used, or it holds another training.
     """
     with clock.part("look at checkpoints"):
-        initial_adapter = read_initial_adapter(job.spec, secrets, fingerprint)
-        if initial_adapter is not None:
-            require_fitting_modules(initial_adapter, sizes, job.spec.adapter)
+        adapters = {
+            field: read_initial_adapter(job.spec, secrets, fingerprint, field) for field in (INIT_FROM, TEACHER)
+        }
+        for field, adapter in adapters.items():
+            if adapter is not None:
+                require_fitting_modules(adapter, sizes, job.spec.adapter, field)
         require_room(job, sizes)
         check_checkpoints(job.spec, owner_of(job), secrets, training_identity(job.spec, fingerprint), unpublished)
-        return Stored(fingerprint, initial_adapter)
+        return Stored(fingerprint, adapters[INIT_FROM], adapters[TEACHER])

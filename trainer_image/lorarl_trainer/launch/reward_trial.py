@@ -42,6 +42,13 @@ def hasty(spec: LoRARLJobSpec) -> LoRARLJobSpec:
         limit = min(reward.timeout_seconds, PATIENCE_SECONDS - 1)
         return reward.model_copy(update={"server": once, "timeout_seconds": limit})
 
+    teacher = spec.algorithm.distillation and spec.algorithm.distillation.server
+    if spec.algorithm.distillation and teacher:
+        limit = min(teacher.timeout_seconds, PATIENCE_SECONDS - 1)
+        once = teacher.model_copy(update={"retries": 0, "timeout_seconds": limit})
+        distillation = spec.algorithm.distillation.model_copy(update={"server": once})
+        algorithm = spec.algorithm.model_copy(update={"distillation": distillation})
+        spec = spec.model_copy(update={"algorithm": algorithm})
     return with_rewards(spec, of)
 
 

@@ -16,9 +16,11 @@ from lorarl_api.load import load_job
 from lorarl_trainer.errors import FencedError, InputError, LorarlError, NodeLostError, in_one_line
 from lorarl_trainer.launch.build import Launch, OpenRun, open_run
 from lorarl_trainer.launch.local import only_run_in
+from lorarl_trainer.launch.replay import Rehearsal
 from lorarl_trainer.launch.resumption import what_next
 from lorarl_trainer.launch.runtime import cluster_runtime, local_runtime, report_invalid_input
 from lorarl_trainer.launch.signals import Interruption
+from lorarl_trainer.launch.watchdog import Watchdog
 from lorarl_trainer.loop import train
 from lorarl_trainer.pods.owner import owner_of
 from lorarl_trainer.progress import (
@@ -50,16 +52,24 @@ _RECOVERY_RESCUE_SECONDS = 5.0
 """How long checkpoints that are still uploading may delay new workers, which otherwise repeat their steps."""
 
 
-def run_manifest(path: Path, out_dir: Path | None, overrides: list[str], in_cluster: bool = False) -> int:
+def run_manifest(
+    path: Path,
+    out_dir: Path | None,
+    overrides: list[str],
+    in_cluster: bool = False,
+    rehearsal: Rehearsal | None = None,
+) -> int:
     """Train the job of a manifest, on this machine or as the driver in a cluster's pods; return the exit code."""
     clock = StartClock("driver", "process")
+    rehearsal = rehearsal or Rehearsal()
     try:
-        job = load_job(path, overrides)
+        job = rehearsal.of(load_job(path, overrides))
         out_dir = out_dir or Path("out") / job.name
         runtime = cluster_runtime(job, path) if in_cluster else local_runtime(job, out_dir)
         secrets = read_secrets(job.spec)
         record = open_record(job, owner_of(job), secrets, out_dir, attempt=runtime.attempt)
-        launch = Launch(job, path.parent, out_dir, runtime, secrets, clock, record)
+        watchdog = Watchdog(runtime.manifest, out_dir / "logs") if runtime.manifest else None
+        launch = Launch(job, path.parent, out_dir, runtime, secrets, clock, record, watchdog, rehearsal)
     except (LorarlError, ManifestError) as error:
         if in_cluster:
             report_invalid_input(path, str(error))
@@ -92,7 +102,11 @@ class _Outcome:
 
 async def _run(launch: Launch) -> int:
     began, outcome, runtime, out_dir = time.perf_counter(), _Outcome(), launch.runtime, launch.out_dir
-    sinks = (*runtime.sinks, *([launch.record] if launch.record else []))
+    sinks = (
+        *runtime.sinks,
+        *([launch.record] if launch.record else []),
+        *([launch.watchdog] if launch.watchdog else []),
+    )
     with (
         _report_after(launch, outcome),
         open_progress(out_dir, launch.job.spec.tracking, launch.secrets, sinks, uid=launch.job.uid) as progress,
@@ -100,6 +114,8 @@ async def _run(launch: Launch) -> int:
     ):
         if launch.record:
             launch.record.start(progress.emit)
+        if launch.watchdog:
+            launch.watchdog.start(launch.record.publish_soon if launch.record else lambda: None)
 
         def finish(
             state: Literal["succeeded", "interrupted", "failed"], message: str = "", reason: str = "", then: str = ""

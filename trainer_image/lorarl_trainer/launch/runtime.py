@@ -41,6 +41,7 @@ class Runtime:
         ignored: fields of the manifest that have no effect here.
         in_pods: the run is in a cluster's pods, where the operator decides what happens next.
         attempt: the number that the operator gave this start of the job; None outside a cluster.
+        manifest: the mounted manifest, which may change while the job runs; None outside a cluster.
     """
 
     log_dir: Path | None
@@ -49,6 +50,7 @@ class Runtime:
     ignored: tuple[str, ...] = ()
     in_pods: bool = False
     attempt: int | None = None
+    manifest: Path | None = None
 
     @property
     def warnings(self) -> list[str]:
@@ -83,6 +85,7 @@ def cluster_runtime(job: LoRARLJob, manifest: Path) -> Runtime:
         steering=partial(PodSteering, manifest),
         in_pods=True,
         attempt=_attempt(),
+        manifest=manifest,
     )
 
 

@@ -1,6 +1,7 @@
 """The files of a PEFT adapter's folder, names in them, and the manifest's field that names such a folder."""
 
 INIT_FROM = "spec.adapter.initFrom"
+TEACHER = "spec.algorithm.distillation.adapter"
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 METADATA_FILE = "lorarl_metadata.json"

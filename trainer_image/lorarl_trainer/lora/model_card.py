@@ -18,6 +18,7 @@ from lorarl_trainer.lora.files import METADATA_FILE
 _HUB = "hf://"
 _METHODS = {
     "grpo": "Group Relative Policy Optimization ([GRPO](https://arxiv.org/abs/2402.03300))",
+    "distillation": "on-policy distillation ([arXiv:2306.13649](https://arxiv.org/abs/2306.13649))",
     "sft": "supervised fine-tuning",
     "dpo": "Direct Preference Optimization ([DPO](https://arxiv.org/abs/2305.18290))",
 }

@@ -60,6 +60,7 @@ class ExecutionPlan:
         longest: tokens of the longest sequence, prompt and response.
         least_tokens: tokens of the longest that is in one micro-batch: a sequence, or a pair with its prompt once.
         rollouts: whether there is an engine (sft and dpo need none to train).
+        held_adapters: adapters that the trainer holds beside its own: a reference, a teacher.
         sequences: sequences that one engine generates at a time.
         engine_step_tokens: tokens of one forward pass of the engine.
         one_adapter: the engine's layers compute one adapter for every token, and do not look each token's up.
@@ -91,6 +92,7 @@ class ExecutionPlan:
     longest: int
     least_tokens: int
     rollouts: bool
+    held_adapters: int
     sequences: int
     engine_step_tokens: int
     one_adapter: bool
@@ -161,6 +163,7 @@ def decide(
         longest=longest,
         least_tokens=least,
         rollouts=spec.generates,
+        held_adapters=(spec.reference != "base") + (spec.algorithm.teacher_adapter is not None),
         sequences=sequences,
         one_adapter=True,
         engine_step_tokens=min(sequences * longest, _engine_step_tokens(gpu, engine_ranks)),

@@ -78,6 +78,9 @@ def trainer_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionP
     trainable = adapter.trainable(ranks)
     source = f"{trainable:,} parameters: {precision.name}, fp32 master and gradient, Adam's moments"
     yield Line("adapter and optimizer", trainable * trainable_bytes(precision), "always", source)
+    if held := execution.held_adapters:
+        source = f"{held} x {trainable:,} parameters: a reference, or a teacher"
+        yield Line("adapters that are held", held * trainable * precision.bytes, "always", source)
     yield _activations(model, execution)
     logits = execution.logits_chunk * LOGITS_BYTES
     chunk = f"{4 * execution.logits_chunk >> 20:,} MiB in fp32, and copies"

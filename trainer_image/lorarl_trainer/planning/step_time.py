@@ -93,6 +93,7 @@ def work_of(spec: LoRARLJobSpec) -> Work:
         mean=longest / 2,
         more_forwards=(spec.algorithm.effective_kl_coefficient > 0 or spec.algorithm.type == "dpo")
         + (spec.adapter.dropout > 0)
+        + (spec.algorithm.teacher_adapter is not None)
         + (spec.algorithm.correction is not None and spec.algorithm.effective_updates_per_step > 1),
         generates=not spec.algorithm.from_data,
     )

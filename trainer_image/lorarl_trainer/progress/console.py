@@ -214,9 +214,14 @@ def step_line(event: StepDone, left: float) -> str:
 def learned(event: StepDone) -> list[str]:
     """Return what a step says about learning: reward and signal; for sft the loss, for dpo the accuracy too.
 
+    For distillation it is the divergence from the teacher.
+
     The loss of GRPO is left out. Advantages of a group add up to 0, so it is about 0 in good steps and bad ones.
     """
     metrics = event.metrics
+    if "teacher/kl" in metrics:
+        scored = metrics["teacher/scored_share"]
+        return [f"KL to the teacher {metrics['teacher/kl']:.4f}", *([f"{scored:.1%} scored"] if scored < 1 else [])]
     if "reward_mean" not in metrics:
         right = metrics.get("preference/accuracy")
         accuracy = [] if right is None else [f"accuracy {right:.3f}"]

@@ -54,7 +54,11 @@ def has_values(rows: Sequence[Row], name: str) -> bool:
 
 
 REWARD = ("reward", "reward_mean", "eval_score")
-OUTCOMES = {"sft": ("loss", "loss", "eval_loss"), "dpo": ("accuracy", "preference/accuracy", "eval_score")}
+OUTCOMES = {
+    "sft": ("loss", "loss", "eval_loss"),
+    "dpo": ("accuracy", "preference/accuracy", "eval_score"),
+    "distillation": ("teacher_kl", "teacher/kl", ""),
+}
 """What says whether a run worked, and its columns in training and held out, by algorithm; `REWARD` for the others."""
 
 

@@ -12,7 +12,7 @@ from lorarl_trainer.lora.config import Probe
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.occupancy import Occupancy
 from lorarl_trainer.samples.sampling import Sampling
-from lorarl_trainer.samples.types import Completion, GradientRequest, Sample, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.types import Completion, GradientRequest, Policy, Sample, UpdateRequest, UpdateResult
 from lorarl_trainer.timing import Span
 
 UPLOAD_SECONDS = 900.0
@@ -62,6 +62,7 @@ class Resumed:
         adapter_uri: the checkpoint's.
         warnings: checkpoints that were skipped, and why.
         published: that checkpoint; None if there is none, or if it is only now being published.
+        kl_coefficient: the weight of a KL penalty that keeps a divergence; None where it is fixed, or from the start.
     """
 
     step: int
@@ -70,6 +71,7 @@ class Resumed:
     adapter_uri: str | None
     warnings: tuple[str, ...]
     published: Published | None = None
+    kl_coefficient: float | None = None
 
 
 @dataclass(frozen=True)
@@ -148,14 +150,16 @@ class Workers(Protocol):
         """Make one optimizer update on the request's samples, and those that were accumulated for it."""
 
     async def log_probabilities(
-        self, samples: Sequence[Sample], temperature: float, *, reference: bool = False
+        self, samples: Sequence[Sample], temperature: float, of: Policy = "policy"
     ) -> list[Floats]:
         """Return the trainer's log-probabilities of each sample's response tokens.
 
-        With `reference`, they are those of the KL penalty's reference: the base model, or the adapter of the start.
+        The reference is the KL penalty's: the base model, or the adapter of the start.
         """
 
-    async def publish(self, step: int, adapter_version: int, position: int, results: CardResults) -> None:
+    async def publish(
+        self, step: int, adapter_version: int, position: int, results: CardResults, kl_coefficient: float | None
+    ) -> None:
         """Take a checkpoint and publish it in the background. Its model card shows the results, values by name."""
 
     async def complete(self, step: int, results: CardResults, value: float | None) -> None:

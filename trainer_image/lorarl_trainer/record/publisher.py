@@ -64,9 +64,13 @@ class RecordPublisher:
     def on_event(self, event: Event) -> None:
         """Publish soon after the start and after each checkpoint."""
         if isinstance(event, RunStarted | CheckpointDone):
-            with self._changed:
-                self._due = True
-                self._changed.notify_all()
+            self.publish_soon()
+
+    def publish_soon(self) -> None:
+        """Publish what has changed, as after a checkpoint."""
+        with self._changed:
+            self._due = True
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Do nothing: `finish` follows, once all files are written."""

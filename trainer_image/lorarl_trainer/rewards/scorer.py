@@ -21,6 +21,7 @@ from lorarl_trainer.rewards.pool import PoolScorer, usual_processes
 from lorarl_trainer.rewards.process import CodeFolders
 from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.rewards.server.scorer import ServerScorer
+from lorarl_trainer.rewards.server.teacher import Teacher
 from lorarl_trainer.rewards.source import NO_SOURCES, Sources
 from lorarl_trainer.rewards.weighted import Part, WeightedScorer
 
@@ -33,12 +34,14 @@ class Scorers:
     """All that a job's completions are scored with.
 
     Attributes:
-        reward: that of the reward or rewards; None for sft and dpo.
+        reward: that of the reward or rewards; None for sft, dpo and distillation.
         evals: those of the evaluations that have a reward of their own, by their names.
+        teacher: a server that scores tokens; None without one.
     """
 
     reward: Scorer | None
     evals: Mapping[str, Scorer]
+    teacher: Teacher | None = None
 
     async def ready(self) -> None:
         """Wait until each is ready; see `Scorer.ready` for the errors."""
@@ -46,7 +49,7 @@ class Scorers:
 
     @property
     def _all(self) -> list[Scorer]:
-        return [*([self.reward] if self.reward else []), *self.evals.values()]
+        return [*filter(None, (self.reward, self.teacher)), *self.evals.values()]
 
 
 @contextlib.contextmanager
@@ -73,7 +76,10 @@ def open_scorers(
     evals = make_eval_scorers(
         spec.data.evals, manifest_folder, processes=eval_processes, output=output, sources=sources
     )
-    scorers = Scorers(make_job_scorer(spec, manifest_folder, output, sources), evals)
+    distillation = spec.algorithm.distillation
+    server = distillation and distillation.server
+    teacher = Teacher(server, field="spec.algorithm.distillation.server") if server else None
+    scorers = Scorers(make_job_scorer(spec, manifest_folder, output, sources), evals, teacher)
     with contextlib.ExitStack() as stack:
         for scorer in scorers._all:
             stack.callback(scorer.close)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from lorarl_trainer.data.cells import Prompt
 from lorarl_trainer.errors import InputError, RewardServerError
+from lorarl_trainer.samples.arrays import Floats, Ints
 
 Cause = Literal["exception", "timeout", "non_finite", "wrong_type", "crash", "server"]
 
@@ -27,6 +28,7 @@ class ToScore:
         row: the whole row.
         truncated: whether the completion was cut off at maxResponseTokens.
         tokens: how many tokens the model generated, with the one that ends the completion.
+        prompt_ids, completion_ids: the tokens themselves; empty where a text is scored that no model generated.
     """
 
     prompt: Prompt
@@ -35,6 +37,8 @@ class ToScore:
     row: Mapping[str, Any]
     truncated: bool = False
     tokens: int = 0
+    prompt_ids: Sequence[int] = ()
+    completion_ids: Sequence[int] | Ints = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,7 @@ class Outcome:
         message: the cause in detail.
         components: further numbers of a reward that returned a mapping, by name. They are recorded, not trained on.
         reward: path of the reward that failed, of several (`spec.rewards[0]`).
+        logprobs: a teacher's log-probabilities of the completion's tokens; None of all else.
     """
 
     value: float
@@ -54,6 +59,7 @@ class Outcome:
     message: str = ""
     components: Mapping[str, float] = field(default_factory=dict)
     reward: str | None = None
+    logprobs: Floats | None = None
 
     @classmethod
     def failed(cls, cause: Cause, message: str) -> Outcome:

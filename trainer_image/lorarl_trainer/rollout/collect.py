@@ -114,8 +114,17 @@ async def generate_and_score(
         decoded = decode([completion.tokens for completion in ended])
         texts.update(zip(indices, decoded, strict=True))
         samples = [
-            ToScore(row.prompt, text, row.answer, row.raw, not completion.finished, len(completion.tokens))
-            for row, text, completion in zip((rows[index].row for index in indices), decoded, ended, strict=True)
+            ToScore(
+                row.row.prompt,
+                text,
+                row.row.answer,
+                row.row.raw,
+                not completion.finished,
+                len(completion.tokens),
+                row.prompt_ids,
+                completion.tokens,
+            )
+            for row, text, completion in zip((rows[index] for index in indices), decoded, ended, strict=True)
         ]
         scoring.append(asyncio.create_task(score(indices, samples)))
 

@@ -154,16 +154,23 @@ def metrics_of(rollouts: ScoredRollouts, group_size: int) -> dict[str, float]:
     step's mean, and over the other scored ones; absent if all rewards are equal. engine/...: see `Occupancy.metrics`.
     With dynamic sampling all of these are of all that was generated, and sampling/rounds and sampling/prompts count it.
     """
-    completions = rollouts.completions
     return {
         "reward_mean": float(np.nanmean(rollouts.rewards)),
         "reward_std": float(np.nanstd(rollouts.rewards)),
         "reward_failures": sum(failure.count for failure in rollouts.failures.values()),
         "signal_share": float(np.mean(with_signal(compared(rollouts.rewards, group_size)))),
         **component_metrics(rollouts.outcomes),
+        **completion_metrics(rollouts),
+        **_lengths_by_outcome(rollouts),
+    }
+
+
+def completion_metrics(rollouts: ScoredRollouts) -> dict[str, float]:
+    """Return a step's metrics of completions alone; see `metrics_of`."""
+    completions = rollouts.completions
+    return {
         "response_tokens_mean": float(np.mean([len(completion.tokens) for completion in completions])),
         "truncated_share": float(np.mean([not completion.finished for completion in completions])),
-        **_lengths_by_outcome(rollouts),
         **rollouts.occupancy.metrics(),
     }
 

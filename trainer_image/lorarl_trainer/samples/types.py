@@ -16,6 +16,8 @@ from lorarl_trainer.samples.arrays import Bools, Floats, Ints
 from lorarl_trainer.samples.correction import Correction
 from lorarl_trainer.samples.occupancy import Occupancy
 
+type Policy = Literal["policy", "reference", "teacher"]
+"""Whose log-probabilities: the trained policy's, those of the KL penalty's reference, or an adapter's that teaches."""
 LOGPROB_DIFFERENCE = "mean_abs_logprob_diff"
 """The metric of how far engine and trainer are apart: only on-policy updates have it."""
 
@@ -46,7 +48,8 @@ class Sample:
     Attributes:
         tokens: prompt and response, [T].
         prompt_length: number of prompt tokens, 1 <= prompt_length < T.
-        advantage: the weight of each of the response's tokens in the policy gradient.
+        advantage: the weight of the response's tokens in the policy gradient: one for all, or one of each trained
+            token, [T - prompt_length].
         rollout_logprobs: vLLM's log-probabilities of the response's tokens, [T - prompt_length]; None for sft.
         kept: see `Completion.kept`, [T - prompt_length]. All samples of an update have it, or none.
         old_logprobs: the trainer's at the beginning of the step, [T - prompt_length]; None where no loss needs them.
@@ -58,7 +61,7 @@ class Sample:
 
     tokens: Ints
     prompt_length: int
-    advantage: float = 0.0
+    advantage: float | Floats = 0.0
     rollout_logprobs: Floats | None = None
     kept: Ints | None = None
     old_logprobs: Floats | None = None
@@ -133,7 +136,7 @@ class LossChoice:
 
     def has_gradient(self, sample: Sample) -> bool:
         """Return whether a sample can have a gradient: not if its loss is zero whatever the policy is."""
-        return self.kind != "policy_gradient" or self.kl_coefficient > 0 or sample.advantage != 0
+        return self.kind != "policy_gradient" or self.kl_coefficient > 0 or bool(np.any(sample.advantage))
 
     def normalizer(self, tokens: int, samples: int) -> float:
         """Return what the summed loss of an update is divided by, given what all its samples have.
@@ -235,7 +238,8 @@ class Samples(tuple[Sample, ...]):
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel flat."""
         prompts = np.array([s.prompt_length for s in self])
-        advantages = np.array([s.advantage for s in self])
+        by_token = any(isinstance(s.advantage, np.ndarray) for s in self)
+        advantages = [np.broadcast_to(s.advantage, s.trained_length if by_token else 1) for s in self]
         rollouts = [s.rollout_logprobs for s in self if s.rollout_logprobs is not None]
         kept = [s.kept for s in self if s.kept is not None]
         old = [s.old_logprobs for s in self if s.old_logprobs is not None]
@@ -243,7 +247,7 @@ class Samples(tuple[Sample, ...]):
         return _samples, (
             *_flat([s.tokens for s in self]),
             prompts,
-            advantages,
+            *_flat(advantages),
             *(_flat(rollouts) if rollouts else (None, None)),
             _flat(kept)[0] if kept else None,
             _flat(old)[0] if old else None,
@@ -284,7 +288,8 @@ def _samples(
     tokens: Ints,
     lengths: Ints,
     prompts: Ints,
-    advantages: Any,
+    advantages: Floats,
+    weighed: Ints,
     rollouts: Floats | None,
     counts: Ints | None,
     kept: Ints | None,
@@ -298,7 +303,10 @@ def _samples(
     before = none if old is None else _split(old, lengths - prompts)
     pair = none if pairs is None else pairs.tolist()
     mask = none if masks is None else _split(masks, lengths - prompts)
-    columns = _split(tokens, lengths), prompts.tolist(), advantages.tolist(), logprobs, possible, before, pair, mask
+    # One advantage of a sample is a number again: many small arrays would cost more than all else.
+    one_each = len(advantages) == len(lengths)
+    weights = advantages.tolist() if one_each else _split(advantages, weighed)
+    columns = _split(tokens, lengths), prompts.tolist(), weights, logprobs, possible, before, pair, mask
     return Samples(Sample(*part) for part in zip(*columns, strict=True))
 
 

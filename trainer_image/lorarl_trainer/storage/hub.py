@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub, in the hub's own cache, and why one cannot be had."""
+"""Models and adapters of the Hugging Face hub, in the hub's own cache, and why one cannot be had."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def fetch_files(
         allow_patterns=list(patterns),
         ignore_patterns=list(but),
     )
-    with _explained(spec):
+    with _explained(spec.uri, spec.revision):
         missing = _missing_bytes(fetch) if on_bytes else 0
         if not missing:
             return Path(fetch(tqdm_class=_silent_bar()))
@@ -82,8 +82,24 @@ def fetch_file(spec: BaseModelSpec, name: str, token: str | None) -> Path:
     """Download one file; see `fetch_files` for the errors."""
     from huggingface_hub import hf_hub_download
 
-    with _explained(spec):
+    with _explained(spec.uri, spec.revision):
         return Path(hf_hub_download(_name(spec), name, revision=spec.revision, token=token, tqdm_class=_silent_bar()))
+
+
+def fetch_adapter(uri: str, names: Sequence[str], token: str | None, field: str) -> Path:
+    """Download the files of an adapter that have these names; return their folder.
+
+    Raises:
+        InputError: naming `field`, if the hub has no such adapter for this token.
+        StorageError: the hub could not be reached.
+    """
+    from huggingface_hub import snapshot_download
+
+    with _explained(uri, None, field):
+        bar = _silent_bar()
+        return Path(
+            snapshot_download(uri.removeprefix("hf://"), token=token, allow_patterns=list(names), tqdm_class=bar)
+        )
 
 
 def _name(spec: BaseModelSpec) -> str:
@@ -91,8 +107,9 @@ def _name(spec: BaseModelSpec) -> str:
 
 
 @contextmanager
-def _explained(spec: BaseModelSpec) -> Iterator[None]:
-    """Explain why a model cannot be had. If the hub cannot be reached, that is no fault of the manifest."""
+def _explained(uri: str, revision: str | None, field: str = _FIELD) -> Iterator[None]:
+    """Explain why a model or an adapter cannot be had. If the hub cannot be reached, the manifest is not at fault."""
+    what = "a model" if field == _FIELD else "an adapter"
     from httpx import HTTPError
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -107,25 +124,25 @@ def _explained(spec: BaseModelSpec) -> Iterator[None]:
     except RevisionNotFoundError as error:
         raise InputError(
             "spec.model.revision",
-            f"{spec.revision}, which {spec.uri} does not have",
+            f"{revision}, which {uri} does not have",
             "a branch, tag or commit of the model",
             "Fix spec.model.revision, or remove it to use the default branch.",
         ) from error
     except (GatedRepoError, RepositoryNotFoundError) as error:
         hint = (
-            "Fix spec.model.uri. For a gated or private model, accept its terms and put HF_TOKEN into "
+            f"Fix {field}. For a gated or private one, accept its terms and put HF_TOKEN into "
             "spec.model.credentialsSecret."
         )
-        raise InputError(_FIELD, f"{spec.uri}, which this token cannot find", "a model on the hub", hint) from error
+        raise InputError(field, f"{uri}, which this token cannot find", f"{what} on the hub", hint) from error
     except HFValidationError as error:
-        raise InputError(_FIELD, spec.uri, "hf://ORG/NAME", "Fix spec.model.uri.") from error
+        raise InputError(field, uri, "hf://ORG/NAME", f"Fix {field}.") from error
     except RemoteEntryNotFoundError as error:
         raise InputError(
-            _FIELD, f"{spec.uri}, which has no config.json", "a model in Hugging Face format", "Fix spec.model.uri."
+            field, f"{uri}, which has no config.json", "a model in Hugging Face format", f"Fix {field}."
         ) from error
     except (HTTPError, OSError, ValueError, KeyError) as error:  # KeyError: a login page answered instead of the hub
         reason = (str(error).strip().splitlines() or [""])[0]
         raise StorageError(
-            f"{_FIELD}: {spec.uri} could not be downloaded ({reason}). Check the network (HF_ENDPOINT, proxies), or "
-            "download the model and name its folder with file:."
+            f"{field}: {uri} could not be downloaded ({reason}). Check the network (HF_ENDPOINT, proxies), or "
+            "download it and name its folder with file:."
         ) from error

@@ -76,6 +76,7 @@ class CheckpointingWorker(Worker):
                 *other_inputs(checkpoint.adapter_metadata, self._metadata),
             ),
             published=published,
+            kl_coefficient=checkpoint.state.get("klCoefficient"),
         )
 
     def _other_commit(self, checkpoint: Checkpoint) -> list[str]:
@@ -99,7 +100,9 @@ class CheckpointingWorker(Worker):
         """Resume from a state; None: from the checkpoint that this worker has found."""
         super().restore(state or self.found_state())
 
-    def publish(self, step: int, adapter_version: int, position: int, results: CardResults) -> None:
+    def publish(
+        self, step: int, adapter_version: int, position: int, results: CardResults, kl_coefficient: float | None = None
+    ) -> None:
         """Take a checkpoint (collective) and hand it to the uploader; training continues while it is published.
 
         Raises:
@@ -138,7 +141,11 @@ class CheckpointingWorker(Worker):
             adapter_config=config,
             adapter_tensors=peft_format.weights_bytes(taken.adapter),
             metadata=metadata,
-            state={"updates": taken.updates, "position": position},
+            state={
+                "updates": taken.updates,
+                "position": position,
+                **({} if kl_coefficient is None else {"klCoefficient": kl_coefficient}),
+            },
             state_tensors=[write_tensors(part) for part in in_parts(taken.state, STATE_FILE_BYTES)],
             tokenizer=self._tokenizer,
             card=model_card(metadata, config, results),

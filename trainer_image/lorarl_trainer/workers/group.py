@@ -13,7 +13,7 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.checkpoint import Best, Published
 from lorarl_trainer.devices.base import least_memory
 from lorarl_trainer.devices.registry import get_device
-from lorarl_trainer.errors import LorarlError
+from lorarl_trainer.errors import LorarlError, in_one_line
 from lorarl_trainer.lora.config import Probe
 from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.planning.execution import may_overlap
@@ -30,12 +30,21 @@ from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.occupancy import Occupancy
 from lorarl_trainer.samples.packing import split_evenly
 from lorarl_trainer.samples.sampling import Sampling
-from lorarl_trainer.samples.types import CompletionChunk, GradientRequest, Sample, Samples, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.types import (
+    CompletionChunk,
+    GradientRequest,
+    Policy,
+    Sample,
+    Samples,
+    UpdateRequest,
+    UpdateResult,
+)
 from lorarl_trainer.timing import Span
 from lorarl_trainer.workers.base_model import fetch_fitting_model
 from lorarl_trainer.workers.checkpoints import CheckpointingWorker
 from lorarl_trainer.workers.failures import Failures
 from lorarl_trainer.workers.nodes import Nodes
+from lorarl_trainer.workers.stacks import stacks_of
 from lorarl_trainer.workers.worker import Rank, Worker
 
 _BESIDE = "beside"
@@ -60,6 +69,7 @@ class WorkerGroup:
         self._trainer_tp = self._rollout_tp = 1  # until `start`, where the workers have chosen them
         self._nodes = Nodes(devices)
         self._folders: list[Path] = []
+        self._processes: list[int] = []
         threads = max(1, len(os.sched_getaffinity(0)) // spec.workers_per_node)
         gpus = spec.cluster.gpus_per_node
         tensor_parallel = (spec.trainer.tensor_parallel_size or 1) > 1
@@ -111,15 +121,21 @@ class WorkerGroup:
         """
         await self._await([self._actors[0].open_checkpoints.remote(of)])
 
-    async def start(self, stop_token_ids: tuple[int, ...], initial_adapter: InitialAdapter | None) -> Built:
+    async def start(
+        self,
+        stop_token_ids: tuple[int, ...],
+        initial_adapter: InitialAdapter | None,
+        teacher: InitialAdapter | None = None,
+    ) -> Built:
         """Build model, adapter and engine in every worker. `fetch_model` comes before."""
         import ray
 
+        self._processes = await self._all("process")
         there = least_memory(await self._all("memory"))
-        # One object, however many workers read it.
-        adapter = initial_adapter if initial_adapter is None else ray.put(initial_adapter)
+        # One object each, however many workers read it.
+        adapter, teaches = (one and ray.put(one) for one in (initial_adapter, teacher))
         calls = [
-            actor.start.remote(folder, stop_token_ids, adapter, there)
+            actor.start.remote(folder, stop_token_ids, adapter, there, teaches)
             for actor, folder in zip(self._actors, self._folders, strict=True)
         ]
         built: Built = (await self._await(calls))[0]
@@ -195,12 +211,12 @@ class WorkerGroup:
         return replace(results[0], warnings=tuple({text: None for result in results for text in result.warnings}))
 
     async def log_probabilities(
-        self, samples: Sequence[Sample], temperature: float, *, reference: bool = False
+        self, samples: Sequence[Sample], temperature: float, of: Policy = "policy"
     ) -> list[Floats]:
-        """Return the trainer's log-probabilities of each sample's response tokens, or those of its reference."""
+        """Return the trainer's log-probabilities of each sample's response tokens."""
         indices, shares = self._dealt(samples)
         calls = [
-            actor.log_probabilities.remote(shares[rank // self._trainer_tp], temperature, reference)
+            actor.log_probabilities.remote(shares[rank // self._trainer_tp], temperature, of)
             for rank, actor in enumerate(self._actors)
         ]
         found: dict[int, Floats] = {}
@@ -212,9 +228,11 @@ class WorkerGroup:
         """Return the spans of the worker that reached its first update last."""
         return max(await self._all("startup_spans"), key=lambda spans: max((span.end for span in spans), default=0.0))
 
-    async def publish(self, step: int, adapter_version: int, position: int, results: CardResults) -> None:
+    async def publish(
+        self, step: int, adapter_version: int, position: int, results: CardResults, kl_coefficient: float | None
+    ) -> None:
         """Take a checkpoint and hand it to the first worker's uploader."""
-        await self._all("publish", step, adapter_version, position, results)
+        await self._all("publish", step, adapter_version, position, results, kl_coefficient)
 
     async def complete(self, step: int, results: CardResults, value: float | None) -> None:
         """Add an evaluation's results to its step's checkpoint."""
@@ -244,6 +262,22 @@ class WorkerGroup:
     async def pods(self) -> tuple[str, ...]:
         """Return the names of the workers' pods, sorted."""
         return tuple(sorted(set(await self._all("pod"))))
+
+    def stacks(self, seconds: float = 8.0) -> list[str]:
+        """Return by rank where each worker's process stands, although it answers nothing else. Any thread may ask."""
+        import ray
+
+        left = iter(self._processes)
+        by_node = [[pid for pid, _ in zip(left, bundles, strict=False)] for bundles in self._nodes.bundles]
+        calls = self._nodes.call_each(stacks_of, [(pids,) for pids in by_node])
+        ray.wait(calls, num_returns=len(calls), timeout=seconds)
+        found: list[str] = []
+        for pids, call in zip(by_node, calls, strict=True):
+            try:
+                found += ray.get(call, timeout=0)
+            except ray.exceptions.RayError as error:
+                found += [f"process {pid}: its machine does not answer: {in_one_line(error)}\n" for pid in pids]
+        return found
 
     @property
     def machines(self) -> frozenset[str]:

@@ -6,7 +6,7 @@ import contextlib
 import random
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
@@ -60,13 +60,17 @@ class Nodes:
         Returns:
             Ray's references.
         """
+        return self.call_each(function, [arguments] * len(self.bundles))
+
+    def call_each(self, function: Callable[..., Any], arguments: Sequence[Sequence[Any]]) -> list[Any]:
+        """The same with other arguments on each machine."""
         import ray
 
         return [
             ray.remote(function)
             .options(num_cpus=0, max_retries=0, scheduling_strategy=self.at(bundles[0]))
-            .remote(*arguments)
-            for bundles in self.bundles
+            .remote(*its)
+            for bundles, its in zip(self.bundles, arguments, strict=True)
         ]
 
     def rendezvous(self) -> tuple[str, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,20 +18,30 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu, Host
 from lorarl_trainer.devices.imports import quick_imports
 from lorarl_trainer.devices.registry import get_device
-from lorarl_trainer.lora.files import INIT_FROM
+from lorarl_trainer.lora.files import INIT_FROM, TEACHER
 from lorarl_trainer.pods.drain import drain_asked, register
 from lorarl_trainer.pods.owner import pod_name
 from lorarl_trainer.protocols.workers import Built, CardResults
 from lorarl_trainer.timing import Span, StartClock
 from lorarl_trainer.workers.gpu_memory import MemoryWatch, gpu_memory_explained
+from lorarl_trainer.workers.stacks import write_at_signal
 
 if TYPE_CHECKING:
+    import torch
+
     from lorarl_trainer.engine.colocated import ColocatedEngine
     from lorarl_trainer.lora.config import Probe
     from lorarl_trainer.lora.initial import InitialAdapter
     from lorarl_trainer.planning.execution import ExecutionPlan
     from lorarl_trainer.samples.sampling import Sampling
-    from lorarl_trainer.samples.types import CompletionChunk, GradientRequest, Samples, UpdateRequest, UpdateResult
+    from lorarl_trainer.samples.types import (
+        CompletionChunk,
+        GradientRequest,
+        Policy,
+        Samples,
+        UpdateRequest,
+        UpdateResult,
+    )
     from lorarl_trainer.storage import Data
 
 
@@ -82,6 +92,7 @@ class Worker:
         os.environ.update(self._device.environment(rank.threads, tensor_parallel=tensor_parallel))
         os.environ.update(RANK=str(rank.rank), WORLD_SIZE=str(rank.world_size), LOCAL_RANK=str(rank.local_rank))
         register(f"worker-{rank.rank}")
+        write_at_signal()
         self._imported = False
         self.engine: ColocatedEngine | None = None
         self._plan: ExecutionPlan | None = None
@@ -117,6 +128,7 @@ class Worker:
         stop_token_ids: tuple[int, ...],
         initial_adapter: InitialAdapter | None,
         there: Gpu | Host | None = None,
+        teacher: InitialAdapter | None = None,
     ) -> Built:
         """Load the base model, start the engine, and make the adapter.
 
@@ -125,6 +137,7 @@ class Worker:
             stop_token_ids: a completion ends with any of them.
             initial_adapter: the adapter to start from; None for a new adapter.
             there: the least `memory` of all workers, so that all of them choose alike; None for a single worker.
+            teacher: the adapter that teaches; None if none does.
 
         Raises:
             InputError: the job cannot run as the manifest says.
@@ -132,7 +145,6 @@ class Worker:
         """
         self.preload()
         from lorarl_trainer.backends.registry import get_backend
-        from lorarl_trainer.lora import peft_format
         from lorarl_trainer.planning.plan import plan_job
 
         spec, self._model_path = self._spec, model_path
@@ -152,10 +164,9 @@ class Worker:
             if initial_adapter is None:
                 self.backend.create_adapter(spec.trainer.seed)
             else:
-                adapter = peft_format.read_adapter(initial_adapter.weights, INIT_FROM)
-                if initial_adapter.rank < spec.adapter.rank:
-                    adapter = self.backend.widen(adapter, initial_adapter.scale, spec.trainer.seed)
-                self.backend.load_adapter(adapter, INIT_FROM)
+                self.backend.load_adapter(self._of_the_jobs_rank(initial_adapter, INIT_FROM), INIT_FROM)
+            if teacher is not None:
+                self.backend.keep_teacher(self._of_the_jobs_rank(teacher, TEACHER))
             counts = self.backend.counts()
         return Built(
             modules=self.backend.modules,
@@ -219,14 +230,16 @@ class Worker:
             warnings=self._watch.warnings(),
         )
 
-    def log_probabilities(self, samples: Samples, temperature: float, reference: bool = False) -> list[Any]:
-        """Return the trainer's log-probabilities of each sample's response tokens, or those of its reference."""
+    def log_probabilities(self, samples: Samples, temperature: float, of: Policy = "policy") -> list[Any]:
+        """Return the trainer's log-probabilities of each sample's response tokens."""
         if self.engine:
             self.engine.sleep()
         with self._memory_explained("log-probabilities were computed"):
-            return self.backend.log_probabilities(samples, temperature, reference=reference)
+            return self.backend.log_probabilities(samples, temperature, of)
 
-    def publish(self, step: int, adapter_version: int, position: int, results: CardResults) -> None:
+    def publish(
+        self, step: int, adapter_version: int, position: int, results: CardResults, kl_coefficient: float | None = None
+    ) -> None:
         """Take part in a checkpoint (collective). The first worker, a `CheckpointingWorker`, publishes it."""
         with self._memory_explained("a checkpoint was taken"):
             self.backend.help_snapshot()
@@ -247,9 +260,21 @@ class Worker:
         """Return whether this worker's pod is about to be removed."""
         return drain_asked()
 
+    def process(self) -> int:
+        """Return the id of this process."""
+        return os.getpid()
+
     def pod(self) -> str:
         """Return the name of this worker's pod."""
         return pod_name()
+
+    def _of_the_jobs_rank(self, stored: InitialAdapter, field: str) -> Mapping[str, torch.Tensor]:
+        from lorarl_trainer.lora.peft_format import read_adapter
+
+        adapter = read_adapter(stored.weights, field)
+        if stored.rank == self._spec.adapter.rank:
+            return adapter
+        return self.backend.widen(adapter, stored.scale, self._spec.trainer.seed)
 
     def _start_engine(self, model_path: Path, stop_token_ids: tuple[int, ...], plan: ExecutionPlan) -> ColocatedEngine:
         from lorarl_trainer.engine.colocated import ColocatedEngine

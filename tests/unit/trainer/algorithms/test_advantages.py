@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from hypothesis.extra.numpy import arrays
 
 from lorarl_api.v1alpha1 import AlgorithmSpec
-from lorarl_api.v1alpha1.algorithm_types import FROM_DATA
+from lorarl_api.v1alpha1.algorithm_types import WITHOUT_REWARD
 from lorarl_trainer.algorithms.dapo import overlong_share
 from lorarl_trainer.algorithms.registry import ALGORITHMS, get_algorithm
 
@@ -74,7 +74,7 @@ REWARDS = [[0.0, 1.0, 1.0, 0.25], [1.0, 2.0, NAN, 4.0], [0.0, 0.0, 1.0, 0.0]]
 
 
 def test_every_policy_gradient_algorithm_has_a_twin() -> None:
-    assert TWINS.keys() == ALGORITHMS.keys() - set(FROM_DATA)
+    assert TWINS.keys() == ALGORITHMS.keys() - set(WITHOUT_REWARD)
 
 
 @pytest.mark.parametrize("kind", TWINS)
@@ -115,6 +115,14 @@ def test_prompts_compete_where_groups_do_not_count(kind: str) -> None:
     best, *others = advantages(kind, [[1.0], [0.0], [0.0]])[:, 0]
     assert best > 0 > max(others)
     assert not advantages(kind, [[0.1]] * 7).any(), "a rounded mean is no signal"
+
+
+@pytest.mark.parametrize("kind", sorted(TWINS))
+def test_only_types_that_compare_groups_replace_them(kind: str) -> None:
+    """Of those, dapo does so without being asked."""
+    usual = get_algorithm(AlgorithmSpec.model_validate({"type": kind}), LIMIT).max_refills
+    assert usual == (3 if kind == "dapo" else 0)
+    assert get_algorithm(AlgorithmSpec.model_validate({"type": kind, "maxRefills": 2}), LIMIT).max_refills in (2, 3)
 
 
 def test_grpo_may_do_without_the_standard_deviation() -> None:

@@ -57,6 +57,21 @@ def test_what_scores_belongs_to_the_identity_and_how_patiently_does_not() -> Non
     assert identity_with("reward.maxFailedShare=0.5") == identity_with()
 
 
+def test_how_often_groups_are_replaced_belongs_to_the_identity() -> None:
+    assert identity_with("algorithm.maxRefills=0") == identity_with()
+    assert identity_with("algorithm.maxRefills=2") != identity_with()
+
+
+def test_a_teacher_belongs_to_the_identity_and_its_address_does_not() -> None:
+    def taught(teacher: str) -> dict[str, object]:
+        return identity_with("reward=null", f"algorithm={{type: distillation, distillation: {{{teacher}}}}}")
+
+    server = taught("server: {url: 'http://a/v1', model: big}")
+    assert taught("server: {url: 'http://b/v1', model: big, retries: 9, maxFailedShare: 0.5}") == server
+    assert taught("server: {url: 'http://a/v1', model: bigger}") != server
+    assert taught("adapter: 's3://team/a'") != taught("adapter: 's3://team/b'")
+
+
 def test_the_sources_and_weights_of_a_mixture_belong_to_the_identity() -> None:
     two = "[{name: a, uri: 'file:a.jsonl'}, {name: b, weight: 2, uri: 'file:b.jsonl'}]"
     mixed = identity_with("data.train=null", f"data.mixture={two}")

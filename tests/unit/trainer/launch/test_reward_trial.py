@@ -113,7 +113,9 @@ def test_a_reward_that_hangs_is_given_up_soon(tmp_path: Path, monkeypatch: pytes
     assert time.monotonic() - began < 20
 
 
-@pytest.mark.parametrize(("path", "hint"), [("/hang/v1", " took more than "), ("", "so try reward.server.url http://")])
+@pytest.mark.parametrize(
+    ("path", "hint"), [("/hang/v1", " took more than "), ("", "so try spec.reward.server.url http://")]
+)
 def test_a_server_without_a_score_is_asked_once(
     monkeypatch: pytest.MonkeyPatch, server: Server, path: str, hint: str
 ) -> None:

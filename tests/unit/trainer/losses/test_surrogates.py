@@ -47,7 +47,7 @@ class Batch:
         stream = np.random.default_rng(3)
         tokens = sum(LENGTHS)
         self.logprobs, self.rollout, self.base = stream.normal(-1, 0.4, (3, tokens))
-        self.advantages = np.repeat([1.5, -0.5, 0.7, -1.1], LENGTHS)
+        self.advantages = np.repeat([1.5, -0.5, 0.7, -1.1], LENGTHS) + stream.normal(0, 0.2, tokens)
 
     def loss(self, choice: LossChoice, logprobs: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the normalized loss of the update, and the log-probabilities that it can be derived by."""

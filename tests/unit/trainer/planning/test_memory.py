@@ -132,6 +132,14 @@ def test_a_7b_job_of_the_benchmark_fits_an_h200(sizes: ModelSizes) -> None:
     assert found.kv_cache_least == (320 + 16) * 2 * LAYERS * 4 * 128 * 2
 
 
+def test_a_reference_and_a_teacher_take_an_adapter_each(sizes: ModelSizes) -> None:
+    teacher = "algorithm={type: distillation, distillation: {adapter: 's3://team/teacher'}}"
+    found = planned(sizes, "reward=null", teacher)
+    assert part(found, "adapters that are held") == 80_740_352 * 2
+    start = "algorithm={klCoefficient: 0.1, kl: {reference: start}}"
+    assert part(planned(sizes, "adapter.initFrom=s3://team/a", start), "adapters that are held") == 80_740_352 * 2
+
+
 def test_parts_add_up_to_each_phase(sizes: ModelSizes) -> None:
     asleep, awake = planned(sizes), planned(sizes, offload="[]")
     assert awake.peak("training") == asleep.peak("training") + asleep.execution.kv_cache_bytes

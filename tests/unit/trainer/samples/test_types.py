@@ -34,6 +34,17 @@ def test_samples_travel_unchanged(with_rollout: bool) -> None:
         np.testing.assert_equal(dataclasses.asdict(theirs), dataclasses.asdict(ours))
 
 
+def test_advantages_of_tokens_travel_unchanged() -> None:
+    stream = np.random.default_rng(1)
+    sent = Samples(
+        dataclasses.replace(sample, advantage=stream.normal(size=sample.response_length).astype(np.float32))
+        for sample in some_samples(with_rollout=True)
+    )
+    received = pickle.loads(pickle.dumps(sent, protocol=5))
+    for ours, theirs in zip(sent, received, strict=True):
+        np.testing.assert_equal(dataclasses.asdict(theirs), dataclasses.asdict(ours))
+
+
 @pytest.mark.parametrize("count", [0, 3])
 def test_completions_travel_unchanged(count: int) -> None:
     sent = Completions(Completion(np.arange(i + 1), np.full(i, 0.5, np.float32), i % 2 == 0, 7) for i in range(count))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -72,7 +73,13 @@ class Hub(BaseHTTPRequestHandler):
 def hub(tmp_path: Path) -> Iterator[tuple[str, type[Hub]]]:
     model = write_model(tmp_path / "hub")
     files = {path.name: path.read_bytes() for path in model.iterdir()}
-    files |= {"pytorch_model.bin": b"old", "original/params.json": b"{}"}
+    with serving_files(files | {"pytorch_model.bin": b"old", "original/params.json": b"{}"}) as served:
+        yield served
+
+
+@contextmanager
+def serving_files(files: dict[str, bytes]) -> Iterator[tuple[str, type[Hub]]]:
+    """A hub with these files in org/tiny, and in org/gated for those with the right token."""
     handler = type("TinyHub", (Hub,), {"files": files, "served": []})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever)

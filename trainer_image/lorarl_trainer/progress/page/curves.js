@@ -9,6 +9,8 @@ const CURVES = [
     { title: "Margin of the pairs", unit: "implicit reward, chosen less rejected", columns: [["preference/margin", "training"]], evals: /(^|\/)margin$/ },
     { title: "Implicit rewards", unit: "mean per answer", columns: [["preference/chosen", "chosen"], ["preference/rejected", "rejected"]] },
     { title: "Loss", unit: "nats per token", columns: [["loss", "training"]], evals: /(^|\/)loss$/, only: "sft" },
+    { title: "Divergence from the teacher", unit: "nats per token", columns: [["teacher/kl", "KL of the policy to the teacher"]] },
+    { title: "Tokens that the teacher scored", unit: "% of tokens", columns: [["teacher/scored_share", "scored"]], percent: true },
     { title: "Parts of the reward", unit: "mean per completion", prefix: "reward/" },
     { title: "Further held-out scores", unit: "mean per completion", evals: /\/score$/ },
     { title: "Solved in k tries", unit: "share of held-out rows, pass@k", evals: /(^|\/)pass_at_\d+$/ },

@@ -12,6 +12,7 @@ from lorarl_trainer.rewards.scores import ToScore
 
 PATHS = {"chat": "/chat/completions", "classify": "/classify", "pooling": "/pooling"}
 """Below the server's url: the OpenAI API's, and vLLM's two for models with a score."""
+_WITHOUT_V1 = ("classify", "pooling")
 INSTRUCTION = """You grade an answer to a question.
 
 Question:
@@ -32,6 +33,10 @@ _SCORE = re.compile(r"score[\s:=*_\"'`]*(-?\d+(?:\.\d+)?)", re.IGNORECASE)
 
 class NoScoreError(Exception):
     """The server's answer has no score. The argument says what it has."""
+
+
+class OtherTokenizerError(Exception):
+    """The server has another tokenizer. The argument says what shows that."""
 
 
 def request_body(spec: ServerReward, sample: ToScore) -> dict[str, Any]:
@@ -63,17 +68,17 @@ def score_of(spec: ServerReward, answer: Any) -> float:
         raise NoScoreError(f"an answer of another form: {_brief(answer)}") from None
 
 
-def status_hint(spec: ServerReward, status: int, said: str) -> str:
-    """Return what a status says about the manifest, to add to a message; empty if it says nothing."""
-    base = spec.url.rstrip("/")
-    if status == 404 and spec.model in said:
-        return "; reward.server.model names a model that this server has"
-    if status == 404 and spec.api == "chat" and not base.endswith("/v1"):
-        return f"; most servers have it below /v1, so try reward.server.url {base}/v1"
-    if status == 404 and spec.api != "chat" and base.endswith("/v1"):
-        return f"; vLLM has it without /v1, so try reward.server.url {base.removesuffix('/v1')}"
+def status_hint(field: str, url: str, model: str, api: str, status: int, said: str) -> str:
+    """Return what a status says about the manifest's `field`, to add to a message; empty if it says nothing."""
+    base = url.rstrip("/")
+    if status == 404 and model in said:
+        return f"; {field}.model names a model that this server has"
+    if status == 404 and api not in _WITHOUT_V1 and not base.endswith("/v1"):
+        return f"; most servers have it below /v1, so try {field}.url {base}/v1"
+    if status == 404 and api in _WITHOUT_V1 and base.endswith("/v1"):
+        return f"; vLLM has it without /v1, so try {field}.url {base.removesuffix('/v1')}"
     if status in (401, 403):
-        return "; reward.server.credentialsSecret names a Secret with its key, OPENAI_API_KEY"
+        return f"; {field}.credentialsSecret names a Secret with its key, OPENAI_API_KEY"
     return ""
 
 

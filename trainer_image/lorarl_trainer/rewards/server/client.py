@@ -12,11 +12,14 @@ from typing import Any
 import aiohttp
 
 from lorarl_trainer.rewards.scores import Outcome
-from lorarl_trainer.rewards.server.apis import NoScoreError
+from lorarl_trainer.rewards.server.apis import NoScoreError, OtherTokenizerError
 
 MOST_REMEMBERED = 100_000
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
 _WORTH_A_REPEAT = frozenset([408, 409, 425, 429])  # and all from 500 on
+
+type Read = Callable[[Any], Outcome]
+"""Returns what an answer's JSON says, or raises NoScoreError."""
 
 
 class Client:
@@ -26,27 +29,27 @@ class Client:
         self,
         url: str,
         headers: Mapping[str, str],
-        read: Callable[[Any], float],
-        hint: Callable[[int, str], str],
         *,
         timeout_seconds: float,
         retries: int,
         concurrency: int,
         first_pause_seconds: float = FIRST_PAUSE_SECONDS,
+        remembered: int = MOST_REMEMBERED,
+        hint: Callable[[int, str], str] = lambda status, said: "",
     ) -> None:
         """Make a client.
 
         Args:
             url: of the endpoint.
             headers: of each request, for example with a key.
-            read: returns the score in an answer's JSON, or raises NoScoreError.
-            hint: returns what to add to a message about a status and the text that came with it.
             timeout_seconds: of one request.
             retries: how often a request is repeated.
             concurrency: requests at a time.
             first_pause_seconds: before the first repeat; each further one waits twice as long.
+            remembered: how many answers are kept.
+            hint: returns what to add to a message about a status and the text that came with it.
         """
-        self._url, self._read, self._hint, self._retries = url, read, hint, retries
+        self._url, self._hint, self._retries, self._most = url, hint, retries, remembered
         self._limit, self._pause = timeout_seconds, first_pause_seconds
         self._session = aiohttp.ClientSession(
             headers=dict(headers),
@@ -57,14 +60,17 @@ class Client:
         self._turns = asyncio.Semaphore(concurrency)
         self._answers: OrderedDict[bytes, asyncio.Future[Outcome]] = OrderedDict()
 
-    async def score(self, body: Mapping[str, Any]) -> Outcome:
-        """Return the score that the server gives, or why there is none. One request serves all with the same body."""
+    async def score(self, body: Mapping[str, Any], read: Read) -> Outcome:
+        """Return what `read` finds in the server's answer, or why there is none.
+
+        One request serves all with the same body.
+        """
         data = json.dumps(body).encode()
         key = hashlib.sha256(data).digest()
         if (asked := self._answers.get(key)) is None:
-            asked = self._answers[key] = asyncio.ensure_future(self._ask(data))
+            asked = self._answers[key] = asyncio.ensure_future(self._ask(data, read))
         self._answers.move_to_end(key)
-        while len(self._answers) > MOST_REMEMBERED:
+        while len(self._answers) > self._most:
             self._answers.popitem(last=False)
         outcome = await asyncio.shield(asked)
         if outcome.cause is not None and self._answers.get(key) is asked:
@@ -75,11 +81,11 @@ class Client:
         """Close all connections."""
         await self._session.close()
 
-    async def _ask(self, data: bytes) -> Outcome:
+    async def _ask(self, data: bytes, read: Read) -> Outcome:
         failed = Outcome.failed("server", "was not asked")
         for attempt in range(self._retries + 1):
             async with self._turns:
-                outcome, pause = await self._try(data)
+                outcome, pause = await self._try(data, read)
             if outcome.cause is None or pause is None:
                 return outcome
             failed = outcome
@@ -88,7 +94,7 @@ class Client:
         tried = f" ({self._retries + 1} times)" if self._retries else ""
         return Outcome.failed(failed.cause or "server", failed.message + tried)
 
-    async def _try(self, data: bytes) -> tuple[Outcome, float | None]:
+    async def _try(self, data: bytes, read: Read) -> tuple[Outcome, float | None]:
         """Ask once. Returns the outcome, and the least seconds before a repeat; None if none is worth it."""
         try:
             async with self._session.post(
@@ -101,7 +107,9 @@ class Client:
                     message = f"{self._url} answers with status {answer.status}: {said}"
                     outcome = Outcome.failed("server", message + self._hint(answer.status, said))
                     return outcome, _asked_pause(answer.headers.get("Retry-After")) if worth else None
-            return Outcome(self._read(json.loads(text))), None
+            return read(json.loads(text)), None
+        except OtherTokenizerError as error:
+            return Outcome.failed("wrong_type", f"{self._url} {error}"), None
         except NoScoreError as error:
             return Outcome.failed("wrong_type", f"{self._url} gives {error}"), 0.0
         except ValueError:

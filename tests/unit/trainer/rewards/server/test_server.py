@@ -68,10 +68,8 @@ def test_the_score_that_a_judge_writes_last_counts(ask, server: Server) -> None:
 def test_a_reward_model_gives_one_number(ask, server: Server, api: str) -> None:
     assert ask("[-3.5]", "[[2]]", api=api) == [Outcome(-3.5), Outcome(2.0)]
     assert server.paths == {f"/{api}": 2}
-    assert server.requests[0]["messages"] == [
-        {"role": "user", "content": "the prompt"},
-        {"role": "assistant", "content": "[-3.5]"},
-    ]
+    asked = [request["messages"] for request in server.requests]  # in any order: both are under way at once
+    assert [{"role": "user", "content": "the prompt"}, {"role": "assistant", "content": "[-3.5]"}] in asked
     [outcome] = ask("[1; 2]", api=api, retries=0)
     assert outcome.failure == f"wrong_type: {server.url}/{api} gives [1, 2] in place of one finite number"
 
@@ -112,7 +110,7 @@ def test_a_refusal_is_not_repeated(ask, server: Server) -> None:
     [outcome] = ask("401")
     assert outcome.failure == (
         f"server: {server.url}/v1/chat/completions answers with status 401: status 401; "
-        "reward.server.credentialsSecret names a Secret with its key, OPENAI_API_KEY"
+        "spec.reward.server.credentialsSecret names a Secret with its key, OPENAI_API_KEY"
     )
     assert len(server.requests) == 1
 
@@ -124,20 +122,25 @@ def test_a_refusal_is_not_repeated(ask, server: Server) -> None:
             "chat",
             "http://j:8000/",
             "Not Found",
-            "; most servers have it below /v1, so try reward.server.url http://j:80",
+            "; most servers have it below /v1, so try spec.reward.server.url http://j",
         ),
         ("chat", "http://j:8000/v1", "Not Found", ""),
-        ("chat", "http://j/v1", "The model `m` does not exist", "; reward.server.model names a model that this server"),
+        (
+            "chat",
+            "http://j/v1",
+            "The model `m` does not exist",
+            "; spec.reward.server.model names a model that this server",
+        ),
         (
             "classify",
             "http://j:8000/v1",
             "Not Found",
-            "; vLLM has it without /v1, so try reward.server.url http://j:8000",
+            "; vLLM has it without /v1, so try spec.reward.server.url http://j:8000",
         ),
     ],
 )
 def test_what_is_not_found_is_a_hint_at_the_manifest(api: str, url: str, said: str, hint: str) -> None:
-    found = status_hint(ServerReward(url=url, model="`m`", api=api), 404, said)
+    found = status_hint("spec.reward.server", url, "`m`", api, 404, said)
     assert found.startswith(hint) and bool(found) is bool(hint)
 
 

@@ -1,0 +1,254 @@
+"""One job in a queue takes what befalls jobs at a site, while another job waits for its quota.
+
+It keeps the quota where it should, loses a step at most, and says the right reason. `test_faults.py` has the faults
+that need no queue.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cluster.kueue import install_kueue
+from node.installation import SYSTEM, Images, apply, install_lorarl, make_room, wait_available
+from node.node import Node
+from support.cluster.client import Object
+from support.cluster.kubectl import RealCluster
+from support.cluster.kueue import QUEUE_LABEL, add_queue
+from support.cluster.lorarljobs import condition
+from support.cluster.processes import until
+from support.helm import helm
+from support.real_cluster.example import ADDITION
+from support.real_cluster.store import bucket_of
+from support.real_cluster.trial import START_SECONDS, Trial
+from support.real_cluster.watched import watched
+
+pytestmark = pytest.mark.long
+
+TEAM, OTHER_TEAM = "queueing", "queueing-too"
+JOB, COMPETITOR = "holds", "waits"
+QUEUE = "room-for-one"
+QUOTA = {"cpu": "2", "memory": "10Gi", "ephemeral-storage": "5Gi"}
+MORE_THAN_IT_WILL_MAKE = 2000
+LAST_STEPS = 5
+STALLS_AFTER = 90
+TOLD_SECONDS = 60.0
+EVICTED_SECONDS = 150.0
+"""The kubelet measures volumes once in a minute, and then looks for those to evict every 10 s."""
+
+
+@pytest.fixture(scope="module")
+def store_folder() -> str:
+    return f"s3://lorarl/queue-faults-{time.time():.0f}"
+
+
+@pytest.fixture(scope="module")
+def trial(installed: RealCluster, out: Path, store_folder: str) -> Iterator[Trial]:
+    """The example's job as it trains in a queue with room for one, and another job that waits there."""
+    cluster = installed
+    install_kueue(cluster)
+    with bucket_of(cluster, out) as bucket:
+        ADDITION.upload(bucket)
+    for team in (TEAM, OTHER_TEAM):
+        make_room(cluster, team)
+    cluster.must("delete", "clusterqueue,resourceflavor", QUEUE, "--ignore-not-found")
+    cluster.must("delete", "localqueue", QUEUE, "-n", TEAM, "--ignore-not-found")
+    add_queue(cluster, TEAM, QUEUE, QUOTA)
+    changes = {
+        "trainer.steps": MORE_THAN_IT_WILL_MAKE,
+        "checkpoint.uri": store_folder,
+        "data.eval.every": MORE_THAN_IT_WILL_MAKE,
+        "cluster.diskPerNode": "1Gi",
+        "cluster.terminationGracePeriodSeconds": 30,
+        "progressDeadlineSeconds": STALLS_AFTER,
+    }
+    apply(cluster, queued(JOB, changes), namespace=TEAM)
+    with watched(cluster.api, TEAM, JOB) as job:
+        try:
+            job.until(START_SECONDS, "a step", lambda seen: seen.step > 0)
+            apply(cluster, queued(COMPETITOR, changes), namespace=TEAM)
+            yield Trial(cluster, job, out)
+        finally:
+            (out / "queue-faults-describe.txt").write_text(cluster.must("describe", "lorarljobs", "-n", TEAM))
+            (out / "queue-faults-events.txt").write_text(
+                cluster.must("get", "events", "-n", TEAM, "--sort-by=.lastTimestamp")
+            )
+            cluster.must("delete", "lorarljobs", "--all", "-n", TEAM, "--wait")
+
+
+def queued(name: str, changes: Object) -> Object:
+    job = ADDITION.manifest(name, changes)
+    job["metadata"]["labels"] = {QUEUE_LABEL: QUEUE}
+    return job
+
+
+@contextmanager
+def quota_kept(trial: Trial) -> Iterator[None]:
+    """What befalls the job in this block costs neither its quota nor its place, and its competitor still waits."""
+    wait_for_competitor(trial)
+    before = workload(trial)
+    yield
+    assert workload(trial) == before, "one Workload, admitted once"
+    assert reason(trial, COMPETITOR) == "Queued"
+
+
+def workload(trial: Trial) -> tuple[str, str]:
+    """The uid of the Workload of the job's RayJob, and when Kueue admitted it."""
+    name = trial.job.now.status["rayJobName"]
+    (found,) = [
+        one for one in trial.cluster.api.list("Workload", TEAM) if one["metadata"]["ownerReferences"][0]["name"] == name
+    ]
+    (admitted,) = [one for one in found["status"]["conditions"] if one["type"] == "Admitted"]
+    assert admitted["status"] == "True", found
+    return found["metadata"]["uid"], admitted["lastTransitionTime"]
+
+
+def wait_for_competitor(trial: Trial) -> None:
+    until(TOLD_SECONDS, f"{COMPETITOR} waits in the queue", lambda: reason(trial, COMPETITOR) == "Queued")
+
+
+def reason(trial: Trial, name: str) -> str:
+    return str(condition(trial.cluster.api.get("LoRARLJob", name, TEAM) or {}, "Running").get("reason", ""))
+
+
+def test_a_worker_pod_is_deleted(trial: Trial) -> None:
+    with quota_kept(trial), trial.fault("queue: worker deleted", preemptions=1, recovered=True):
+        trial.delete_pod("worker")
+    assert "PodDeleted" in trial.cluster.must("get", "events", "-n", TEAM, "-o", "yaml")
+
+
+def test_a_node_is_drained(trial: Trial) -> None:
+    """By kubectl, which cordons it. The worker's replacement has no node until another is there: here, the same one."""
+    cluster = trial.cluster
+    pod = trial.job.pod("worker")
+    node = pod["spec"]["nodeName"]
+    with quota_kept(trial), trial.fault("queue: node drained", preemptions=1, recovered=True):
+        try:
+            worker = f"--pod-selector=lorarl.io/job={JOB},lorarl.io/role=worker"
+            cluster.must("drain", node, worker, "--delete-emptydir-data", "--force", "--timeout=50s")
+            trial.job.until(TOLD_SECONDS, "the wait for a node is told", lambda _: "unschedulable" in message(trial))
+            assert reason(trial, JOB) == "Recovering"
+        finally:
+            cluster.must("uncordon", node)
+    assert "EvictionByEvictionAPI" in cluster.must("describe", "lorarljob", JOB, "-n", TEAM)
+
+
+def message(trial: Trial) -> str:
+    return str(condition({"status": trial.job.now.status}, "Running").get("message", ""))
+
+
+def test_the_operator_is_upgraded_and_rolled_back(trial: Trial, own_node: Node, images: Images) -> None:
+    """By helm, in mid-run. The next version is the same image under another name."""
+    cluster, status = trial.cluster, trial.job.now.status
+    own_node.ctr("images", "tag", "--force", images.operator, f"{images.operator}-next")
+    with quota_kept(trial), trial.fault("operator upgraded"):
+        install_lorarl(cluster, f"{images.operator}-next", images.trainer)
+        wait_available(cluster, SYSTEM, "lorarl")
+    assert operators(cluster) == {f"{images.operator}-next"}
+    with quota_kept(trial), trial.fault("operator rolled back"):
+        done = helm("rollback", "lorarl", "-n", SYSTEM, "--wait", "--timeout", "100s", kubeconfig=cluster.kubeconfig)
+        assert done.returncode == 0, done.stderr
+        wait_available(cluster, SYSTEM, "lorarl")
+    until(TOLD_SECONDS, "only the older operator is left", lambda: operators(cluster) == {images.operator})
+    after = trial.job.now.status
+    assert (after["rayJobName"], after["restarts"]) == (status["rayJobName"], status["restarts"])
+    trial.set_spec({"trainer": {"steps": MORE_THAN_IT_WILL_MAKE + 1}})
+    trial.job.until(TOLD_SECONDS, "the operator that leads now passes on a change", total_steps_are_one_more)
+
+
+def total_steps_are_one_more(seen: object) -> bool:
+    return getattr(seen, "status", {}).get("totalSteps") == MORE_THAN_IT_WILL_MAKE + 1
+
+
+def operators(cluster: RealCluster) -> set[str]:
+    """The images of the operator's pods."""
+    pods = cluster.api.list("Pod", SYSTEM, "app.kubernetes.io/component=operator")
+    return {pod["spec"]["containers"][0]["image"] for pod in pods if "deletionTimestamp" not in pod["metadata"]}
+
+
+def test_the_same_manifest_in_another_namespace(trial: Trial, store_folder: str) -> None:
+    """Both would write to one folder of the bucket. The second is refused and says whose it is; the first goes on."""
+    cluster = trial.cluster
+    with quota_kept(trial), trial.fault("the same job in another namespace"):
+        # KubeRay's submitter asks for half a CPU in the other mode, and the node has two.
+        little = {
+            "cluster.submissionMode": "HTTPMode",
+            "cluster.cpusPerNode": "100m",
+            "cluster.head": {"cpus": "200m", "memory": "3Gi"},
+        }
+        apply(cluster, ADDITION.manifest(JOB, {"checkpoint.uri": store_folder, **little}), namespace=OTHER_TEAM)
+        with watched(cluster.api, OTHER_TEAM, JOB) as second:
+            until(START_SECONDS, "the second has failed", lambda: second.ended)
+            status = second.now.status
+        cluster.must("delete", "lorarljob", JOB, "-n", OTHER_TEAM, "--wait")
+    failed = condition({"status": status}, "Failed")
+    assert (status["phase"], failed["reason"]) == ("Failed", "InvalidInput"), status
+    assert f"belongs to job {JOB} in namespace {TEAM}" in failed["message"]
+    assert status.get("step", 0) == 0, "it has trained nothing"
+    ended = cluster.must("get", "events", "-n", OTHER_TEAM, "-o", "yaml")
+    assert "InvalidInput: " not in ended, "it is not tried again"
+
+
+def test_the_competitor_gets_what_the_job_gives_back(trial: Trial) -> None:
+    """Suspended, the job gives its quota to whoever waits. It gets it again when that one has gone."""
+    with trial.fault("queue: suspended for the other", suspended=True):
+        trial.set_spec({"suspend": True})
+        trial.phase("Suspended")
+        until(TOLD_SECONDS, f"{COMPETITOR} has the quota", lambda: reason(trial, COMPETITOR) not in ("", "Queued"))
+        trial.set_spec({"suspend": False})
+        until(TOLD_SECONDS, f"{JOB} waits", lambda: reason(trial, JOB) == "Queued")
+        trial.cluster.must("delete", "lorarljob", COMPETITOR, "-n", TEAM, "--wait")
+
+
+def test_the_cache_fills_the_disk(trial: Trial) -> None:
+    """More than cluster.diskPerNode: the kubelet evicts the pod, and that is the job's own fault."""
+    cluster = trial.cluster
+    with trial.fault("disk filled by the cache", attempts=1):
+        pod = trial.job.pod("worker")["metadata"]["name"]
+        fill = "with open('/var/cache/lorarl/filled', 'wb') as file: [file.write(bytes(1 << 20)) for _ in range(1300)]"
+        cluster.must("exec", pod, "-n", TEAM, "-c", "ray-worker", "--", "python", "-c", fill)
+        before = trial.counters[0]
+        trial.job.until(EVICTED_SECONDS, "the pod is evicted", lambda seen: seen.counters[0] == before + 1)
+    told = backing_off(trial)
+    assert "DiskFull: " in told, told
+    assert "Raise cluster.diskPerNode" in told, told
+
+
+def test_the_training_hangs(trial: Trial, store_folder: str) -> None:
+    """The worker's process is stopped, and nothing ends by itself. The record says where driver and worker stand."""
+    cluster = trial.cluster
+    with trial.fault("training hangs", attempts=1):
+        pod = trial.job.pod("worker")["metadata"]["name"]
+        before, record = trial.counters[0], trial.job.now.status["record"]
+        stop = "kill -STOP $(pgrep -f ^ray::CheckpointingWorker)"
+        cluster.must("exec", pod, "-n", TEAM, "-c", "ray-worker", "--", "bash", "-c", stop)
+        trial.job.until(STALLS_AFTER * 2, "the hang is noticed", lambda seen: seen.counters[0] == before + 1)
+    told = backing_off(trial)
+    assert "Stalled: " in told, told
+    assert f"progressDeadlineSeconds, {STALLS_AFTER} s, since step" in told, told
+    with bucket_of(cluster, trial.out) as bucket:
+        of_worker, of_driver = (bucket.read(f"{record}/logs/stack-{one}.log") for one in ("0", "driver"))
+    assert f"of progressDeadlineSeconds, {STALLS_AFTER} s" in of_worker
+    assert "state: T (stopped)" in of_worker, of_worker
+    assert "lorarl_trainer/launch/watchdog.py" in of_driver, of_driver
+
+
+def backing_off(trial: Trial) -> str:
+    """The Events that say why attempts ended."""
+    about = f"involvedObject.name={JOB},reason=BackingOff"
+    return trial.cluster.must("get", "events", "-n", TEAM, "--field-selector", about, "-o", "yaml")
+
+
+def test_it_succeeds(trial: Trial) -> None:
+    trial.set_spec({"trainer": {"steps": trial.job.now.step + LAST_STEPS}})
+    status = trial.job.until(
+        START_SECONDS, "it has succeeded", lambda seen: seen.status.get("phase") == "Succeeded"
+    ).status
+    assert (status["attempts"], status["preemptions"]) == trial.counters
+    assert status["step"] == status["totalSteps"] == status["adapter"]["step"]
+    print(json.dumps({name: cost.seconds for name, cost in trial.costs.items()}))
