@@ -102,7 +102,7 @@ def command(
     job.spec  # noqa: B018 - it names what is wrong with the answers
     job = new_job.sized(job, sample)
     files = job.files()
-    if (folder / new_job.REWARD_FILE).exists() and files.pop(new_job.REWARD_FILE, None):
+    if (folder / new_job.REWARD_FILE).exists() and files.pop(new_job.REWARD_FILE, ""):
         print(f"kept {folder / new_job.REWARD_FILE}")
     written = new_job.write_files(folder, files)
     for path in written:

@@ -77,7 +77,7 @@ async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
                 prepared = await prepare(job, secrets, out_dir / UNPUBLISHED, scorers, clock, on_bytes=on_bytes)
             model, data = prepared.model, prepared.rows
             _print(*model_lines(job, model), "", *data_lines(job, data, model.vocabulary), "")
-            adapter = prepared.stored and prepared.stored.initial_adapter
+            adapter = prepared.stored.initial_adapter if prepared.stored else None
             _print(*(f"warning: {warning}" for warning in [*unusual_settings(spec), *other_base(adapter, spec)]))
             await _try_rewards(scorers, data, model.vocabulary)
             if scorers.reward:

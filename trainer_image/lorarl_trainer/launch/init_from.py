@@ -93,7 +93,7 @@ def read_initial_adapter(
 
 def other_base(initial: InitialAdapter | None, spec: LoRARLJobSpec) -> list[str]:
     """Return a warning if an adapter names a base model with another name than the job's."""
-    name = initial and initial.base
+    name = initial.base if initial else None
     if name is None or _last_part(name) == _last_part(spec.model.uri):
         return []
     return [

@@ -120,7 +120,7 @@ def choose_columns(
     """
     if algorithm == "sft" and sample.chats and not any(named.values()):
         return {"messagesField": sample.chats[0]}
-    usual = {"promptField": PROMPTS, "answerField": ANSWERS}
+    usual: dict[str, tuple[str, ...]] = {"promptField": PROMPTS, "answerField": ANSWERS}
     if algorithm == "dpo":
         usual = {"promptField": PROMPTS, "chosenField": CHOSEN, "rejectedField": REJECTED}
     chosen = {name: named.get(name) or _likeliest(sample.columns, names) for name, names in usual.items()}
