@@ -25,16 +25,32 @@ def recover(snapshot: Snapshot, ray_job: RayJob) -> Decision | None:
     may = snapshot.phase == RUNNING and ray_job.deployment_status == "Running" and not ray_job.suspended
     if not may or workers is None or not snapshot.settings.recovery_seconds:
         return None
+    if (moment := _until_known(snapshot, workers, outcome)) is not None:
+        return Decision(recheck_seconds=moment)
     lost = _loss(snapshot, workers, outcome)
     return _wait(snapshot, ray_job, workers, lost) if lost else None
+
+
+def _until_known(snapshot: Snapshot, workers: Workers, outcome: Outcome | Unsettled | None) -> float | None:
+    """Seconds until the cause of a loss should be known that only the trainer has told so far; None if it is told.
+
+    A worker hears that it must leave before anybody else hears why. The job itself may be the cause, as of a full disk.
+    """
+    if snapshot.recovering_since or not workers.lost or isinstance(outcome, Outcome):
+        return None
+    if isinstance(outcome, Unsettled):
+        return outcome.seconds
+    reported = snapshot.job.reported_at
+    if reported is None:
+        return None
+    left = snapshot.settings.settle_seconds - max(0.0, (snapshot.now - reported).total_seconds())
+    return left if left > 0 else None
 
 
 def _loss(snapshot: Snapshot, workers: Workers, outcome: Outcome | Unsettled | None) -> Outcome | None:
     """The loss of workers from which the attempt may recover."""
     if isinstance(outcome, Outcome):
         return outcome if outcome.kind is Kind.PREEMPTED and outcome.lost_worker else None
-    if isinstance(outcome, Unsettled) and not snapshot.recovering_since:
-        return None  # The pod's end is known, and its cause in a moment. The trainer knows only the former.
     if workers.lost:
         return Outcome(Kind.PREEMPTED, "NodeLost", workers.lost)
     if snapshot.recovering_since and not is_complete(workers, snapshot.attempt_pods):

@@ -37,6 +37,11 @@ QUOTA = {"cpu": "2", "memory": "10Gi", "ephemeral-storage": "5Gi"}
 MORE_THAN_IT_WILL_MAKE = 2000
 LAST_STEPS = 5
 STALLS_AFTER = 90
+STOP = """
+import psutil, signal
+(worker,) = [one for one in psutil.process_iter() if "".join(one.cmdline()).startswith("ray::CheckpointingWorker")]
+worker.send_signal(signal.SIGSTOP)
+"""
 TOLD_SECONDS = 60.0
 EVICTED_SECONDS = 150.0
 """The kubelet measures volumes once in a minute, and then looks for those to evict every 10 s."""
@@ -225,8 +230,7 @@ def test_the_training_hangs(trial: Trial, store_folder: str) -> None:
     with trial.fault("training hangs", attempts=1):
         pod = trial.job.pod("worker")["metadata"]["name"]
         before, record = trial.counters[0], trial.job.now.status["record"]
-        stop = "kill -STOP $(pgrep -f ^ray::CheckpointingWorker)"
-        cluster.must("exec", pod, "-n", TEAM, "-c", "ray-worker", "--", "bash", "-c", stop)
+        cluster.must("exec", pod, "-n", TEAM, "-c", "ray-worker", "--", "python", "-c", STOP)
         trial.job.until(STALLS_AFTER * 2, "the hang is noticed", lambda seen: seen.counters[0] == before + 1)
     told = backing_off(trial)
     assert "Stalled: " in told, told

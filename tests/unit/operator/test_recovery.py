@@ -68,6 +68,22 @@ class TestLoss:
         assert (decision.status["preemptions"], conditions(decision)["Disrupted"]["reason"]) == (1, "NodeLost")
         assert decision.actions == ()
 
+    def test_the_cause_has_a_moment_to_arrive_after_the_trainers_word(self):
+        """The kubelet evicts a pod for what the job itself wrote. The worker hears that first, and not why."""
+
+        def after(seconds, pod):
+            written = {"manager": "lorarl-trainer", "subresource": "status", "time": ago(seconds)}
+            status = running_status(**trains_with("a", lost="a worker's pod is about to be removed"))
+            seen = observed(raw_job(None, status, managedFields=[written]), raw_ray_job(**RUNNING), pods=[HEAD, pod])
+            return decide(seen, START, SETTINGS)
+
+        assert (after(1, worker("a")).status, after(1, worker("a")).recheck_seconds) == (None, 2)
+        assert conditions(after(3, worker("a")))["Disrupted"]["reason"] == "NodeLost"
+        full = 'Usage of EmptyDir volume "cache" exceeds the limit "1Gi".'
+        decision = after(1, raw_pod("worker", name="a", phase="Failed", reason="Evicted", message=full))
+        assert conditions(decision)["Running"]["message"].startswith("Attempt 1 ended with DiskFull")
+        assert (decision.status["attempts"], decision.status.get("preemptions", 0)) == (1, 0)
+
     def test_a_deleted_pod_is_no_lost_machine_if_the_trainer_is_first(self):
         lost = running_status(**trains_with("a", lost="a worker's pod is about to be removed"))
 
