@@ -112,13 +112,14 @@ def train(kind: str, seed: int) -> Run:
         command = [sys.executable, "-m", "lorarl_trainer.cli", "run", str(JOB), "--out", f"{folder}/run", *settings]
         subprocess.run(command, check=True, cwd=ROOT)
         rows = read_rows(Path(folder) / "run" / METRICS)
-    scores = {str(row["step"]): held_out_score(row) for row in rows if "eval_score" in row}
+    scores = {str(row["step"]): score for row in rows if (score := held_out_score(row)) is not None}
     return {"type": kind, "seed": seed, "changes": list(RECIPES[kind]), "right": scores}
 
 
-def held_out_score(row: Mapping[str, Any]) -> float:
-    """Return the share of right completions of the held-out prompts."""
-    return float(row.get(f"eval_{HELD_OUT}/score", row["eval_score"]))
+def held_out_score(row: Mapping[str, Any]) -> float | None:
+    """Return the share of right completions of the held-out prompts; None of a step without an evaluation."""
+    found = row.get(f"eval_{HELD_OUT}/score", row.get("eval_score"))
+    return None if found is None else float(found)
 
 
 def gain(run: Run) -> float:

@@ -113,7 +113,9 @@ def lines_ended(lines: Iterable[tuple[float, str]], ended: float) -> dict[str, f
     marks: Times = {}
     for at, line in lines:
         if line.startswith("step "):
-            marks["checkpoint" if "  checkpoint " in line else "step"] = at
+            marks["step"] = at
+        elif line.startswith("checkpoint of step "):
+            marks["checkpoint"] = at
         elif line.startswith(("succeeded after", "interrupted after", "failed after")):
             marks["told"] = at
     told = marks.get("told", ended)

@@ -62,7 +62,9 @@ def dotted(path: Sequence[str | int]) -> str:
 def from_rule(document: Any, path: Path, rule: Rule) -> Fault:
     """The fault of an object at `path` that breaks `rule`."""
     field = (*path, *rule.field.split("."))
-    return Fault(dotted(field), shown(_value_at(document, field), field), rule.must, rule.hint, "must")
+    value = _value_at(document, field)
+    hint = _QUOTES_HINT if isinstance(value, str) and value[:1] in _TYPOGRAPHIC else rule.hint
+    return Fault(dotted(field), shown(value, field), rule.must, hint, "must")
 
 
 def from_pydantic(error: ValidationError) -> list[Fault]:
@@ -104,6 +106,8 @@ def _unknown_key(path: Path) -> Fault:
         return Fault(dotted(path), got, expected, f"Move it below spec: spec.{key}.")
     if meant:
         return Fault(dotted(path), got, expected, f"Did you mean {meant}?")
+    if str(key).isdecimal():
+        return Fault(dotted(path), got, expected, "Write a number without a comma: it separates entries here.")
     return Fault(dotted(path), got, expected, "Remove it.")
 
 
@@ -129,7 +133,13 @@ def _add(path: Path, schema: Schema) -> str:
     return f"Add it, for example {path[-1] if path else 'spec'}: {_yaml(example_of(schema))}."
 
 
+_TYPOGRAPHIC = tuple("“”„‘’‚«»")
+_QUOTES_HINT = 'Use plain quotes (") in place of typographic ones, as a word processor writes them.'
+
+
 def _change(got: Any, schema: Schema) -> str:
+    if isinstance(got, str) and got[:1] in _TYPOGRAPHIC:
+        return _QUOTES_HINT
     wanted = schema.get("type")
     if wanted == "string" and isinstance(got, bool):
         return "Put it in quotes: YAML reads an unquoted y, n, yes, no, on, off, true or false as a boolean."
@@ -154,8 +164,23 @@ def _change(got: Any, schema: Schema) -> str:
         and (near := difflib.get_close_matches(got.lower(), schema["enum"], n=1))
     ):
         return f"Did you mean {near[0]}?"
+    if isinstance(got, str) and ":" in schema.get("pattern", "") and (hint := _function_hint(got, schema["pattern"])):
+        return hint
     example = example_of(schema)
     return "Correct it." if example is None else f"Use a value such as {_yaml(example)}."
+
+
+def _function_hint(got: str, pattern: str) -> str:
+    """What to do about a name that is almost `package.module:function`; empty where that is not clear."""
+    module, _, function = got.partition(":")
+    named = module.rpartition("/")[2].removesuffix(".py")
+    plain = re.sub(r"[-\s]", "_", named)
+    meant = f"{plain}:{function or 'score'}"
+    if not re.fullmatch(pattern, meant):
+        return ""
+    if plain != named:
+        return f"Rename the file to {plain}.py: a module's name has no dash or space. Then write {meant}."
+    return f"Name its module and its function: {meant}."
 
 
 def _yaml(value: Any) -> str:

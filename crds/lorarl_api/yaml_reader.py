@@ -51,9 +51,10 @@ def read_documents(source: str | Path) -> list[Any]:
             [Fault(name, (error.strerror or str(error)).lower(), "a readable file", "Check the path.")]
         ) from error
     except UnicodeDecodeError as error:
-        raise ManifestError(
-            [Fault(name, f"bytes that are not UTF-8 at {error.start}", "text in UTF-8", "Save it as UTF-8.")]
-        ) from error
+        utf16 = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")
+        got = "text in UTF-16" if utf16 else f"bytes that are not UTF-8 at {error.start}"
+        hint = "Convert it: iconv -f UTF-16 -t UTF-8." if utf16 else "Save it as UTF-8."
+        raise ManifestError([Fault(name, got, "text in UTF-8", hint)]) from error
     return [document for document in _parsed(text, name) if document is not None]
 
 

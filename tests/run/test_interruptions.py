@@ -79,7 +79,7 @@ def test_a_garbage_latest_json_is_told_and_ctrl_c_twice_ends_at_once(interrupted
 
     run = interrupted_job.start("reward.timeoutSeconds=121", terminal=True)
     run.wait_for_output(f"resuming after step {before[-1]}; reward.timeoutSeconds 120 -> 121")
-    assert f"step {before[-1]}  checkpoint" not in run.stdout, "it is no new one"
+    assert f"checkpoint of step {before[-1]}:" not in run.stdout, "it is no new one"
     assert "latest.json is corrupt" in run.stdout
     run.wait_for_step(before[-1] + 1)
     interrupted_job.gate.touch()

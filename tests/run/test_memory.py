@@ -16,3 +16,4 @@ def test_a_worker_without_memory_is_told_as_such(job: Job) -> None:
     )
     assert "low on memory" in ended.stderr
     assert ended.left_running == []
+    assert "The end of" not in ended.stderr, "what a worker printed last has nothing to do with it"

@@ -92,7 +92,7 @@ def test_without_a_terminal_output_is_plain_lines(reference: Ended) -> None:
     lines = reference.stdout.splitlines()
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", reference.stdout), "no control characters"
     assert len([line for line in lines if line.startswith("step ") and "reward" in line]) == STEPS
-    assert len([line for line in lines if "checkpoint file://" in line]) == STEPS // EVERY
+    assert len([line for line in lines if line.startswith("checkpoint of step ")]) == STEPS // EVERY
     assert lines[-1].split() == ["Adapter", reference.adapter_uri]
     assert [line.split()[0] for line in lines if line[:1].isalpha()][-6:] == [
         "succeeded",
@@ -106,6 +106,8 @@ def test_without_a_terminal_output_is_plain_lines(reference: Ended) -> None:
 
 def test_libraries_say_nothing(reference: Ended) -> None:
     assert reference.stderr == ""
+    log = (reference.out / "logs" / "worker-0.log").read_text()
+    assert "Traceback" not in log, "a healthy run has no errors in its log"
 
 
 def test_the_report_stands_alone(reference: Ended) -> None:

@@ -250,6 +250,16 @@ CorrectionPreset = Literal[
 ]
 
 
+def _only_beside(kind: str, limit: str, default: str) -> Rule:
+    """A limit of weights or of a mask. The API server writes defaults, so only another value is seen."""
+    return Rule(
+        limit,
+        f"has(self.{kind}) || self.{limit} == {default}",
+        f"be absent without {kind}",
+        f"Set {kind}, or remove {limit}.",
+    )
+
+
 class CorrectionSpec(Model):
     """Correction for the difference between the engine's policy and the one that is trained. Set a preset, or fields.
 
@@ -292,4 +302,7 @@ class CorrectionSpec(Model):
             "be set if there are neither weights nor mask, and only then",
             "Set a preset such as decoupled_token_is, or weights or mask.",
         ),
+        _only_beside("weights", "maxWeight", "2.0"),
+        _only_beside("mask", "maskLow", "0.5"),
+        _only_beside("mask", "maskHigh", "2.0"),
     )

@@ -57,6 +57,15 @@ def _rows(path: str, rows: str, source: str) -> Iterator[Rule]:
         "have no reasoningGym if algorithm.type is dpo, which learns from pairs of a chosen and a rejected answer",
         "Set uri to a file or a data set with the columns prompt, chosen and rejected.",
     )
+    alone = path in ("data.train", "data.eval")
+    generated = " || has(one.reward)" if path == "data.evals" else ""
+    yield Rule(
+        f"{path}.answerField" if alone else path,
+        f"self.algorithm.type != 'dpo' || {rows.format(f"{source}.answerField == 'answer'{generated}")}",
+        f"{'be absent' if alone else 'have no answerField'} if algorithm.type is dpo, which reads chosenField and "
+        "rejectedField",
+        "Remove answerField. Name the columns of both answers in chosenField and rejectedField.",
+    )
 
 
 SPEC_RULES: tuple[Rule, ...] = (
@@ -148,10 +157,16 @@ SPEC_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "checkpoint.keepBest",
-        "!has(self.checkpoint.keepBest) || (has(self.checkpoint.keepBest.eval) "
-        "? self.data.evals.exists(e, e.name == self.checkpoint.keepBest.eval) : has(self.data.eval))",
+        "!has(self.checkpoint.keepBest) || has(self.checkpoint.keepBest.eval) || has(self.data.eval)",
         "have an evaluation to choose by",
         "Add data.eval, or name one of data.evals in keepBest.eval.",
+    ),
+    Rule(
+        "checkpoint.keepBest.eval",
+        "!has(self.checkpoint.keepBest) || !has(self.checkpoint.keepBest.eval) || "
+        "self.data.evals.exists(e, e.name == self.checkpoint.keepBest.eval)",
+        "be the name of one of data.evals",
+        "Correct the name, or remove it to choose by data.eval.",
     ),
     Rule(
         "checkpoint.keepBest.passAtK",

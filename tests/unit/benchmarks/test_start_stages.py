@@ -86,9 +86,9 @@ def test_the_overhead_is_of_mean_seconds() -> None:
 def test_the_end_of_a_command_is_told_by_its_lines() -> None:
     lines = [
         (0.5, "step 1/2  reward 0.1"),
-        (1.0, "step 1  checkpoint file:///x"),
+        (1.0, "checkpoint of step 1: file:///x"),
         (1.5, "step 2/2  reward 0.2"),
-        (2.0, "step 2  checkpoint file:///y"),
+        (2.0, "checkpoint of step 2: file:///y"),
         (7.5, "succeeded after step 2, 0:30 in total"),
         (8.0, "Adapter   file:///y"),
     ]

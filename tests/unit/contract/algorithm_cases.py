@@ -79,6 +79,13 @@ def _pairs(name: str, path: str, source: dict[str, Any], around: dict[str, Any])
             path,
             "with the columns prompt, chosen and rejected",
         ),
+        Case(
+            f"dpo reads no answerField in {name}",
+            DPO | rows({"answerField": "chosen"}),
+            rows({"answerField": "chosen"}),
+            path if several else f"{path}.answerField",
+            "Remove answerField. Name the columns of both answers in chosenField",
+        ),
     ]
 
 
@@ -108,6 +115,13 @@ PAIR_CASES = [
         SFT | {"spec.data.evals": [PAIRS | {"name": "hard", "reward": {"type": "exact"}}]},
         "spec.data.evals",
         "Remove them, or the reward",
+    ),
+    Case(
+        "a reward of an evaluation beside dpo reads answers",
+        DPO | {"spec.data.evals": [PAIRS | {"name": "hard", "answerField": "solution"}]},
+        DPO | {"spec.data.evals": [PAIRS | {"name": "hard", "answerField": "solution", "reward": {"type": "exact"}}]},
+        "spec.data.evals",
+        "Remove answerField",
     ),
     Case(
         "two different columns of answers",
@@ -251,6 +265,20 @@ ALGORITHM_CASES = [
         "a fifth of rollout.maxResponseTokens",
     ),
     _not_for_sft("correction", {"preset": "decoupled_token_is"}),
+    *(
+        Case(
+            f"{limit} only beside {kind}",
+            {"spec.algorithm.correction": {other: "token", limit: value}},
+            {"spec.algorithm.correction": {kind: "token", limit: value}},
+            f"spec.algorithm.correction.{limit}",
+            f"Set {kind}, or remove {limit}",
+        )
+        for kind, limit, value, other in (
+            ("mask", "maskLow", 0.1, "weights"),
+            ("mask", "maskHigh", 3.0, "weights"),
+            ("weights", "maxWeight", 3.0, "mask"),
+        )
+    ),
     _not_for_dpo("groupSize", 4),
     _not_for_dpo("klCoefficient", 0.01),
     _not_for_dpo("updatesPerStep", 2),

@@ -61,8 +61,8 @@ SAMPLING_CASES = [
         "the best by an evaluation that there is",
         EVAL | {"spec.data.evals": [HARD], "spec.checkpoint.keepBest": {"eval": "harder"}},
         EVAL | {"spec.data.evals": [HARD], "spec.checkpoint.keepBest": {"eval": "hard"}},
-        "spec.checkpoint.keepBest",
-        "Add data.eval",
+        "spec.checkpoint.keepBest.eval",
+        "Correct the name",
     ),
     Case(
         "the best by data.eval",

@@ -19,6 +19,7 @@ from lorarl_trainer.cli.help import Command
         "lorarl init sums",
         "lorarl init --model Qwen/Qwen2.5-0.5B-Instruct --data train.jsonl --reward numeric",
         "lorarl init sums --model models/SmolLM2 --data rows.csv --reward function --prompt-field question",
+        "lorarl init tone --model models/SmolLM2 --data pairs.jsonl --algorithm dpo",
     ],
 )
 @click.argument("folder", type=options.FILE, default=".")
@@ -26,70 +27,93 @@ from lorarl_trainer.cli.help import Command
 @click.option("--model", metavar="MODEL", help="Base model: a folder, a URI, or ORG/NAME on the Hugging Face hub.")
 @click.option("--data", metavar="FILE", help="Training rows: a .jsonl, .parquet or .csv file, or a URI.")
 @click.option(
+    "--held-out", metavar="FILE", help="Rows to measure with.  [default: a file held_out, eval or test beside]"
+)
+@click.option(
+    "--algorithm",
+    type=click.Choice(["grpo", "sft", "dpo"]),
+    help="Learn from a reward, from answers, or from pairs of answers.  [default: grpo]",
+)
+@click.option(
     "--reward",
     type=click.Choice(["exact", "numeric", "math_verify", "function"]),
     help="A built-in comparison with the answer, or your own Python function.",
 )
 @click.option("--prompt-field", metavar="COLUMN", help="Column with the prompt.  [default: by its name]")
 @click.option("--answer-field", metavar="COLUMN", help="Column with the answer.  [default: by its name]")
+@click.option("--chosen-field", metavar="COLUMN", help="For dpo, the column with the preferred answer.")
+@click.option("--rejected-field", metavar="COLUMN", help="For dpo, the column with the other answer.")
 @click.option("--gpus", type=click.IntRange(min=0), help="GPUs of this machine to use.  [default: 1 if there is one]")
 def command(
     folder: Path,
     name: str | None,
     model: str | None,
     data: str | None,
+    held_out: str | None,
+    algorithm: str | None,
     reward: str | None,
-    prompt_field: str | None,
-    answer_field: str | None,
     gpus: int | None,
+    **columns: str | None,
 ) -> None:
     """Write the manifest of a new job, and a reward file with a working example, into FOLDER.
 
-    On a terminal it asks for what no option says. Without data, it writes a few example rows. It overwrites nothing.
+    On a terminal it asks for what no option says. Without data, it writes a few example rows. It overwrites nothing,
+    and uses a reward file that is there.
     """
-    from lorarl_api.load import load_job
     from lorarl_trainer.devices.nvidia_smi import largest_gpu
     from lorarl_trainer.errors import InputError
-    from lorarl_trainer.launch import new_job
+    from lorarl_trainer.launch import new_data, new_job
 
     asks = sys.stdin.isatty() and sys.stdout.isatty()
     if asks:
         model = model or click.prompt("Base model (a folder, or ORG/NAME on the Hugging Face hub)")
+        if algorithm is None and reward is None:
+            algorithm = _chosen("Learn", new_job.ALGORITHMS, "grpo")
         data = (
             data
             if data is not None
             else click.prompt("Training data (empty: write example rows)", default="", show_default=False)
         )
-        reward = reward or _chosen(new_job.REWARDS)
+        if algorithm in (None, "grpo"):
+            reward = reward or _chosen("Reward", new_job.REWARDS, new_job.OWN_REWARD)
     if not model:
         hint = "Add --model, for example --model Qwen/Qwen2.5-0.5B-Instruct."
         raise InputError("--model", "nothing", "the base model", hint)
+    algorithm = algorithm or "grpo"
+    if reward and algorithm != "grpo":
+        hint = "Remove --reward, or use --algorithm grpo."
+        raise InputError("--reward", reward, f"none for {algorithm}, which learns from the data's own answers", hint)
+    reward = reward or new_job.OWN_REWARD
     base = new_job.model_uri(model)
-    uri = new_job.data_uri(data, folder) if data else None
-    columns = new_job.columns_of(uri) if uri else []
-    if gpus is None:
-        gpus = 1 if largest_gpu() else 0
-    prompt, answer = new_job.choose_fields(columns, prompt_field, answer_field)
+    uri = new_data.data_uri(data, folder) if data else None
+    sample = new_data.sample_of(uri) if uri else new_data.Sample([])
+    named = {f"{option.removesuffix('_field')}Field": column for option, column in columns.items()}
     job = new_job.NewJob(
         name=name or new_job.job_name(folder),
         model=base,
         data=uri,
-        reward=reward or new_job.OWN_REWARD,
-        prompt=prompt,
-        answer=answer,
-        gpus=gpus,
+        reward=reward,
+        columns=new_data.choose_columns(sample, algorithm, named, own_reward=reward == new_job.OWN_REWARD),
+        algorithm=algorithm,
+        held_out=new_data.data_uri(held_out, folder) if held_out else uri and new_data.held_out_beside(uri),
+        gpus=(1 if largest_gpu() else 0) if gpus is None else gpus,
         positions=new_job.positions_of(base),
     )
+    job.spec  # noqa: B018 - it names what is wrong with the answers
+    job = new_job.sized(job, sample)
     files = job.files()
-    load_job(files[new_job.MANIFEST])
+    if (folder / new_job.REWARD_FILE).exists() and files.pop(new_job.REWARD_FILE, ""):
+        print(f"kept {folder / new_job.REWARD_FILE}")
     written = new_job.write_files(folder, files)
     for path in written:
         print(f"wrote {path}")
+    for line in new_job.advice(job):
+        print(line)
     here = "" if folder == Path() else f"cd {folder} && "
     print(f"\nnext: {here}lorarl run {new_job.MANIFEST} --dry-run")
 
 
-def _chosen(rewards: Mapping[str, str]) -> str:
-    for name, meaning in rewards.items():
+def _chosen(question: str, choices: Mapping[str, str], default: str) -> str:
+    for name, meaning in choices.items():
         print(f"  {name:<12} {meaning}")
-    return str(click.prompt("Reward", type=click.Choice(list(rewards)), default="function"))
+    return str(click.prompt(question, type=click.Choice(list(choices)), default=default))

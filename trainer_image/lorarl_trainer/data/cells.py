@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from difflib import get_close_matches
 from typing import Any
 
 from lorarl_trainer.errors import InputError
 
+_FROM_SHAREGPT = (
+    """jq -c '.COLUMN |= map({role: ({human: "user", gpt: "assistant"}[.from] // .from), content: .value})'."""
+)
 Message = Mapping[str, Any]
 """One turn of a chat: `role` and `content`, both texts. Other keys are passed to the chat template unchanged."""
 Prompt = str | list[Message]
+ROLES = frozenset(
+    {"system", "developer", "user", "assistant", "tool", "function", "ipython", "observation", "documents"}
+)
+"""The roles that chat templates of the supported families know."""
+_MEANT = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant", "ai": "assistant"}
 
 
 def missing(raw: dict[str, Any], name: str, field: str, where: str) -> InputError:
@@ -43,8 +51,45 @@ def prompt_of(value: Any, field: str, where: str) -> Prompt:
         field,
         f"{got} in {where}",
         "a text, or a list of chat messages with role and content, both texts",
-        "Write prompts as texts." if isinstance(value, int | float) else "Fix that row, or remove it.",
+        "Write prompts as texts." if isinstance(value, int | float) else messages_hint(value),
     )
+
+
+def messages_hint(value: Any) -> str:
+    """Return what to do about a value that should be a list of chat messages. Other tools' forms are in every row."""
+    if isinstance(value, bytes):
+        return "Store the column as text, not as bytes, in every row."
+    first = next((one for one in value if not is_message(one)), None) if isinstance(value, list) and value else None
+    if isinstance(value, dict) and is_message(value):
+        return "Put the message into a list, in every row."
+    if isinstance(value, str) and value.lstrip()[:1] == "[":
+        return "Store the messages as a list, not as JSON in a text, in every row."
+    if not isinstance(first, dict):
+        return "Fix that row, or remove it."
+    if isinstance(first.get("from"), str) and "value" in first:
+        return f"These are messages as ShareGPT has them. Convert every row, for example with {_FROM_SHAREGPT}"
+    content = first.get("content")
+    if isinstance(content, list):
+        return "Join the texts of each content into one text, in every row. Images cannot be trained on."
+    if "content" in first and content is None and first.get("tool_calls"):
+        return "Write each call of a tool as the text that the model should produce, or remove those messages."
+    if "content" in first and content is None:
+        return "Give every message a content, or remove the messages without one, in every row."
+    if "text" in first and "role" in first:
+        return "Rename text to content, in every row."
+    return "Fix that row, or remove it."
+
+
+def meant_role(role: str) -> str:
+    """Return the role that another tool's name of one stands for, in words."""
+    plain = role.lower()
+    return _MEANT.get(plain) or (plain if plain in ROLES else "user or assistant")
+
+
+def renaming(messages: Iterable[Message]) -> str:
+    """Return what to do about roles that chat templates do not know, as a sentence; empty if there are none."""
+    odd = [role for role in dict.fromkeys(str(message["role"]) for message in messages) if role not in ROLES]
+    return f"Rename roles in every row: {', '.join(f'{role!r} to {meant_role(role)}' for role in odd)}." if odd else ""
 
 
 def is_message(value: Any) -> bool:

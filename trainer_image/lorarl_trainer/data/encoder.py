@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import batched
 from typing import Any
 
-from lorarl_trainer.data.cells import Message
+from lorarl_trainer.data.cells import Message, renaming
 from lorarl_trainer.data.lessons import Tokens
 from lorarl_trainer.data.rows import Row
 from lorarl_trainer.errors import InputError
@@ -214,7 +214,7 @@ class PromptEncoder:
                 "spec.data.chatTemplate",
                 f"a template that refuses row {row.number} ({type(error).__name__}: {error})",
                 "messages that fit the model's template",
-                _template_hint(error),
+                renaming(messages) or _template_hint(error),
             ) from error
         if not text:
             raise InputError(

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from lorarl_trainer.data.foreign import foreign_format, json_hint
 from lorarl_trainer.errors import InputError, StorageError, unreadable
+from lorarl_trainer.storage.hints import missing_hint
 
 if TYPE_CHECKING:
     import pyarrow
 
 Fetch = Callable[[str], Path]
 """Returns the local file of a URI."""
+_CHECKED_LINES = 1000
+"""Lines in which a key that is there twice is looked for, which makes reading slower."""
 Numbered = Iterator[tuple[int, dict[str, Any]]]
 
 
@@ -55,7 +58,7 @@ def read_file(uri: str, *, field: str, fetch: Fetch, text_columns: Sequence[str]
             yield from _read_csv(path, uri, field, text_columns)
     except FileNotFoundError as error:
         raise InputError(
-            f"{field}.uri", f"{uri}, which does not exist", "a file with data", f"Check the path {path}."
+            f"{field}.uri", f"{uri}, which does not exist", "a file with data", missing_hint(path)
         ) from error
     except OSError as error:
         raise unreadable(f"{field}.uri", uri, path, error) from error
@@ -66,9 +69,13 @@ def _read_jsonl(path: Path, uri: str, field: str) -> Numbered:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
+            hook = _once if number <= _CHECKED_LINES else None
             try:
                 # Windows editors put a byte-order mark at the beginning of a UTF-8 file.
-                row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+                row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"), object_pairs_hook=hook)
+            except _TwiceError as error:
+                got = f"line {number} of {uri}, which has the key {error} twice"
+                raise InputError(f"{field}.uri", got, "each key once", "Rename or remove one of the two.") from None
             except UnicodeDecodeError as error:
                 raise _not_utf8(uri, field, f"line {number}") from error
             except ValueError as error:
@@ -83,6 +90,18 @@ def _read_jsonl(path: Path, uri: str, field: str) -> Numbered:
                 hint = json_hint(line.decode("utf-8-sig"))
                 raise InputError(f"{field}.uri", got, "one JSON object per line", hint)
             yield number, row
+
+
+class _TwiceError(Exception):
+    """A JSON object has a key twice. Its argument names it."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object unless it has a key twice, of which JSON's reader would silently take the last."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _TwiceError(next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1))
+    return found
 
 
 def _read_parquet(path: Path, uri: str, field: str) -> Numbered:

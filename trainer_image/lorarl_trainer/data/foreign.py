@@ -44,4 +44,8 @@ def json_hint(line: str) -> str:
         return "Use double quotes: JSON knows no others."
     if text[-2:] == "},":
         return "Remove the comma at its end."
+    if "\r" in text:
+        return "The lines end as on an old Mac. Convert them, for example with tr '\\r' '\\n'."
+    if any(quote in text for quote in "“”„"):
+        return 'Use plain double quotes (") in place of typographic ones, as a word processor writes them.'
     return "Fix that line."

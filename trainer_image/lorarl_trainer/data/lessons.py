@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lorarl_api.v1alpha1 import DataSource
-from lorarl_trainer.data.cells import Message, brief, is_message, missing, unicode
+from lorarl_trainer.data.cells import Message, brief, is_message, messages_hint, missing, renaming, unicode
 from lorarl_trainer.errors import InputError
 
 ASSISTANT = "assistant"
@@ -69,7 +69,7 @@ def _conversation(value: Any, field: str, where: str) -> Conversation:
             field,
             f"{brief(value)} in {where}",
             "a list of chat messages with role and content, both texts",
-            "Fix that row, or remove it.",
+            messages_hint(value),
         )
     for message in value:
         unicode(message["content"], field, where)
@@ -81,6 +81,10 @@ def _conversation(value: Any, field: str, where: str) -> Conversation:
             "Add the message that it answers, or remove that row.",
         )
     trained = [_is_trained(message, field, where) for message in value if message["role"] == ASSISTANT]
+    if not trained and (hint := renaming(value)):
+        roles = ", ".join(repr(role) for role in dict.fromkeys(message["role"] for message in value))
+        expected = "the roles that chat templates know, of which assistant is learned"
+        raise InputError(field, f"messages with the roles {roles} in {where}", expected, hint)
     if not any(trained):
         raise InputError(
             field,

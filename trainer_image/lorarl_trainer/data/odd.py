@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from lorarl_trainer.data.cells import ROLES, meant_role
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.rows import Row
-
-ROLES = frozenset(
-    {"system", "developer", "user", "assistant", "tool", "function", "ipython", "observation", "documents"}
-)
-"""The roles that chat templates of the supported families know."""
-_MEANT = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant", "ai": "assistant"}
 
 
 def odd_prompts(rows: Sequence[Row], field: str) -> Iterator[str]:
@@ -20,9 +15,7 @@ def odd_prompts(rows: Sequence[Row], field: str) -> Iterator[str]:
     roles = [(number, str(message["role"])) for number, messages in chats for message in messages]
     for number, role in roles:
         if role not in ROLES:
-            plain = role.lower()
-            meant = _MEANT.get(plain) or (plain if plain in ROLES else "user or assistant")
-            yield f"{field}: row {number} has a message with the role {role!r}. Did you mean {meant}?"
+            yield f"{field}: row {number} has a message with the role {role!r}. Did you mean {meant_role(role)}?"
             break
     if ended := [number for number, messages in chats if messages[-1]["role"] == "assistant"]:
         yield (

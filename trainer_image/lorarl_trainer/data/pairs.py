@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lorarl_api.v1alpha1 import DataSource
-from lorarl_trainer.data.cells import Message, Prompt, answer_text, brief, is_message, missing, prompt_of
+from lorarl_trainer.data.cells import Message, Prompt, answer_text, brief, is_message, messages_hint, missing, prompt_of
 from lorarl_trainer.errors import InputError
 
 
@@ -45,7 +45,9 @@ def _completion(value: Any, prompt: Prompt, field: str, where: str) -> str:
             field,
             f"{brief(value)} in {where}",
             "a text, or one message of the assistant, alone or after the prompt's messages",
-            "Let both answers continue the prompt, or remove that row.",
+            "Let both answers continue the prompt, or remove that row."
+            if _is_chat(value)
+            else messages_hint(value if isinstance(value, list) else [value]),
         )
     text = answer_text(value, field, where)
     assert text is not None, "missing values are refused"

@@ -22,6 +22,7 @@ from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.from_data.dpo import Pairs
 from lorarl_trainer.from_data.sft import Answers
 from lorarl_trainer.launch import inputs
+from lorarl_trainer.launch.init_from import other_base
 from lorarl_trainer.launch.preparation import UNPUBLISHED, Prepared, look_into_stores, prepare
 from lorarl_trainer.launch.provenance import provenance
 from lorarl_trainer.launch.ray_cluster import RayCluster
@@ -190,7 +191,9 @@ class OpenRun:
         job, spec, secrets = launch.job, launch.job.spec, launch.secrets
         model, rows, stored = self.prepared.model, self.prepared.rows, self.prepared.stored
         if stored is None or stored.fingerprint != self.fingerprint:
-            stored = await in_background(look_into_stores, job, secrets, launch.unpublished, self.fingerprint, clock)
+            stored = await in_background(
+                look_into_stores, job, secrets, launch.unpublished, self.fingerprint, model.sizes, clock
+            )
         identity = training_identity(spec, self.fingerprint)
         progress.emit(
             Noted(
@@ -210,6 +213,7 @@ class OpenRun:
             progress.emit(Warned(failed))
         for warning in (
             *unusual_settings(spec),
+            *other_base(stored.initial_adapter, spec),
             *model.verdict.slower,
             *rows.warnings,
             *built.warnings,

@@ -13,10 +13,11 @@ from lorarl_api.faults import ManifestError
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.data.encoding import EncodedRow
-from lorarl_trainer.errors import LorarlError, StorageError
+from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.launch import inputs
+from lorarl_trainer.launch.init_from import other_base
 from lorarl_trainer.launch.preparation import UNPUBLISHED, JudgedModel, prepare
-from lorarl_trainer.launch.reward_trial import printed_lines, trial_lines, try_reward
+from lorarl_trainer.launch.reward_trial import hasty, printed_lines, trial_lines, try_reward
 from lorarl_trainer.launch.runtime import local_runtime
 from lorarl_trainer.launch.store_outlook import store_lines
 from lorarl_trainer.launch.teacher_trial import try_teacher
@@ -24,18 +25,24 @@ from lorarl_trainer.launch.unusual import unusual_settings
 from lorarl_trainer.lora.config import adapter_kind
 from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.choices_table import plan_table, plan_title
-from lorarl_trainer.planning.duration import SHORT, arithmetic_speed, step_time
+from lorarl_trainer.planning.duration import SHORT, StepTime, arithmetic_speed, step_time
 from lorarl_trainer.progress import METRICS, duration, read_rows, show_downloads
 from lorarl_trainer.progress.records import step_seconds
+from lorarl_trainer.progress.trackers import trackers
 from lorarl_trainer.rewards.output import Output
-from lorarl_trainer.rewards.scorer import open_scorers
+from lorarl_trainer.rewards.scorer import Scorers, open_scorers
 from lorarl_trainer.rewards.source import fetched_sources
-from lorarl_trainer.storage import LocalStore
+from lorarl_trainer.storage.retries import hasty_stores
 from lorarl_trainer.storage.secrets import read_secrets
 from lorarl_trainer.timing import StartClock
 
 SCORED_ROWS = 4
 _LONGEST = 100
+NOTHING_HELD_OUT = (
+    "warning: no rows are held out, so nothing measures what is learned. Keep some rows apart, and name them in "
+    "spec.data.eval."
+)
+_FIRST_LOOK_SECONDS, _FEWEST_STEPS = 600.0, 5
 
 
 def dry_run(path: Path, out_dir: Path | None, overrides: list[str]) -> int:
@@ -44,29 +51,23 @@ def dry_run(path: Path, out_dir: Path | None, overrides: list[str]) -> int:
         job = load_job(path, overrides)
         out_dir = out_dir or Path("out") / job.name
         runtime = local_runtime(job, out_dir)
-        _require_folder(out_dir)
         _print(*(f"warning: {warning}" for warning in runtime.warnings))
-        asyncio.run(_look(job, path.parent, out_dir))
+        with hasty_stores():
+            asyncio.run(_look(job, path.parent, out_dir))
     except (LorarlError, ManifestError) as error:
         print(f"lorarl: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _require_folder(out_dir: Path) -> None:
-    try:
-        LocalStore(out_dir).require_writable("")
-    except StorageError as error:
-        raise StorageError(f"--out: {error}") from error
-
-
 async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
     secrets = read_secrets(job.spec)
+    trackers(job.spec.tracking, secrets, out_dir)  # nothing is opened, and what is missing is named
     with (
         tempfile.TemporaryDirectory(prefix="lorarl-dry-run-") as scratch,
         fetched_sources(job.spec, secrets) as (spec, sources),
         open_scorers(
-            spec, folder, output=Output(Path(scratch) / "rewards.log"), eval_processes=1, sources=sources
+            hasty(spec), folder, output=Output(Path(scratch) / "rewards.log"), eval_processes=1, sources=sources
         ) as scorers,
     ):
         job = job.model_copy(update={"spec": spec})
@@ -76,21 +77,32 @@ async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
                 prepared = await prepare(job, secrets, out_dir / UNPUBLISHED, scorers, clock, on_bytes=on_bytes)
             model, data = prepared.model, prepared.rows
             _print(*model_lines(job, model), "", *data_lines(job, data, model.vocabulary), "")
-            _print(*(f"warning: {warning}" for warning in unusual_settings(spec)))
+            adapter = prepared.stored.initial_adapter if prepared.stored else None
+            _print(*(f"warning: {warning}" for warning in [*unusual_settings(spec), *other_base(adapter, spec)]))
+            await _try_rewards(scorers, data, model.vocabulary)
             if scorers.reward:
-                _print(*trial_lines(await try_reward(scorers.reward, data.train[:SCORED_ROWS], model.vocabulary.count)))
                 _print(*long_answers(job, data.train[:SCORED_ROWS], model.vocabulary))
             if scorers.teacher:
                 scorers.teacher.knows(model.vocabulary.token_text)
                 _print(*await try_teacher(scorers.teacher, data.train[:SCORED_ROWS]))
-            for name, scorer in scorers.evals.items():
-                rows = data.evals[name][:SCORED_ROWS]
-                _print(*trial_lines(await try_reward(scorer, rows, model.vocabulary.count), name))
         finally:
             _print(*printed_lines(Path(scratch) / "rewards.log"))
         _print("", *plan_lines(job, model, data, out_dir))
         _print(*store_lines(job, model.sizes, secrets, out_dir, out_dir / UNPUBLISHED))
         print(f"\nEverything that needs no worker is in order. Start it with `lorarl run`: {out_dir} gets its files.")
+
+
+async def _try_rewards(scorers: Scorers, data: inputs.EncodedData, vocabulary: inputs.Vocabulary) -> None:
+    """Try all rewards at once, so that two that hang take no longer than one, and print what came of it."""
+    tried = [("", scorers.reward, data.train)] if scorers.reward else []
+    tried += [(name, scorer, data.evals[name]) for name, scorer in scorers.evals.items()]
+    tries = [
+        asyncio.ensure_future(try_reward(scorer, rows[:SCORED_ROWS], vocabulary.count)) for _, scorer, rows in tried
+    ]
+    if tries:
+        await asyncio.wait(tries)
+    for (name, _, _), done in zip(tried, tries, strict=True):
+        _print(*trial_lines(await done, name))
 
 
 def _print(*lines: str) -> None:
@@ -119,6 +131,7 @@ def data_lines(job: LoRARLJob, data: inputs.EncodedData, vocabulary: inputs.Voca
         f"data     {len(data.train):,} rows, {held_out:,} held out; prompts of {lengths[0]} to {lengths[-1]} "
         f"tokens, median {lengths[len(lengths) // 2]}",
         *(f"warning: {warning}" for warning in data.warnings),
+        *([] if data.evals else [NOTHING_HELD_OUT]),
         f"row {first.row.number} as the model sees it, special tokens included{_no_template(job, vocabulary)}:",
         *_quoted(vocabulary.tokenizer.decode(first.prompt_ids)),
         *(
@@ -172,10 +185,24 @@ def _time_lines(job: LoRARLJob, model: JudgedModel, data: inputs.EncodedData, ou
     time = step_time(job.spec, model.sizes, prompt, arithmetic_speed())
     longest = job.spec.rollout.max_response_tokens
     short = max(1, round(SHORT * longest))
+    what = "answers" if job.spec.algorithm.from_data else "completions"
     return [
-        f"time     roughly {_for_all(time.least, steps)}, if completions have {short} token{'s' * (short > 1)},",
+        f"time     roughly {_for_all(time.least, steps)}, if {what} have {short} token{'s' * (short > 1)},",
         f"         to {_for_all(time.most, steps)}, if all have {longest}; and half a minute to start",
+        *shorter(job, time),
     ]
+
+
+def shorter(job: LoRARLJob, time: StepTime) -> list[str]:
+    """Return what makes a long run on a CPU short enough for a first look."""
+    steps, fitting = job.spec.trainer.steps, int(_FIRST_LOOK_SECONDS / time.most)
+    if fitting >= steps:
+        return []
+    if fitting >= _FEWEST_STEPS:
+        return [f"         for a first look within ten minutes: --set spec.trainer.steps={fitting}"]
+    fields = ["spec.rollout.promptsPerStep", "spec.rollout.maxResponseTokens", "spec.algorithm.groupSize"]
+    named = ", ".join(fields[: 2 if job.spec.algorithm.from_data else 3])
+    return [f"         for a first look within ten minutes, lower {named}: half of one is about half the time"]
 
 
 def _for_all(seconds: float, steps: int) -> str:

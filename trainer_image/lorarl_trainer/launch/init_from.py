@@ -79,14 +79,31 @@ def read_initial_adapter(
     config = _parsed(content, CONFIG_FILE, uri, field)
     _check_kind(config, uri, field)
     _check_fit(config, spec, field)
+    base: Any = config.get("base_model_name_or_path")
     if (metadata := store.get(METADATA_FILE)) is not None:
+        base = None
         _check_base(_parsed(metadata, METADATA_FILE, uri, field), base_fingerprint, spec, field)
     weights = store.get(WEIGHTS_FILE)
     if weights is None:
         hint = _SAFE if store.find(PICKLE_FILE) else _hint(field)
         raise InputError(field, f"{uri}, which contains no {WEIGHTS_FILE}", _EXPECTED, hint)
     scale = AdapterConfig(config["r"], config["lora_alpha"], spec.adapter.rslora).scale
-    return InitialAdapter(weights, config["r"], scale)
+    return InitialAdapter(weights, config["r"], scale, base if isinstance(base, str) and base else None)
+
+
+def other_base(initial: InitialAdapter | None, spec: LoRARLJobSpec) -> list[str]:
+    """Return a warning if an adapter names a base model with another name than the job's."""
+    name = initial.base if initial else None
+    if name is None or _last_part(name) == _last_part(spec.model.uri):
+        return []
+    return [
+        f"the adapter of {INIT_FROM} was made for {name}, and the job trains on {spec.model.uri}. Only names and "
+        "shapes of layers are compared: check that both are the same model"
+    ]
+
+
+def _last_part(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2].rpartition(":")[2].lower()
 
 
 def _open(uri: str, spec: LoRARLJobSpec, secrets: Secrets, field: str) -> Store:
@@ -123,9 +140,10 @@ def require_fitting_modules(
         parts = {"lora_A.weight": [rank, linear.inputs], "lora_B.weight": [linear.outputs, rank]}
         for part, shape in (parts | ({MAGNITUDE: [linear.outputs]} if adapter.dora else {})).items():
             if (found := shapes.get(f"{name}.{part}")) != shape:
+                is_there = f"has the shape {found}" if found else "is missing"
                 raise InputError(
                     field,
-                    f"an adapter whose {name}.{part.removesuffix('.weight')} has the shape {found}",
+                    f"an adapter whose {name}.{part.removesuffix('.weight')} {is_there}",
                     f"{shape}",
                     "Use an adapter of this base model.",
                 )

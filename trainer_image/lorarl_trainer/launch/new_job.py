@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lorarl_trainer.data.files import read_file
+from lorarl_api.load import load_job
+from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.launch.first_run import USUAL, FirstRun, first_run, usual_run
+from lorarl_trainer.launch.new_data import PROMPT_AND_ANSWER, Sample, beside
+from lorarl_trainer.launch.new_manifest import REWARD, example_rows, manifest_text
+from lorarl_trainer.planning.duration import arithmetic_speed
+from lorarl_trainer.planning.model_sizes import sizes_of
 from lorarl_trainer.storage.downloads import local_path, read_model_config
 
 MANIFEST, REWARD_FILE, DATA_FILE, HELD_OUT_FILE = "job.yaml", "my_reward.py", "train.jsonl", "held_out.jsonl"
@@ -23,61 +29,14 @@ REWARDS = {
     OWN_REWARD: f"your own Python function, in {REWARD_FILE}",
 }
 """The rewards that can be chosen, in words."""
-PROMPTS = ("prompt", "question", "messages", "problem", "instruction", "input", "query", "text")
-ANSWERS = ("answer", "solution", "response", "output", "target", "completion", "label", "ground_truth")
-"""Usual names of columns, the likeliest first."""
-
-_REWARD = '''"""The reward of a completion. `lorarl run job.yaml --dry-run` scores four rows with it."""
-
-import re
-
-
-def score(prompt, completion, answer, row):
-    """Score one completion; only the difference between completions of one prompt teaches anything.
-
-    prompt: as in the data. completion: the model's text. answer: the row's answer, or None. row: the whole row.
-    Return a number, or a mapping with "score". Its other numbers become curves in the report.
-    """
-    said, wanted = completion.strip().lower(), str(answer or "").strip().lower()
-    right = bool(wanted) and said == wanted
-    close = bool(wanted) and re.search(rf"(?<!\\w){re.escape(wanted)}(?!\\w)", said) is not None
-    # The exact answer earns 1, an answer somewhere in a longer text 0.5, and anything short a little.
-    brevity = 1 / (1 + len(said) / 100)
-    score = float(right) or 0.5 * close or 0.1 * brevity * bool(said)
-    return {"score": score, "right": float(right), "brevity": brevity}
-'''
-_ROWS = [{"prompt": f"What is {a} plus {b}? Answer with only the number.", "answer": str(a + b)}
-         for a, b in ((2, 3), (7, 5), (12, 9), (20, 22), (31, 8), (45, 17), (60, 29), (73, 18))]  # fmt: skip
-_JOB = """\
-# Run `lorarl run {manifest} --dry-run` first, then `lorarl run {manifest}`.
-# docs/reference.md lists every field. Paths are relative to the folder in which you start the command.
-apiVersion: lorarl.io/v1alpha1
-kind: LoRARLJob
-metadata:
-  name: {name:<26} # a new name starts a new training; the same name resumes
-spec:
-  model: {{uri: {model}}}
-  adapter:
-    rank: 16
-    alpha: 32
-    targetModules: [all-linear]
-  algorithm: {{type: grpo, groupSize: 8}}   # eight completions of each prompt are compared
-  reward: {reward}
-  data:
-    train: {{uri: {data}, promptField: {prompt}, answerField: {answer}}}
-    # eval: {{uri: {held_out}, every: 10}}   # rows that are not trained on, evaluated every 10 steps
-  rollout:
-    promptsPerStep: 8                # x groupSize = 64 completions a step
-    maxPromptTokens: {longest_prompt:<15} # rows with longer prompts are left out
-    maxResponseTokens: {response:<13} # longer completions are cut off
-  trainer:
-    steps: {steps}
-    learningRate: 1.0e-4             # LoRA takes about ten times the rate of full training
-  checkpoint:
-    uri: file:checkpoints            # or s3://BUCKET/FOLDER
-    every: 10
-  cluster: {{gpusPerNode: {gpus}}}          # 0 trains on the CPU
-"""
+ALGORITHMS = {
+    "grpo": "from a reward: your function, or a comparison with the answer",
+    "sft": "from answers, or from whole conversations",
+    "dpo": "from pairs of a better and a worse answer",
+}
+"""What a model can learn from, in words."""
+_LONGEST_GENERATED, _CONVERSATION = 64, 256
+"""Tokens: of completions in a first run on a CPU, whatever the answers have; and for conversations."""
 
 
 @dataclass(frozen=True)
@@ -88,48 +47,115 @@ class NewJob:
         name: of the job.
         model: URI of the base model.
         data: URI of the rows; None writes a few as an example.
-        reward: a key of `REWARDS`.
-        prompt, answer: the data's columns.
+        reward: a key of `REWARDS`; for grpo.
+        columns: the data's, by the field of the data source.
+        algorithm: a key of `ALGORITHMS`.
+        held_out: URI of rows to measure with; None if there are none yet.
         gpus: of this machine that the job uses.
         positions: tokens that the base model can see at once, if that is known.
+        size: how much its first run does.
     """
 
     name: str
     model: str
     data: str | None
     reward: str
-    prompt: str = "prompt"
-    answer: str = "answer"
+    columns: Mapping[str, str] = field(default_factory=lambda: dict(PROMPT_AND_ANSWER))
+    algorithm: str = "grpo"
+    held_out: str | None = None
     gpus: int = 0
     positions: int | None = None
+    size: FirstRun = USUAL
 
     def files(self) -> dict[str, str]:
         """Return the content of each file to write, by name."""
         function = f'{{function: "{Path(REWARD_FILE).stem}:score"}}'
         reward = function if self.reward == OWN_REWARD else f"{{type: {self.reward}}}"
-        response = 512 if self.gpus else 64
-        data = self.data or f"file:{DATA_FILE}"
-        held_out = re.sub(r"[^/:]+$", HELD_OUT_FILE, data) if data.startswith("file:") else f"file:{HELD_OUT_FILE}"
-        job = _JOB.format(
+        size, data = self.size, self.data or f"file:{DATA_FILE}"
+        response = min(size.response, self.positions // 2) if self.positions else size.response
+        job = manifest_text(
+            self.algorithm,
+            columns=dict(self.columns),
+            data=data,
+            held_out=self.held_out or (beside(data) if self.data else f"file:{HELD_OUT_FILE}"),
+            is_there=self.held_out is not None or self.data is None,
+            reward=f"{reward}   # {REWARDS[self.reward]}",
             longest_prompt=min(512, self.positions - response) if self.positions else 512,
             manifest=MANIFEST,
             name=self.name,
             model=json.dumps(self.model),
-            reward=f"{reward}   # {REWARDS[self.reward]}",
-            data=json.dumps(data),
-            held_out=json.dumps(held_out),
-            prompt=self.prompt,
-            answer=self.answer,
+            prompts=size.prompts,
+            group=size.group,
             response=response,
-            steps=200 if self.gpus else 50,
+            steps=size.steps,
+            every=size.every,
+            duration=size.duration,
             gpus=self.gpus,
         )
-        rows = "".join(json.dumps(row) + "\n" for row in _ROWS)
+        train, held_out = example_rows(self.algorithm)
         return {
             MANIFEST: job,
-            **({REWARD_FILE: _REWARD} if self.reward == OWN_REWARD else {}),
-            **({} if self.data else {DATA_FILE: rows}),
+            **({REWARD_FILE: REWARD} if self.algorithm == "grpo" and self.reward == OWN_REWARD else {}),
+            **({} if self.data else {DATA_FILE: train, HELD_OUT_FILE: held_out}),
         }
+
+    @property
+    def spec(self) -> LoRARLJobSpec:
+        """The job's spec.
+
+        Raises:
+            ManifestError: an answer cannot be used.
+        """
+        return load_job(self.files()[MANIFEST]).spec
+
+
+def sized(job: NewJob, sample: Sample) -> NewJob:
+    """Return the job with a size that this machine trains in some minutes, as far as its model's size is known here."""
+    from_data = job.algorithm != "grpo"
+    longest = sample.answer_tokens if from_data else min(sample.answer_tokens, _LONGEST_GENERATED)
+    if "messagesField" in job.columns:
+        longest = _CONVERSATION
+    if job.gpus or not job.model.startswith("file:"):
+        return replace(job, size=usual_run(from_data=from_data, on_gpu=bool(job.gpus), answer_tokens=longest))
+    size = first_run(
+        lambda size: replace(job, size=size).spec,
+        sizes_of(read_model_config(local_path(job.model, "--model"))),
+        arithmetic_speed(),
+        from_data=from_data,
+        prompt_tokens=sample.prompt_tokens,
+        answer_tokens=longest,
+    )
+    return replace(job, size=size)
+
+
+def advice(job: NewJob) -> list[str]:
+    """Return what to know about a new job: its first run's size, and rows to measure with."""
+    size, spec = job.size, job.spec
+    lines = []
+    if size.seconds is not None:
+        each = f"{size.prompts} rows"
+        if job.algorithm == "grpo":
+            each += f" with {size.group} completions of at most {size.response} tokens"
+        lines.append(
+            f"\nThe first run has {size.steps} steps of {each}: {size.duration}.\n"
+            "Once it learns something, raise trainer.steps and rollout.maxResponseTokens. Both cost time in proportion."
+        )
+    if spec.data.eval is None and job.data:
+        lines.append("\nThere are no held-out rows yet, so nothing would be measured. Keep some rows apart:")
+        lines += [f"  {line}" for line in _splitting(job.data)]
+    return lines
+
+
+def _splitting(data: str) -> list[str]:
+    if not (data.startswith("file:") and data.endswith(".jsonl")):
+        return ["put them into another file or split, and remove the # before eval in job.yaml"]
+    path, held_out = (local_path(uri, "--data") for uri in (data, beside(data)))
+    train = path.with_name(f"train_{path.name}")
+    return [
+        f"head -n 64 {shlex.quote(str(path))} > {shlex.quote(str(held_out))}",
+        f"tail -n +65 {shlex.quote(str(path))} > {shlex.quote(str(train))}",
+        f"and in {MANIFEST} set data.train to {train.name}, and remove the # before eval",
+    ]
 
 
 def model_uri(model: str) -> str:
@@ -151,54 +177,6 @@ def positions_of(uri: str) -> int | None:
         return None
     found = read_model_config(local_path(uri, "--model")).get("max_position_embeddings")
     return found if isinstance(found, int) else None
-
-
-def data_uri(data: str, folder: Path) -> str:
-    """Return a data source as a URI: a file on this machine, or a URI as it is.
-
-    A file keeps its relative path if the job is run where it was named.
-    """
-    if "://" in data or data.startswith("file:"):
-        return data
-    return f"file:{data}" if folder.resolve() == Path.cwd() else f"file://{Path(data).resolve()}"
-
-
-def columns_of(uri: str) -> list[str]:
-    """Return the columns of a data file on this machine, by its first rows; empty for data elsewhere.
-
-    Raises:
-        InputError: the file cannot be read.
-    """
-    if not uri.startswith("file:"):
-        return []
-    rows = read_file(uri, field="--data", fetch=lambda name: local_path(name, "--data"), text_columns=())
-    return list(dict.fromkeys(key for _, row in islice(rows, 20) for key in row))
-
-
-def choose_fields(columns: Sequence[str], prompt: str | None, answer: str | None) -> tuple[str, str]:
-    """Return the columns with the prompt and the answer: those that are named, or else the likeliest ones.
-
-    Raises:
-        InputError: a column that is not named has no usual name.
-    """
-    chosen = {"prompt": prompt or _likeliest(columns, PROMPTS), "answer": answer or _likeliest(columns, ANSWERS)}
-    unknown = [field for field, column in chosen.items() if column is None]
-    if not unknown:
-        return str(chosen["prompt"]), str(chosen["answer"])
-    free = [column for column in columns if column not in chosen.values()]
-    example = " ".join(f"--{field}-field {column}" for field, column in zip(unknown, free, strict=False))
-    raise InputError(
-        " and ".join(f"--{field}-field" for field in unknown),
-        f"nothing, and data with the columns {', '.join(columns)}",
-        " and ".join(f"the column with the {field}" for field in unknown),
-        f"Name them, for example {example}." if example else "Check the data.",
-    )
-
-
-def _likeliest(columns: Sequence[str], usual: Sequence[str]) -> str | None:
-    """Return the first column with a usual name; the most usual name where the columns are not known."""
-    by_name = {column.lower(): column for column in columns or usual[:1]}
-    return next((by_name[name] for name in usual if name in by_name), None)
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> list[Path]:

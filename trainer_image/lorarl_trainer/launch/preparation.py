@@ -14,9 +14,10 @@ from lorarl_trainer.devices.host_memory import host_memory
 from lorarl_trainer.devices.nvidia_smi import largest_gpu
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.init_from import read_initial_adapter, require_fitting_modules
+from lorarl_trainer.launch.room import require_room
 from lorarl_trainer.lora.files import INIT_FROM, TEACHER
 from lorarl_trainer.lora.initial import InitialAdapter
-from lorarl_trainer.planning.model_sizes import ModelSizes, sizes_of
+from lorarl_trainer.planning.model_sizes import ModelSizes, read_model_sizes, sizes_of
 from lorarl_trainer.planning.verdict import Verdict, judge
 from lorarl_trainer.pods.owner import owner_of
 from lorarl_trainer.rewards.scorer import Scorers
@@ -108,7 +109,8 @@ async def prepare(
     if fetch_model or not is_remote(job.spec):
         fetch = clock.part("base model")(fetch_base_model) if is_remote(job.spec) else fetch_base_model
         base = await in_background(fetch, job.spec, secrets, on_bytes)
-        stored = await in_background(look_into_stores, job, secrets, unpublished, base.fingerprint, clock)
+        await in_background(read_model_sizes, base.folder)  # refuses weights of another model than config.json's
+        stored = await in_background(look_into_stores, job, secrets, unpublished, base.fingerprint, model.sizes, clock)
     return Prepared(model, rows, stored)
 
 
@@ -139,9 +141,11 @@ def _memory(spec: LoRARLJobSpec) -> Gpu | Host | None:
 
 
 def look_into_stores(
-    job: LoRARLJob, secrets: Secrets, unpublished: Path, fingerprint: str, clock: StartClock
+    job: LoRARLJob, secrets: Secrets, unpublished: Path, fingerprint: str, sizes: ModelSizes, clock: StartClock
 ) -> Stored:
     """Check the adapters that the job names, and that the job can resume and publish. Claims nothing.
+
+    `fingerprint` and `sizes` are the base model's.
 
     Raises:
         LorarlError: an adapter does not fit, a store cannot be used, or it holds another training.
@@ -152,7 +156,7 @@ def look_into_stores(
         }
         for field, adapter in adapters.items():
             if adapter is not None:
-                sizes = sizes_of(fetch_base_config(job.spec, secrets))
                 require_fitting_modules(adapter, sizes, job.spec.adapter, field)
+        require_room(job, sizes)
         check_checkpoints(job.spec, owner_of(job), secrets, training_identity(job.spec, fingerprint), unpublished)
         return Stored(fingerprint, adapters[INIT_FROM], adapters[TEACHER])

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from lorarl_api.v1alpha1 import LoRARLJobSpec, NamedReward, RewardSpec
 from lorarl_trainer.data.encoding import EncodedRow
-from lorarl_trainer.errors import InputError
-from lorarl_trainer.rewards.scores import Outcome, Scorer, ToScore
+from lorarl_trainer.errors import InputError, LorarlError, RewardServerError
+from lorarl_trainer.rewards.scores import Outcome, Scorer, ToScore, fix_of
+from lorarl_trainer.rewards.source import with_rewards
 
 WRONG = "I do not know."
+PATIENCE_SECONDS = 7.0
+"""How long a dry run waits for all scores of a reward."""
+LATE = f"no score within the {PATIENCE_SECONDS:g} s that a dry run waits"
 _SHOWN_LINES, _SHOWN_WIDTH = 12, 110
 
 
@@ -26,8 +32,28 @@ class Try:
     own: bool = False
 
 
+def hasty(spec: LoRARLJobSpec) -> LoRARLJobSpec:
+    """Return the spec with servers that are asked once, and for no longer than a dry run waits."""
+
+    def of[R: (RewardSpec, NamedReward)](reward: R) -> R:
+        if reward.server is None:
+            return reward
+        once = reward.server.model_copy(update={"retries": 0})
+        limit = min(reward.timeout_seconds, PATIENCE_SECONDS - 1)
+        return reward.model_copy(update={"server": once, "timeout_seconds": limit})
+
+    teacher = spec.algorithm.distillation and spec.algorithm.distillation.server
+    if spec.algorithm.distillation and teacher:
+        limit = min(teacher.timeout_seconds, PATIENCE_SECONDS - 1)
+        once = teacher.model_copy(update={"retries": 0, "timeout_seconds": limit})
+        distillation = spec.algorithm.distillation.model_copy(update={"server": once})
+        algorithm = spec.algorithm.model_copy(update={"distillation": distillation})
+        spec = spec.model_copy(update={"algorithm": algorithm})
+    return with_rewards(spec, of)
+
+
 async def try_reward(scorer: Scorer, rows: Sequence[EncodedRow], count: Callable[[str], int]) -> list[Try]:
-    """Score the rows' own answers, a wrong completion and an empty one.
+    """Score the rows' own answers, a wrong completion and an empty one. What takes too long has no score.
 
     Args:
         scorer: is ready.
@@ -36,6 +62,7 @@ async def try_reward(scorer: Scorer, rows: Sequence[EncodedRow], count: Callable
 
     Raises:
         InputError: none of them has a score. A run would stop at its first step.
+        RewardServerError: the same, and a server could not be asked.
     """
     made = [
         (row, completion, own)
@@ -43,11 +70,12 @@ async def try_reward(scorer: Scorer, rows: Sequence[EncodedRow], count: Callable
         for completion, own in ((row.row.answer, True), (WRONG, False), ("", False))
         if completion is not None
     ]
-    outcomes = await scorer.score(
+    outcomes = await _soon(
+        scorer,
         [
             ToScore(row.row.prompt, completion, row.row.answer, row.row.raw, tokens=count(completion))
             for row, completion, _ in made
-        ]
+        ],
     )
     tries = [Try(row, completion, outcome, own) for (row, completion, own), outcome in zip(made, outcomes, strict=True)]
     if all(outcome.cause for outcome in outcomes):
@@ -55,14 +83,28 @@ async def try_reward(scorer: Scorer, rows: Sequence[EncodedRow], count: Callable
     return tries
 
 
-def _nothing_scored(scorer: Scorer, outcomes: Sequence[Outcome]) -> InputError:
+async def _soon(scorer: Scorer, samples: Sequence[ToScore]) -> list[Outcome]:
+    """Score each sample for itself, so that one that hangs hides no other. Stop waiting after PATIENCE_SECONDS."""
+    tasks = [asyncio.ensure_future(scorer.score([sample])) for sample in samples]
+    _, waiting = await asyncio.wait(tasks, timeout=PATIENCE_SECONDS)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    late = Outcome.failed("timeout", LATE)
+    return [late if task in waiting else task.result()[0] for task in tasks]
+
+
+def _nothing_scored(scorer: Scorer, outcomes: Sequence[Outcome]) -> LorarlError:
     causes = "; ".join(f"{count} x {failure}" for failure, count in Counter(one.failure for one in outcomes).items())
-    return InputError(
-        scorer.field,
-        f"no score for any of {len(outcomes)} completions that were made up to try it ({causes})",
-        "a number, or a mapping with score, for each completion",
-        "Fix the reward or its data: a step without any score stops a run.",
-    )
+    got = f"no score for any of {len(outcomes)} completions that were made up to try it ({causes})"
+    hint = fix_of(scorer.field, [one.cause for one in outcomes])
+    if any(one.cause == "server" for one in outcomes):
+        return RewardServerError(f"{scorer.field}: got {got}. {hint} A dry run asks once; a run repeats its requests.")
+    if any(one.message.endswith(LATE) for one in outcomes):
+        hint = "Find out what it waits for. If it needs that long, a run waits up to timeoutSeconds per completion."
+    else:
+        hint = f"{hint.removesuffix('.')}: a step without any score stops a run."
+    return InputError(scorer.field, got, "a number, or a mapping with score, for each completion", hint)
 
 
 def trial_lines(tries: Sequence[Try], evaluation: str = "") -> Iterator[str]:
@@ -80,9 +122,12 @@ def _warnings(tries: Sequence[Try]) -> Iterator[str]:
     failed = [one for one in tries if one.outcome.cause]
     if failed:
         row, outcome = failed[0].row.row.number, failed[0].outcome
+        then = "A run leaves such completions out."
+        if any(one.outcome.message.endswith(LATE) for one in failed):
+            then = "A run waits up to the reward's timeoutSeconds for each, and then leaves it out."
         yield (
             f"warning: {len(failed)} of {len(tries)} completions have no score, first that of row {row} "
-            f"({outcome.failure}). A run leaves such completions out."
+            f"({outcome.failure}). {then}"
         )
     values = [one.outcome.value for one in tries if not one.outcome.cause]
     if len(values) > 1 and len(set(values)) == 1:

@@ -18,6 +18,7 @@ from lorarl_trainer.launch.local import (
     require_large_files,
     require_own_folder,
 )
+from lorarl_trainer.launch.room import LOGS, require_run_folder
 from lorarl_trainer.pods.drain import DRIVER, register
 from lorarl_trainer.pods.status_sink import StatusSink, report_failure
 from lorarl_trainer.pods.steering import PodSteering
@@ -62,13 +63,14 @@ def local_runtime(job: LoRARLJob, out_dir: Path) -> Runtime:
     """Describe this machine alone.
 
     Raises:
-        InputError: the manifest asks for what one machine cannot do, naming the field.
+        LorarlError: the manifest asks for what one machine cannot do, or the folder takes no files.
     """
     refuse_cluster_jobs(job)
     require_gpu_packages(job)
     require_own_folder(job, out_dir)
     require_large_files()
-    return Runtime(out_dir / "logs", ignored=tuple(ignored_fields(job)))
+    require_run_folder(out_dir)
+    return Runtime(out_dir / LOGS, ignored=tuple(ignored_fields(job)))
 
 
 def cluster_runtime(job: LoRARLJob, manifest: Path) -> Runtime:

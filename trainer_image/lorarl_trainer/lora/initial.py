@@ -20,11 +20,13 @@ class InitialAdapter:
         weights: the content of adapter_model.safetensors.
         rank: its own rank, at most the job's.
         scale: its own factor of B A x.
+        base: the base model that it names; None if it names none, or if its fingerprint was compared.
     """
 
     weights: bytes
     rank: int
     scale: float
+    base: str | None = None
 
 
 def widened(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 
@@ -10,9 +11,13 @@ import numpy as np
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.planning.model_sizes import ModelSizes
 
-_SHARE_OF_SPEED = 0.4
-"""Share of the speed at plain matrix products that a step reaches: measured in the demo, SmolLM2-135M on two cores."""
-_SIZE, _SECONDS = 768, 0.3
+_SHARE_OF_SPEED = 0.6
+"""Share of `arithmetic_speed` that a step reaches: measured in the tutorial's job, SmolLM2-135M on two cores."""
+_SIZE, _PRODUCTS, _SECONDS = 64, 20, 0.1
+"""Matrices so small that one core computes them: where other programs are busy, threads wait for each other.
+
+Products on all cores were measured a hundred times slower on a busy machine than on an idle one.
+"""
 _OVERHEAD_SECONDS = 0.3
 """What a step takes of the smallest model."""
 SHORT = 0.1
@@ -52,12 +57,13 @@ def step_time(spec: LoRARLJobSpec, model: ModelSizes, prompt_tokens: float, spee
 
 
 def arithmetic_speed() -> float:
-    """Measure this machine's floating-point operations per second at a product of fp32 matrices."""
+    """Measure the floating-point operations per second of the cores that this process may use, by fp32 matrices."""
     matrix = np.ones((_SIZE, _SIZE), dtype=np.float32)
-    matrix @ matrix  # the first one starts the threads
+    result = np.empty_like(matrix)
     best, deadline = 0.0, time.perf_counter() + _SECONDS
     while time.perf_counter() < deadline:
         began = time.perf_counter()
-        matrix @ matrix
-        best = max(best, 2.0 * _SIZE**3 / (time.perf_counter() - began))
-    return best
+        for _ in range(_PRODUCTS):
+            np.dot(matrix, matrix, out=result)
+        best = max(best, _PRODUCTS * 2.0 * _SIZE**3 / (time.perf_counter() - began))
+    return best * len(os.sched_getaffinity(0))

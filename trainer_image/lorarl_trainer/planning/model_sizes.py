@@ -28,6 +28,11 @@ from lorarl_trainer.planning.fsdp_families import FSDP_FAMILIES, sizes_by_word, 
 from lorarl_trainer.planning.supported_models import has_plain_layers, is_known_to_megatron, window_of
 from lorarl_trainer.storage.downloads import REPEATED_WEIGHTS, WEIGHTS, read_model_config
 
+_SIZES = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"),
+    *("intermediate_size", "vocab_size"),
+)
+"""Sizes in a config.json, by their usual names."""
 VOCABULARY_MULTIPLE = 64
 """vLLM rounds the vocabulary up to a multiple of this; the trainer does not."""
 
@@ -176,6 +181,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
         InputError: it leaves out a size.
     """
     other, config = FSDP_FAMILIES.get(str(config.get("model_type"))), with_usual_names(config)
+    _require_numbers(config)
     try:
         heads = config["num_attention_heads"]
         return ModelShape(
@@ -257,7 +263,7 @@ def read_model_sizes(folder: Path) -> ModelSizes:
     config = read_model_config(folder)
     if family := FSDP_FAMILIES.get(str(config.get("model_type"))):
         shapes = family.named_in_full(shapes)
-    if fault := _other_model(sizes_of(config).shapes, shapes):
+    if fault := _other_model(sizes_of(config).shapes, shapes) or _other_depth(shape_of(config), shapes):
         raise InputError(
             "spec.model.uri",
             f"{folder}, {fault}",
@@ -279,6 +285,28 @@ def _other_model(described: Mapping[str, tuple[int, ...]], there: Mapping[str, t
         if name not in described and ".layers." in name and name.endswith((".weight", ".bias")):
             return f"whose weights have {name}, which the model of config.json does not have"
     return None
+
+
+def _other_depth(shape: ModelShape, there: Mapping[str, tuple[int, ...]]) -> str | None:
+    """Return how the number of layers in weights contradicts a config.json, None if it does not."""
+    numbers = [name.removeprefix(shape.decoder).partition(".")[0] for name in there if name.startswith(shape.decoder)]
+    layers = 1 + max((int(number) for number in numbers if number.isdecimal()), default=-1)
+    if not layers or layers == shape.layers:
+        return None
+    return f"whose weights have {layers} layers, where config.json means {shape.layers}"
+
+
+def _require_numbers(config: Mapping[str, Any]) -> None:
+    """Require that each size is a whole number above 0, if it is there.
+
+    Raises:
+        InputError: naming the first that is not.
+    """
+    for name in _SIZES:
+        value = config.get(name)
+        if value is not None and (type(value) is not int or value < 1):
+            got = f"a config.json with {name}: {value!r}"
+            raise InputError("spec.model.uri", got, "a whole number above 0", "Copy or download the model again.")
 
 
 def _incomplete(missing: KeyError) -> InputError:

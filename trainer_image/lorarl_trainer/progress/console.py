@@ -182,7 +182,8 @@ def styled_line(
         case EvalDone():
             return f"step {event.step}  {eval_text(event)}", None
         case CheckpointDone():
-            return f"step {event.step}  checkpoint {event.uri}", None
+            # It is published while later steps are made, so its line may come after theirs.
+            return f"checkpoint of step {event.step}: {event.uri}", None
         case BestFound():
             return f"step {event.step}  best so far: {event.metric} {event.value:.4g}", None
         case RecordOpened():

@@ -25,6 +25,9 @@ from lorarl_trainer.rewards.server.teacher import Teacher
 from lorarl_trainer.rewards.source import NO_SOURCES, Sources
 from lorarl_trainer.rewards.weighted import Part, WeightedScorer
 
+_COMPILED_ROWS = 1000
+"""Rows whose assertions are compiled before a run. A later row without valid ones is a failure of its own."""
+
 
 @dataclass(frozen=True)
 class Scorers:
@@ -207,12 +210,13 @@ def check_rows(rewards: Mapping[str, RewardSpec], rows: Sequence[Row]) -> None:
         rows: of one source.
 
     Raises:
-        InputError: a row has no tests for its programs, or is none of reasoning-gym's.
+        InputError: a row has no tests that run for its programs, or is none of reasoning-gym's.
     """
     for path, reward in rewards.items():
-        for row in rows:
+        for index, row in enumerate(rows):
             if reward.code is not None:
-                check_row(reward.code, row.raw, row.number, f"{path}.code")
+                compiled = index < _COMPILED_ROWS
+                check_row(reward.code, row.raw, row.number, f"{path}.code", compiled=compiled)
             if reward.reasoning_gym is not None and not row.raw.get("metadata"):
                 raise InputError(
                     f"{path}.reasoningGym",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -137,14 +137,23 @@ def collect(outcomes: Sequence[Outcome], path: str) -> Scores:
         causes = "; ".join(f"{failure.count} x {cause}: {failure.first_message}" for cause, failure in failures.items())
         got = f"no score for any of {len(outcomes)} completions ({causes})"
         if "server" in failures:
-            raise RewardServerError(f"{path}: {got}. Check that the server runs. The next start resumes.")
-        raise InputError(
-            path,
-            got,
-            "a finite number for each completion",
-            "Fix the reward or its data.",
-        )
+            raise RewardServerError(f"{path}: {got}. {fix_of(path, failures)} The next start resumes.")
+        raise InputError(path, got, "a finite number for each completion", fix_of(path, failures))
     return Scores(np.array([outcome.value for outcome in outcomes], dtype=np.float64), failures)
+
+
+def fix_of(path: str, causes: Collection[str | None]) -> str:
+    """Return what to do about a reward that scores nothing, as a sentence.
+
+    Args:
+        path: the reward's path in the manifest.
+        causes: of the failures.
+    """
+    if "server" in causes:
+        return "Check that the server runs, and its url in the manifest."
+    if path.endswith(".server"):
+        return f"Correct url, api, model or instruction of {path}."
+    return "Fix the reward or its data."
 
 
 def first_failures(outcomes: Sequence[Outcome]) -> dict[str, tuple[Cause, Failure]]:

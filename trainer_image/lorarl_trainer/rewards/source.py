@@ -12,6 +12,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from packaging.tags import sys_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -74,14 +75,26 @@ def with_digests(spec: LoRARLJobSpec, found: Mapping[RewardSource, RewardSource]
         source = reward.source and found.get(reward.source)
         return reward.model_copy(update={"source": source}) if source else reward
 
-    if not found:
-        return spec
-    evals = [each.model_copy(update={"reward": of(each.reward)}) if each.reward else each for each in spec.data.evals]
+    return with_rewards(spec, of) if found else spec
+
+
+class Change(Protocol):
+    """Changes fields of a reward, of the job or of an evaluation."""
+
+    def __call__[R: (RewardSpec, NamedReward)](self, reward: R) -> R:
+        """Return the reward with other fields."""
+
+
+def with_rewards(spec: LoRARLJobSpec, change: Change) -> LoRARLJobSpec:
+    """Return the spec with each of its rewards changed."""
+    evals = [
+        each.model_copy(update={"reward": change(each.reward)}) if each.reward else each for each in spec.data.evals
+    ]
     update: dict[str, object] = {"data": spec.data.model_copy(update={"evals": evals})}
     if spec.reward:
-        update["reward"] = of(spec.reward)
+        update["reward"] = change(spec.reward)
     if spec.rewards:
-        update["rewards"] = [of(reward) for reward in spec.rewards]
+        update["rewards"] = [change(reward) for reward in spec.rewards]
     return spec.model_copy(update=update)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lorarl_trainer.storage.base import UPLOADS, WRITE_CHECK, Data, Entry, Store, Tag
 from lorarl_trainer.storage.local import LocalStore
-from lorarl_trainer.storage.retries import RetryPolicy
+from lorarl_trainer.storage.retries import RetryPolicy, usual_policy
 from lorarl_trainer.storage.secrets import read_secret
 from lorarl_trainer.storage.uri import StoreUri, parse_uri, redact
 
@@ -49,7 +49,7 @@ def open_store(
             AZURE_STORAGE_ACCOUNT_NAME, ...). Missing keys come from the process environment; but if the secret has
             credentials, none are taken from elsewhere.
         field: the manifest's field that names the URI, for error messages.
-        retries: how long and how often to retry; ten minutes by default.
+        retries: how long and how often to retry; ten minutes by default, or as `hasty_stores` says.
         reread: returns the secret as it is now. When the store refuses the keys, other keys are tried. An error of it
             is an InputError.
 
@@ -57,7 +57,7 @@ def open_store(
         InputError: the URI or the secret cannot be used.
     """
     parsed = parse_uri(uri, field)
-    policy = retries or RetryPolicy()
+    policy = retries or usual_policy()
     if parsed.scheme in ("pvc", "file"):
         return LocalStore(Path(parsed.path), uri=parsed.text, lock_seconds=policy.deadline_seconds, field=field)
     # Imported here so that a process that uses only folders starts without the network library.

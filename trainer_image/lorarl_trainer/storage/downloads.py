@@ -19,6 +19,7 @@ from lorarl_api.v1alpha1 import BaseModelSpec, claim_of
 from lorarl_trainer.errors import InputError, LorarlError, StorageError, unreadable
 from lorarl_trainer.storage import hub
 from lorarl_trainer.storage.base import Entry
+from lorarl_trainer.storage.hints import missing_hint, no_config_hint, no_weights_hint
 from lorarl_trainer.storage.meter import Meter, OnBytes, metered
 from lorarl_trainer.storage.uri import claim_folder
 
@@ -234,7 +235,7 @@ def _not_a_folder(folder: Path, uri: str) -> InputError:
         "spec.model.uri",
         f"{uri}, which is not a folder",
         "a folder with a model in Hugging Face format",
-        f"Check the path {folder}.",
+        missing_hint(folder),
     )
 
 
@@ -329,8 +330,7 @@ def _check_readable(files: Iterable[Path]) -> None:
 def _check_weights(folder: Path, uri: str, weights: set[str]) -> None:
     field, expected = "spec.model.uri", "a folder with a model in Hugging Face format"
     if not weights:
-        hint = "Convert pytorch_model.bin with save_pretrained(safe_serialization=True)."
-        raise InputError(field, f"{uri}, which has no *.safetensors weights", expected, hint)
+        raise InputError(field, f"{uri}, which has no *.safetensors weights", expected, no_weights_hint(folder))
     index = folder / "model.safetensors.index.json"
     if index.exists():
         listed = _read_json(index).get("weight_map")
@@ -353,7 +353,7 @@ def _read_json(path: Path) -> dict[str, Any]:
             field,
             f"{path.parent}, which has no {path.name}",
             expected,
-            "Set spec.model.uri to the folder that contains it.",
+            no_config_hint(path.parent),
         ) from error
     except (OSError, ValueError) as error:
         raise InputError(field, f"{path}, which cannot be read ({error})", expected, "Copy the model again.") from error

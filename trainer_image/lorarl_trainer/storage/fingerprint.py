@@ -11,6 +11,7 @@ from lorarl_trainer.errors import InputError
 
 _HEAD_BYTES = 1 << 20
 _TENSOR_BYTES = 4096
+_LFS_POINTER = b"version https://git-lfs"
 _LENGTH_BYTES = 8
 _LONGEST_HEADER = 100_000_000
 """The longest header that safetensors itself accepts."""
@@ -51,6 +52,10 @@ def _tensors(weights: BinaryIO, file: Path, size: int) -> list[tuple[int, int]]:
     length = int.from_bytes(weights.read(_LENGTH_BYTES), "little")
     first = _LENGTH_BYTES + length
     if not 2 <= length <= min(size, _LONGEST_HEADER):
+        weights.seek(0)
+        if weights.read(len(_LFS_POINTER)) == _LFS_POINTER:
+            hint = "Fetch the weights themselves: git lfs pull, in the folder of the model."
+            raise InputError("spec.model.uri", f"{file}, which is a pointer of git lfs", "complete weights", hint)
         raise _not_whole(file, "it does not begin with the length of a header")
     try:
         header: dict[str, Any] = json.loads(weights.read(length))

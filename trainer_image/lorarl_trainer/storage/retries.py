@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_random_exponential
@@ -47,6 +48,26 @@ class RetryPolicy:
             reraise=True,
         )
         return retrying(attempt)
+
+
+HASTY = RetryPolicy(deadline_seconds=3.0, read_deadline_seconds=3.0, request_seconds=2.5, longest_wait_seconds=1.0)
+"""For a look at a store, by someone who waits for it."""
+_usual = [RetryPolicy()]
+
+
+def usual_policy() -> RetryPolicy:
+    """Return the policy of stores that are opened without one."""
+    return _usual[-1]
+
+
+@contextmanager
+def hasty_stores() -> Iterator[None]:
+    """Open the stores of this process with `HASTY`, unless they are given a policy, until the block ends."""
+    _usual.append(HASTY)
+    try:
+        yield
+    finally:
+        _usual.remove(HASTY)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from lorarl_trainer.errors import InputError
 type Secrets = Mapping[str, Mapping[str, str]]
 """Keys and values of each Secret, by the Secret's name."""
 
+JUDGE_KEY = "OPENAI_API_KEY"
+"""The key of a server that scores completions."""
 SECRETS_DIR_VARIABLE = "LORARL_SECRETS_DIR"
 
 
@@ -22,17 +24,18 @@ def secrets_dir() -> Path:
     return Path(named) if named else Path.home() / ".config" / "lorarl" / "secrets"
 
 
-def read_secret(name: str, field: str = "credentialsSecret") -> dict[str, str]:
+def read_secret(name: str, field: str = "credentialsSecret", key: str = "AWS_ACCESS_KEY_ID") -> dict[str, str]:
     """Return the keys and values of the secret `name`: the files in `secrets_dir()/name`, without trailing newlines.
 
     Files whose names begin with a dot are left out: in a mounted Secret they belong to the kubelet.
+    `field` is the manifest's, and `key` is one that the Secret may have, both for messages.
 
     Raises:
         InputError: there is no such folder, it is empty, or a file cannot be read. The message never contains a value.
     """
     folder = secrets_dir() / name
     hint = (
-        f"Create it with mkdir -p -m 700 {folder}, and one file per key: {folder}/AWS_ACCESS_KEY_ID contains the key, "
+        f"Create it with mkdir -p -m 700 {folder}, and one file per key: {folder}/{key} contains the key, "
         f"for example. To keep secrets elsewhere, set ${SECRETS_DIR_VARIABLE}."
     )
     if not folder.is_dir():
@@ -62,7 +65,27 @@ def read_secrets(spec: LoRARLJobSpec) -> Secrets:
     Raises:
         InputError: one is missing or cannot be read.
     """
-    return {name: read_secret(name, field) for field, name in spec.secrets.items()}
+    return {name: read_secret(name, field, _usual_key(spec, field)) for field, name in spec.secrets.items()}
+
+
+def _usual_key(spec: LoRARLJobSpec, field: str) -> str:
+    """Return a key that the Secret of a field has in most cases."""
+    for part, key in (
+        (".server.", JUDGE_KEY),
+        (".wandb.", "WANDB_API_KEY"),
+        (".mlflow.", "MLFLOW_TRACKING_TOKEN"),
+    ):
+        if part in field:
+            return key
+    uris = {
+        "spec.model": [spec.model.uri],
+        "spec.data": [source.origin for source in (*spec.data.sources.values(), *dict(spec.data.evaluations).values())],
+        "spec.checkpoint": [spec.checkpoint.uri],
+        "spec.adapter": [spec.adapter.init_from or ""],
+    }
+    schemes = [uri.partition("://")[0] for uri in uris.get(field.rpartition(".")[0], [])]
+    known = {"hf": "HF_TOKEN", "gs": "GOOGLE_SERVICE_ACCOUNT_KEY", "az": "AZURE_STORAGE_ACCOUNT_KEY"}
+    return next((known[scheme] for scheme in schemes if scheme in known), "AWS_ACCESS_KEY_ID")
 
 
 def read_named(name: str | None, field: str) -> Secrets:

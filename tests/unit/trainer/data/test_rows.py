@@ -48,6 +48,30 @@ def test_blank_lines_and_a_byte_order_mark_are_no_rows(tmp_path):
     assert [(row.prompt, row.number) for row in load(path)] == [("a", 1), ("c", 3)]
 
 
+@pytest.mark.parametrize(
+    ("text", "got", "hint"),
+    [
+        ('{"prompt": "a", "prompt": "b"}\n', "which has the key prompt twice", "Rename or remove one of the two."),
+        (
+            '{"prompt": "a"}\r{"prompt": "b"}\r',
+            "which is not JSON",
+            "The lines end as on an old Mac. Convert them, for",
+        ),
+        ("{“prompt”: “a”}\n", "which is not JSON", 'Use plain double quotes (") in place of typographic ones'),
+    ],
+)
+def test_lines_that_only_look_like_json_say_what_they_are(tmp_path, text, got, hint):
+    path = tmp_path / "train.jsonl"
+    path.write_text(text, newline="")
+    error = refused(path)
+    assert got in error.got and error.hint.startswith(hint)
+
+
+def test_a_column_of_bytes_is_named(tmp_path):
+    pq.write_table(pa.table({"prompt": [b"a"], "answer": ["b"]}), tmp_path / "rows.parquet")
+    assert refused(tmp_path / "rows.parquet").hint == "Store the column as text, not as bytes, in every row."
+
+
 def test_chat_messages_are_prompts(tmp_path):
     messages = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1"}]
     assert load(jsonl(tmp_path, {"prompt": messages, "answer": 2}))[0].prompt == messages

@@ -10,11 +10,13 @@ from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.checkpoint import CheckpointStore
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.rows import Row
-from lorarl_trainer.launch import store_outlook
-from lorarl_trainer.launch.dry_run import long_answers
+from lorarl_trainer.launch import room
+from lorarl_trainer.launch.dry_run import long_answers, shorter
 from lorarl_trainer.launch.inputs import Vocabulary
-from lorarl_trainer.launch.store_outlook import checkpoint_bytes, store_lines
+from lorarl_trainer.launch.room import checkpoint_bytes
+from lorarl_trainer.launch.store_outlook import store_lines
 from lorarl_trainer.launch.unusual import unusual_settings
+from lorarl_trainer.planning.duration import StepTime
 from lorarl_trainer.planning.model_sizes import sizes_of
 from lorarl_trainer.storage import LocalStore
 from support.checkpoints import checkpoint
@@ -54,7 +56,7 @@ def test_it_says_where_a_run_starts_and_what_room_its_checkpoints_have(
 ) -> None:
     sizes, few = sizes_of(SHAPES["0.5B"]), stored_job(tmp_path, keep=2, every=10)
     size = checkpoint_bytes(few, sizes)
-    monkeypatch.setattr(store_outlook, "free_bytes", lambda _: 3 * size)
+    monkeypatch.setattr(room, "free_bytes", lambda _: 3 * size)
     lines = store_lines(few, sizes, {}, tmp_path / "out", tmp_path / "unpublished")
     assert lines[0] == "start    from the base: there is no checkpoint of this job to resume from"
     assert len(lines) == 2 and lines[1].startswith("disk     3 checkpoints of about ")
@@ -77,3 +79,13 @@ def test_a_learning_rate_that_ruins_an_adapter_is_a_warning() -> None:
 
     assert unusual_settings(rate(2e-2).spec) == []
     assert unusual_settings(rate(1.0).spec)[0].startswith("spec.trainer.learningRate is 1. LoRA takes 1e-5 to 1e-3")
+
+
+def test_a_long_run_on_a_cpu_says_how_to_look_first() -> None:
+    def said(most: float) -> list[str]:
+        return shorter(LoRARLJob.model_validate(manifest({"spec.trainer.steps": 50})), StepTime(1.0, most))
+
+    assert said(12.0) == []
+    assert said(30.0) == ["         for a first look within ten minutes: --set spec.trainer.steps=20"]
+    (line,) = said(400.0)
+    assert "lower spec.rollout.promptsPerStep, spec.rollout.maxResponseTokens, spec.algorithm.groupSize: half" in line

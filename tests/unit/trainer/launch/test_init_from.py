@@ -15,7 +15,7 @@ from safetensors.numpy import save
 
 from lorarl_api.v1alpha1 import AdapterSpec, LoRARLJobSpec
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.launch.init_from import read_initial_adapter, require_fitting_modules
+from lorarl_trainer.launch.init_from import other_base, read_initial_adapter, require_fitting_modules
 from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.lora.peft_options import DEFAULTS, PEFT_VERSION, refused_options
 from lorarl_trainer.planning.model_sizes import sizes_of
@@ -59,6 +59,20 @@ def spec_from(folder: Path, **adapter: Any) -> LoRARLJobSpec:
 )
 def test_plain_lora_is_taken(tmp_path: Path, changes: dict[str, Any]) -> None:
     assert read(tmp_path, **changes) == InitialAdapter(b"weights", rank=32, scale=2.0)
+
+
+@pytest.mark.parametrize(
+    ("base", "warned"),
+    [("org/another", True), ("org/base", False), ("/models/Base/", False), (None, False), (1, False)],
+)
+def test_an_adapter_that_names_another_base_is_a_warning(tmp_path: Path, base: Any, warned: bool) -> None:
+    """Its name may only be another path of the same model, so it is no error."""
+    initial = read(tmp_path, base_model_name_or_path=base)
+    found = other_base(initial, spec_from(tmp_path))
+    assert bool(found) is warned
+    assert all(
+        "was made for org/another, and the job trains on file:base. Only names and shapes" in one for one in found
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ from click.testing import CliRunner, Result
 
 from lorarl_api.load import load_job
 from lorarl_trainer.cli import main
+from lorarl_trainer.launch.first_run import FirstRun, first_run
 from lorarl_trainer.launch.new_job import REWARDS, NewJob
+from lorarl_trainer.planning.model_sizes import ModelSizes, sizes_of
 from support.tiny_tokenizers import CHATML, write_tokenizer
 from unit.trainer.planning.shapes import SHAPES
 
@@ -35,24 +39,108 @@ def init(*words: object, gpus: int = 0) -> Result:
 @pytest.mark.parametrize("reward", REWARDS)
 @pytest.mark.parametrize("gpus", [0, 1])
 def test_every_answer_makes_a_valid_manifest(reward: str, gpus: int) -> None:
-    files = NewJob("sums", "hf://org/model", "file:rows.csv", reward, "question", "solution", gpus).files()
-    spec = load_job(files["job.yaml"]).spec
+    columns = {"promptField": "question", "answerField": "the solution"}
+    job = NewJob("sums", "hf://org/model", "file:rows.csv", reward, columns, gpus=gpus)
+    files, spec = job.files(), job.spec
     assert (spec.reward and (spec.reward.type or spec.reward.function)) == (
         "my_reward:score" if reward == "function" else reward
     )
-    assert (spec.data.train.prompt_field, spec.data.train.answer_field) == ("question", "solution")
+    assert spec.data.train is not None
+    assert (spec.data.train.prompt_field, spec.data.train.answer_field) == ("question", "the solution")
     assert spec.cluster.gpus_per_node == gpus
     assert sorted(files) == (["job.yaml", "my_reward.py"] if reward == "function" else ["job.yaml"])
 
 
-def test_held_out_rows_are_looked_for_beside_the_others() -> None:
+def test_held_out_rows_are_a_file_of_the_same_kind_beside_the_others() -> None:
     def suggested(data: str | None) -> str:
         job = NewJob("sums", "hf://org/model", data, "numeric").files()["job.yaml"]
-        (line,) = [line for line in job.splitlines() if "# eval:" in line]
+        (line,) = [line for line in job.splitlines() if "eval:" in line]
+        assert line.strip().startswith("# eval" if data else "eval"), "example rows have some held out"
         return line.split('"')[1]
 
-    assert suggested(None) == suggested("file:rows.csv") == suggested("hf://org/rows") == "file:held_out.jsonl"
-    assert suggested("file:///data/rows.csv") == "file:///data/held_out.jsonl"
+    assert suggested(None) == "file:held_out.jsonl"
+    assert suggested("file:rows.csv") == "file:held_out.csv"
+    assert suggested("file:///data/rows.parquet") == "file:///data/held_out.parquet"
+    assert suggested("hf://org/rows") == "hf://org/rows", "of which the default split is test"
+
+
+def test_held_out_rows_that_are_there_are_used(tmp_path: Path, base: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(ROWS)
+    first = init(tmp_path / "one", "--model", base, "--data", tmp_path / "rows.jsonl")
+    assert f"head -n 64 {tmp_path}/rows.jsonl > {tmp_path}/held_out.jsonl" in first.stdout
+    assert load_job(tmp_path / "one" / "job.yaml").spec.data.eval is None
+    (tmp_path / "test.jsonl").write_text(ROWS)
+    second = init(tmp_path / "two", "--model", base, "--data", tmp_path / "rows.jsonl")
+    assert "head -n" not in second.stdout
+    found = load_job(tmp_path / "two" / "job.yaml").spec.data.eval
+    assert found is not None and found.uri == f"file://{tmp_path}/test.jsonl" and found.prompt_field == "question"
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "dpo"])
+def test_examples_and_pairs_make_jobs_without_a_reward(tmp_path: Path, base: Path, algorithm: str) -> None:
+    done = init(tmp_path / "new", "--model", base, "--algorithm", algorithm)
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["held_out.jsonl", "job.yaml", "train.jsonl"]
+    job = load_job(tmp_path / "new" / "job.yaml")
+    assert job.spec.algorithm.type == algorithm and job.spec.reward is None and job.spec.data.eval is not None
+    row = json.loads((tmp_path / "new" / "train.jsonl").read_text().splitlines()[0])
+    assert sorted(row) == (["answer", "prompt"] if algorithm == "sft" else ["chosen", "prompt", "rejected"])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "row", "fields"),
+    [
+        (
+            "sft",
+            {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+            {"messages_field": "messages"},
+        ),
+        (
+            "dpo",
+            {"question": "a", "chosen": "b", "rejected": "c"},
+            {"prompt_field": "question", "chosen_field": "chosen"},
+        ),
+        ("grpo", {"question": "a", "level": 1}, {"prompt_field": "question", "answer_field": "answer"}),
+    ],
+)
+def test_columns_are_found_by_the_algorithm(
+    tmp_path: Path, base: Path, algorithm: str, row: dict[str, Any], fields: dict[str, str]
+) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    done = init(tmp_path / "new", "--model", base, "--data", tmp_path / "rows.jsonl", "--algorithm", algorithm)
+    assert done.exit_code == 0, done.output
+    train = load_job(tmp_path / "new" / "job.yaml").spec.data.train
+    assert {name: getattr(train, name) for name in fields} == fields
+
+
+SMALL, LARGE = sizes_of(SHAPES["0.5B"]), sizes_of(SHAPES["7B"])
+
+
+def size_of(model: ModelSizes, algorithm: str = "grpo", answer: int = 4) -> FirstRun:
+    job = NewJob("sums", "hf://org/model", None, "numeric", algorithm=algorithm)
+    size = partial(replace, job)
+    return first_run(
+        lambda one: size(size=one).spec,
+        model,
+        2e11,
+        from_data=algorithm != "grpo",
+        prompt_tokens=64,
+        answer_tokens=answer,
+    )
+
+
+def test_a_first_run_ends_in_time_on_two_cores() -> None:
+    small = size_of(SMALL)
+    assert small.seconds is not None and small.seconds <= 420 and small.steps >= 10
+    assert small.duration == f"about {round(small.seconds / 60)} minutes here at most; more steps learn more"
+    assert size_of(SMALL, answer=60).response == 64, "an answer fits"
+    assert size_of(SMALL, "sft").prompts >= 8
+
+
+def test_a_model_that_is_too_large_says_so() -> None:
+    large = size_of(LARGE)
+    assert (large.prompts, large.group, large.steps) == (4, 4, 5)
+    assert large.duration.endswith("a smaller model is faster")
 
 
 def test_the_example_reward_looks_for_the_answer_as_a_word() -> None:
@@ -87,13 +175,17 @@ def test_the_reward_that_it_writes_works(tmp_path: Path, base: Path) -> None:
     assert exact > within > wrong > empty == 0
 
 
-def test_it_overwrites_nothing(tmp_path: Path, base: Path) -> None:
+def test_it_overwrites_nothing_and_keeps_a_reward(tmp_path: Path, base: Path) -> None:
     (tmp_path / "my_reward.py").write_text("mine")
+    (tmp_path / "job.yaml").write_text("mine")
     done = init(tmp_path, "--model", base)
     assert done.exit_code == 1
-    assert f"FOLDER: got {tmp_path}, which contains my_reward.py, expected a folder without them." in done.output
+    assert f"FOLDER: got {tmp_path}, which contains job.yaml, expected a folder without them." in done.output
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "job.yaml", "my_reward.py"]
+    (tmp_path / "job.yaml").unlink()
+    done = init(tmp_path, "--model", base)
+    assert done.exit_code == 0 and f"kept {tmp_path}/my_reward.py" in done.stdout
     assert (tmp_path / "my_reward.py").read_text() == "mine"
-    assert not (tmp_path / "job.yaml").exists()
 
 
 @pytest.mark.parametrize(
@@ -110,15 +202,23 @@ def test_it_overwrites_nothing(tmp_path: Path, base: Path) -> None:
         ),
         (
             ("--model", "org/model", "--data", "odd.jsonl"),
-            "--prompt-field and --answer-field: got nothing, and data with the columns a, b, expected the column with "
-            "the prompt and the column with the answer. Name them, for example --prompt-field a --answer-field b.",
+            "--prompt-field: got nothing, and data with the columns a, b, expected the column with the prompt. Name "
+            "them, for example --prompt-field a.",
         ),
         (
-            ("--model", "org/model", "--data", "odd.jsonl", "--prompt-field", "a"),
+            ("--model", "org/model", "--data", "odd.jsonl", "--prompt-field", "a", "--reward", "exact"),
             "--answer-field: got nothing, and data with the columns a, b, expected the column with the answer. "
             "Name them, for example --answer-field b.",
         ),
         (("--model", "org/model", "--name", "No Name"), "metadata.name: got "),
+        (
+            ("--model", "org/model", "--algorithm", "sft", "--reward", "exact"),
+            "--reward: got exact, expected none for sft, which learns from the data's own answers. Remove --reward, or",
+        ),
+        (
+            ("--model", "org/model", "--data", "odd.jsonl", "--algorithm", "dpo"),
+            "--prompt-field and --chosen-field and --rejected-field: got nothing, and data with the columns a, b",
+        ),
     ],
     ids=str,
 )

@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import RewardSpec
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.rows import Row
-from lorarl_trainer.errors import InputError
-from lorarl_trainer.launch.reward_trial import Try, printed_lines, trial_lines, try_reward
+from lorarl_trainer.errors import InputError, RewardServerError
+from lorarl_trainer.launch import reward_trial
+from lorarl_trainer.launch.reward_trial import Try, hasty, printed_lines, trial_lines, try_reward
 from lorarl_trainer.rewards.output import Output
-from lorarl_trainer.rewards.scorer import make_scorer
+from lorarl_trainer.rewards.scorer import make_job_scorer, make_scorer
+from unit.trainer.launch.test_identity import MANIFEST
+from unit.trainer.rewards.server.http_server import RunningServer, Server
 
 pytestmark = pytest.mark.slow
 ROWS = [EncodedRow(Row(f"prompt {number}", "7", {"level": 1}, number), [1], []) for number in (1, 2, 3)]
 LONG = "x" * 500
 
 
-def tried(folder: Path, body: str, rows: list[EncodedRow] = ROWS) -> list[Try]:
+@pytest.fixture
+def server() -> Iterator[Server]:
+    running = RunningServer()
+    yield running.saw
+    running.close()
+
+
+def tried(folder: Path, body: str, rows: list[EncodedRow] = ROWS, limit: float = 1.0) -> list[Try]:
     (folder / "mine.py").write_text(f"def score(prompt, completion, answer, row):\n    {body}\n")
-    spec = RewardSpec(function="mine:score", timeout_seconds=1.0)
+    spec = RewardSpec(function="mine:score", timeout_seconds=limit)
     scorer = make_scorer(spec, folder, processes=2, output=Output(folder / "rewards.log"))
     try:
         return asyncio.run(try_reward(scorer, rows, len))
@@ -85,6 +99,39 @@ def test_a_reward_that_scores_nothing_is_refused_with_the_cause(tmp_path: Path, 
 )
 def test_what_looks_wrong_is_a_warning(tmp_path: Path, body: str, warning: str) -> None:
     assert any(line.startswith(warning) for line in trial_lines(tried(tmp_path, body)))
+
+
+def test_a_reward_that_hangs_is_given_up_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reward_trial, "PATIENCE_SECONDS", 0.5)
+    began = time.monotonic()
+    with pytest.raises(InputError, match=r"9 x timeout: no score within the \d+ s that a dry run waits\), ") as refused:
+        tried(tmp_path, "import time; time.sleep(3600)", limit=3600.0)
+    assert refused.value.hint.startswith("Find out what it waits for. If it needs that long, a run waits up to timeout")
+    some = tried(tmp_path, "import time; time.sleep(3600 * (completion == ''))\n    return 1.0", limit=3600.0)
+    assert not some[0].outcome.cause and some[2].outcome.cause == "timeout"
+    assert any("A run waits up to the reward's timeoutSeconds for each" in line for line in trial_lines(some))
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"), [("/hang/v1", " took more than "), ("", "so try spec.reward.server.url http://")]
+)
+def test_a_server_without_a_score_is_asked_once(
+    monkeypatch: pytest.MonkeyPatch, server: Server, path: str, hint: str
+) -> None:
+    monkeypatch.setattr(reward_trial, "PATIENCE_SECONDS", 1.5)
+    command = "hang" if path else "404"
+    judge = {"url": f"{server.url}{path}", "model": "m", "instruction": f"judge:{command},{{completion}}"}
+    spec = load_job(MANIFEST, [f"spec.reward={json.dumps({'server': judge})}"]).spec
+    scorer = make_job_scorer(hasty(spec), Path())
+    assert scorer is not None
+    began = time.monotonic()
+    with pytest.raises(RewardServerError, match=hint) as refused:
+        asyncio.run(try_reward(scorer, ROWS[:1], len))
+    assert time.monotonic() - began < 10
+    assert "Check that the server runs, and its url in the manifest. A dry run asks once" in str(refused.value)
+    assert len(server.requests) == 3, "no repeats"
+    scorer.close()
 
 
 def test_a_trace_is_of_the_users_own_code_and_floods_are_cut(tmp_path: Path) -> None:

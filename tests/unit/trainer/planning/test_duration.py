@@ -28,12 +28,15 @@ def test_the_formula() -> None:
     )
     for seconds, response in ((least, 50 * SHORT), (most, 50)):
         operations = 2 * MODEL.parameters(1) * 3 * (2 * 100 + 8 * response)
-        assert seconds == pytest.approx(0.3 + operations / (1e11 * 0.4))
+        assert seconds == pytest.approx(0.3 + operations / (1e11 * 0.6))
 
 
 def test_a_machine_of_half_the_speed_takes_twice_as_long() -> None:
     assert times({}, 5e10) == pytest.approx([2 * seconds - 0.3 for seconds in times({}, 1e11)])
 
 
-def test_this_machine_computes() -> None:
-    assert 1e8 < arithmetic_speed() < 1e15
+def test_this_machine_computes_at_one_speed() -> None:
+    """Also while other programs are busy, as on a machine that runs tests."""
+    speeds = sorted(arithmetic_speed() for _ in range(3))
+    assert 1e8 < speeds[0] <= speeds[-1] < 1e15
+    assert speeds[-1] < 3 * speeds[0]

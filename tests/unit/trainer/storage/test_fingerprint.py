@@ -69,11 +69,10 @@ def test_large_files_are_not_read_whole(model: Write) -> None:
     [
         (lambda whole: whole[:-100], r"it has [\d,]+ bytes, and its header says [\d,]+"),
         (lambda whole: whole[:20], "it does not begin with the length of a header"),
-        (lambda whole: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "does not begin with the length"),
         (lambda whole: b"", "it does not begin with the length of a header"),
         (lambda whole: whole[:8] + b"!" + whole[9:], "its header cannot be read"),
     ],
-    ids=["half downloaded", "only a header's start", "a pointer of git lfs", "empty", "garbage"],
+    ids=["half downloaded", "only a header's start", "empty", "garbage"],
 )
 def test_a_file_that_is_not_whole_is_refused(model: Write, content: Callable[[bytes], bytes], why: str) -> None:
     file = model() / "model.safetensors"

@@ -4,7 +4,9 @@ import time
 
 import pytest
 
-from lorarl_trainer.storage.retries import RetryPolicy, read_answer
+from lorarl_trainer.errors import StorageError
+from lorarl_trainer.storage import open_store
+from lorarl_trainer.storage.retries import HASTY, RetryPolicy, hasty_stores, read_answer, usual_policy
 
 
 def answer_to(text: str) -> Exception:
@@ -112,3 +114,15 @@ def test_a_failure_for_good_is_raised_at_once() -> None:
     with pytest.raises(TimeoutError):
         RetryPolicy().call(lambda: failing(attempts), lambda _: False)
     assert len(attempts) == 1
+
+
+def test_a_hasty_look_gives_up_soon_and_others_do_not() -> None:
+    keys = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    began = time.monotonic()
+    with hasty_stores():
+        store = open_store("s3://bucket/folder", keys | {"AWS_REGION": "us-east-1"})
+        assert usual_policy() is HASTY
+    assert usual_policy() == RetryPolicy(), "a run that follows is patient again"
+    with pytest.raises(StorageError, match=r"at http://127\.0\.0\.1:9 did not recover in time"):
+        store.get("a")
+    assert time.monotonic() - began < 10

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.storage import read_secret
 from lorarl_trainer.storage.credentials import client_for
+from lorarl_trainer.storage.secrets import read_secrets
 from lorarl_trainer.storage.uri import parse_uri
+from unit.contract.manifests import manifest
 
 
 @pytest.fixture
@@ -39,6 +43,22 @@ def test_a_missing_secret_says_how_to_make_it(folder: Path) -> None:
     assert message.startswith("spec.checkpoint.credentialsSecret: got 's3-keys'")
     assert f"mkdir -p -m 700 {folder}/s3-keys" in message
     assert f"{folder}/s3-keys/AWS_ACCESS_KEY_ID" in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"spec.reward": {"server": {"url": "http://j/v1", "model": "m", "credentialsSecret": "s"}}}, "OPENAI_API_KEY"),
+        ({"spec.model": {"uri": "hf://a/b", "credentialsSecret": "s"}}, "HF_TOKEN"),
+        ({"spec.data.credentialsSecret": "s", "spec.data.train.uri": "az://a/b.csv"}, "AZURE_STORAGE_ACCOUNT_KEY"),
+        ({"spec.checkpoint": {"uri": "gs://a/b", "credentialsSecret": "s"}}, "GOOGLE_SERVICE_ACCOUNT_KEY"),
+        ({"spec.checkpoint": {"uri": "s3://a/b", "credentialsSecret": "s"}}, "AWS_ACCESS_KEY_ID"),
+        ({"spec.tracking": {"wandb": {"project": "p", "credentialsSecret": "s"}}}, "WANDB_API_KEY"),
+    ],
+)
+def test_a_missing_secret_names_a_key_that_its_field_needs(folder: Path, changes: dict[str, Any], key: str) -> None:
+    with pytest.raises(InputError, match=f"one file per key: {folder}/s/{key} contains the key"):
+        read_secrets(LoRARLJob.model_validate(manifest(changes)).spec)
 
 
 def test_an_empty_secret_is_refused(folder: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from lorarl_api.v1alpha1 import CodeReward
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.rewards.code.cases import FORMS, Case, CasesError, cases_of, program_of
+from lorarl_trainer.rewards.code.cases import FORMS, Case, CasesError, cases_of, program_of, require_python
 from lorarl_trainer.rewards.code.process import BrokenError, RefusedError, Sandbox, Verdict
 from lorarl_trainer.rewards.scores import Outcome, ToScore
 
@@ -82,7 +82,7 @@ class CodeScorer:
 
     def _outcome(self, sample: ToScore) -> Outcome:
         try:
-            cases = cases_of(sample.row.get(self._spec.tests_field))
+            require_python(cases := cases_of(sample.row.get(self._spec.tests_field)))
         except CasesError as error:
             return Outcome.failed("wrong_type", f"the row's column {self._spec.tests_field} has {error}")
         program = program_of(sample.completion)
@@ -126,22 +126,29 @@ def _scored(results: Sequence[tuple[bool, Verdict]], tests: int, *, all_of_them:
     )
 
 
-def check_row(spec: CodeReward, row: Mapping[str, Any], number: int, field: str) -> None:
-    """Refuse a row without tests.
+def check_row(spec: CodeReward, row: Mapping[str, Any], number: int, field: str, *, compiled: bool = True) -> None:
+    """Refuse a row without tests, or with one that cannot run.
 
     Args:
         spec: `reward.code`.
         row: the whole row.
         number: the row's, for the error.
         field: the path of `reward.code` in the manifest.
+        compiled: whether to look if assertions are Python, which takes some 20 microseconds each.
 
     Raises:
-        InputError: the row's column has no tests in any known form.
+        InputError: the row's column has no tests in any known form, or some that are no Python.
     """
+    columns = f"(the row has {', '.join(sorted(row))})"
     try:
-        cases_of(row.get(spec.tests_field))
+        cases = cases_of(row.get(spec.tests_field))
     except CasesError as error:
         got = f"{error} in row {number}" if spec.tests_field in row else f"no column {spec.tests_field} in row {number}"
-        raise InputError(
-            f"{field}.testsField", got, FORMS, f"Name the column with the tests (the row has {', '.join(sorted(row))})."
-        ) from error
+        hint = f"Name the column with the tests {columns}."
+        raise InputError(f"{field}.testsField", got, FORMS, hint) from error
+    try:
+        if compiled:
+            require_python(cases)
+    except CasesError as error:
+        hint = f"Fix that test, or name another column {columns}."
+        raise InputError(f"{field}.testsField", f"{error} in row {number}", "assertions in Python", hint) from error

@@ -12,6 +12,7 @@ from lorarl_trainer.rewards.scores import ToScore
 
 PATHS = {"chat": "/chat/completions", "classify": "/classify", "pooling": "/pooling"}
 """Below the server's url: the OpenAI API's, and vLLM's two for models with a score."""
+_WITHOUT_V1 = ("classify", "pooling")
 INSTRUCTION = """You grade an answer to a question.
 
 Question:
@@ -65,6 +66,20 @@ def score_of(spec: ServerReward, answer: Any) -> float:
         return _number(entry["probs"] if spec.api == "classify" else entry["data"])
     except (KeyError, IndexError, TypeError):
         raise NoScoreError(f"an answer of another form: {_brief(answer)}") from None
+
+
+def status_hint(field: str, url: str, model: str, api: str, status: int, said: str) -> str:
+    """Return what a status says about the manifest's `field`, to add to a message; empty if it says nothing."""
+    base = url.rstrip("/")
+    if status == 404 and model in said:
+        return f"; {field}.model names a model that this server has"
+    if status == 404 and api not in _WITHOUT_V1 and not base.endswith("/v1"):
+        return f"; most servers have it below /v1, so try {field}.url {base}/v1"
+    if status == 404 and api in _WITHOUT_V1 and base.endswith("/v1"):
+        return f"; vLLM has it without /v1, so try {field}.url {base.removesuffix('/v1')}"
+    if status in (401, 403):
+        return f"; {field}.credentialsSecret names a Secret with its key, OPENAI_API_KEY"
+    return ""
 
 
 def _filled(spec: ServerReward, sample: ToScore) -> str:

@@ -35,6 +35,7 @@ class Client:
         concurrency: int,
         first_pause_seconds: float = FIRST_PAUSE_SECONDS,
         remembered: int = MOST_REMEMBERED,
+        hint: Callable[[int, str], str] = lambda status, said: "",
     ) -> None:
         """Make a client.
 
@@ -46,8 +47,9 @@ class Client:
             concurrency: requests at a time.
             first_pause_seconds: before the first repeat; each further one waits twice as long.
             remembered: how many answers are kept.
+            hint: returns what to add to a message about a status and the text that came with it.
         """
-        self._url, self._retries, self._most = url, retries, remembered
+        self._url, self._hint, self._retries, self._most = url, hint, retries, remembered
         self._limit, self._pause = timeout_seconds, first_pause_seconds
         self._session = aiohttp.ClientSession(
             headers=dict(headers),
@@ -102,7 +104,8 @@ class Client:
                 if answer.status != 200:
                     worth = answer.status >= 500 or answer.status in _WORTH_A_REPEAT
                     said = " ".join(text.split())[:200]
-                    outcome = Outcome.failed("server", f"{self._url} answers with status {answer.status}: {said}")
+                    message = f"{self._url} answers with status {answer.status}: {said}"
+                    outcome = Outcome.failed("server", message + self._hint(answer.status, said))
                     return outcome, _asked_pause(answer.headers.get("Retry-After")) if worth else None
             return read(json.loads(text)), None
         except OtherTokenizerError as error:
@@ -112,7 +115,7 @@ class Client:
         except ValueError:
             return Outcome.failed("wrong_type", f"{self._url} gives no JSON: {text[:80]!r}"), 0.0
         except TimeoutError:
-            return Outcome.failed("timeout", f"{self._url} took more than {self._limit:g} s"), 0.0
+            return Outcome.failed("server", f"{self._url} took more than {self._limit:g} s"), 0.0
         except (aiohttp.ClientError, OSError) as error:
             return Outcome.failed("server", f"{self._url} cannot be reached ({type(error).__name__}: {error})"), 0.0
 

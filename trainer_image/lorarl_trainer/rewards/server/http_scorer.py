@@ -12,9 +12,7 @@ from typing import Any
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.rewards.scores import Outcome, ToScore
 from lorarl_trainer.rewards.server.client import Client, Read
-from lorarl_trainer.storage.secrets import read_secret
-
-KEY = "OPENAI_API_KEY"
+from lorarl_trainer.storage.secrets import JUDGE_KEY, read_secret
 
 
 class HttpScorer(ABC):
@@ -95,6 +93,7 @@ class HttpScorer(ABC):
         if (name := self._secret) is None:
             return {}
         field = f"{self.field}.credentialsSecret"
-        if (key := read_secret(name, field).get(KEY)) is None:
-            raise InputError(field, f"{name!r} without the key {KEY}", f"a Secret with the key {KEY}", f"Add {KEY}.")
+        if (key := read_secret(name, field, JUDGE_KEY).get(JUDGE_KEY)) is None:
+            expected = f"a Secret with the key {JUDGE_KEY}"
+            raise InputError(field, f"{name!r} without the key {JUDGE_KEY}", expected, f"Add {JUDGE_KEY}.")
         return {"Authorization": f"Bearer {key}"}

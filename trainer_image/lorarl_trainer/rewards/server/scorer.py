@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from lorarl_api.v1alpha1 import ServerReward
 from lorarl_trainer.rewards.scores import Outcome, ToScore
-from lorarl_trainer.rewards.server.apis import PATHS, request_body, score_of
+from lorarl_trainer.rewards.server.apis import PATHS, request_body, score_of, status_hint
 from lorarl_trainer.rewards.server.client import FIRST_PAUSE_SECONDS, Read
 from lorarl_trainer.rewards.server.http_scorer import HttpScorer
 
@@ -32,6 +33,7 @@ class ServerScorer(HttpScorer):
         """
         super().__init__(
             f"{spec.url.rstrip('/')}{PATHS[spec.api]}",
+            hint=partial(status_hint, field, spec.url, spec.model, spec.api),
             field=field,
             credentials_secret=spec.credentials_secret,
             timeout_seconds=timeout_seconds,

@@ -11,7 +11,7 @@ import numpy as np
 
 from lorarl_api.v1alpha1.algorithm_options import TeacherServer
 from lorarl_trainer.rewards.scores import Outcome, ToScore
-from lorarl_trainer.rewards.server.apis import NoScoreError, OtherTokenizerError
+from lorarl_trainer.rewards.server.apis import NoScoreError, OtherTokenizerError, status_hint
 from lorarl_trainer.rewards.server.client import FIRST_PAUSE_SECONDS, Read
 from lorarl_trainer.rewards.server.http_scorer import HttpScorer
 
@@ -38,6 +38,7 @@ class Teacher(HttpScorer):
         """
         super().__init__(
             f"{spec.url.rstrip('/')}{PATH}",
+            hint=partial(status_hint, field, spec.url, spec.model, "completions"),
             field=field,
             credentials_secret=spec.credentials_secret,
             timeout_seconds=spec.timeout_seconds,

@@ -165,6 +165,20 @@ def test_rows_without_tests_are_refused_before_a_run() -> None:
         check_rows(rewards, [Row("p", "a", {"checks": []}, 8)])
 
 
+def test_tests_that_are_not_python_are_refused_and_never_score_0(scorer) -> None:
+    code = {"spec.reward": RewardSpec(code=CodeReward(tests_field="tests"))}
+    with pytest.raises(InputError) as refused:
+        check_rows(code, [Row("p", "a", {"tests": ["assert f() == 1", "assert f( == 2"]}, 3)])
+    assert str(refused.value).startswith(
+        "spec.reward.code.testsField: got a test that is not valid Python, 'assert f( == 2' (SyntaxError: "
+    )
+    assert "in row 3, expected assertions in Python. Fix that test, or name another column (the row has tests)." in str(
+        refused.value
+    )
+    [outcome] = score(scorer(), "pass", row={"tests": ["The answer is 5."]})
+    assert (outcome.failure or "").startswith("wrong_type: the row's column tests has a test that is not valid Python")
+
+
 def test_a_row_that_lost_its_tests_costs_its_sample(scorer) -> None:
     [outcome] = score(scorer(), "pass", row={"test": 1})
     assert outcome.failure == "wrong_type: the row's column tests has NoneType None"

@@ -17,8 +17,8 @@ class Server:
     """What the server saw.
 
     A completion is a list of commands with a comma between them, one for each request about it; the last one repeats.
-    A number is a score. `500` to `599`, `429`, `401` are statuses, `hang` never answers, `drop` closes the connection,
-    and anything else is what a judge writes.
+    A number is a score. `500` to `599`, `429`, `404`, `401` are statuses, `hang` never answers, `drop` closes the
+    connection, and anything else is what a judge writes.
     """
 
     port: int = 0
@@ -60,7 +60,7 @@ class Server:
         if command == "drop":
             assert request.transport is not None
             request.transport.abort()
-        if command in ("401", "429", "500", "503"):
+        if command in ("401", "404", "429", "500", "503"):
             return web.Response(status=int(command), text=f"status {command}", headers={"Retry-After": "0"})
         if command == "html":
             return web.Response(text="<html>")

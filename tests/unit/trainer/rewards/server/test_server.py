@@ -16,7 +16,7 @@ from lorarl_api.v1alpha1 import RewardSpec, ServerReward
 from lorarl_trainer.errors import InputError, RewardServerError
 from lorarl_trainer.rewards.scorer import make_job_scorer, make_scorer
 from lorarl_trainer.rewards.scores import Outcome, ToScore, collect, require_scored
-from lorarl_trainer.rewards.server.apis import request_body
+from lorarl_trainer.rewards.server.apis import request_body, status_hint
 from lorarl_trainer.rewards.server.scorer import ServerScorer
 from unit.trainer.launch.test_identity import MANIFEST
 from unit.trainer.rewards.server.http_server import RunningServer, Server
@@ -68,10 +68,8 @@ def test_the_score_that_a_judge_writes_last_counts(ask, server: Server) -> None:
 def test_a_reward_model_gives_one_number(ask, server: Server, api: str) -> None:
     assert ask("[-3.5]", "[[2]]", api=api) == [Outcome(-3.5), Outcome(2.0)]
     assert server.paths == {f"/{api}": 2}
-    assert server.requests[0]["messages"] == [
-        {"role": "user", "content": "the prompt"},
-        {"role": "assistant", "content": "[-3.5]"},
-    ]
+    asked = [request["messages"] for request in server.requests]  # in any order: both are under way at once
+    assert [{"role": "user", "content": "the prompt"}, {"role": "assistant", "content": "[-3.5]"}] in asked
     [outcome] = ask("[1; 2]", api=api, retries=0)
     assert outcome.failure == f"wrong_type: {server.url}/{api} gives [1, 2] in place of one finite number"
 
@@ -97,7 +95,7 @@ def test_trouble_that_passes_costs_nothing(ask, server: Server, trouble: str) ->
         ("other", "wrong_type", "gives an answer of another form: {'choices': []} (3 times)"),
         ("Fine.", "wrong_type", "gives a reply without 'Score: NUMBER': 'Fine.' (3 times)"),
         ("11", "wrong_type", "gives the score 11, which is not in 0 to 10 (3 times)"),
-        ("hang", "timeout", "took more than 0.7 s (3 times)"),
+        ("hang", "server", "took more than 0.7 s (3 times)"),
     ],
 )
 def test_trouble_that_stays_leaves_the_sample_out(ask, server: Server, trouble: str, cause: str, message: str) -> None:
@@ -110,8 +108,40 @@ def test_trouble_that_stays_leaves_the_sample_out(ask, server: Server, trouble: 
 
 def test_a_refusal_is_not_repeated(ask, server: Server) -> None:
     [outcome] = ask("401")
-    assert outcome.failure == f"server: {server.url}/v1/chat/completions answers with status 401: status 401"
+    assert outcome.failure == (
+        f"server: {server.url}/v1/chat/completions answers with status 401: status 401; "
+        "spec.reward.server.credentialsSecret names a Secret with its key, OPENAI_API_KEY"
+    )
     assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("api", "url", "said", "hint"),
+    [
+        (
+            "chat",
+            "http://j:8000/",
+            "Not Found",
+            "; most servers have it below /v1, so try spec.reward.server.url http://j",
+        ),
+        ("chat", "http://j:8000/v1", "Not Found", ""),
+        (
+            "chat",
+            "http://j/v1",
+            "The model `m` does not exist",
+            "; spec.reward.server.model names a model that this server",
+        ),
+        (
+            "classify",
+            "http://j:8000/v1",
+            "Not Found",
+            "; vLLM has it without /v1, so try spec.reward.server.url http://j:8000",
+        ),
+    ],
+)
+def test_what_is_not_found_is_a_hint_at_the_manifest(api: str, url: str, said: str, hint: str) -> None:
+    found = status_hint("spec.reward.server", url, "`m`", api, 404, said)
+    assert found.startswith(hint) and bool(found) is bool(hint)
 
 
 def test_a_server_that_is_down_is_named(ask, server: Server) -> None:

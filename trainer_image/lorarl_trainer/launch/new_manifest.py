@@ -1,0 +1,111 @@
+"""The texts of a first job's files: the manifest for each kind of training, a reward, and example rows."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+REWARD = '''"""The reward of a completion. `lorarl run job.yaml --dry-run` scores four rows with it."""
+
+import re
+
+
+def score(prompt, completion, answer, row):
+    """Score one completion; only the difference between completions of one prompt teaches anything.
+
+    prompt: as in the data. completion: the model's text. answer: the row's answer, or None. row: the whole row.
+    Return a number, or a mapping with "score". Its other numbers become curves in the report.
+    """
+    said, wanted = completion.strip().lower(), str(answer or "").strip().lower()
+    right = bool(wanted) and said == wanted
+    close = bool(wanted) and re.search(rf"(?<!\\w){re.escape(wanted)}(?!\\w)", said) is not None
+    # The exact answer earns 1, an answer somewhere in a longer text 0.5, and anything short a little.
+    brevity = 1 / (1 + len(said) / 100)
+    score = float(right) or 0.5 * close or 0.1 * brevity * bool(said)
+    return {"score": score, "right": float(right), "brevity": brevity}
+'''
+_SUMS = ((2, 3), (7, 5), (12, 9), (20, 22), (31, 8), (45, 17), (60, 29), (73, 18))
+_HELD_OUT_SUMS = ((3, 6), (8, 4), (14, 11), (25, 33), (52, 16), (64, 27), (38, 45), (81, 12))
+_JOB = """\
+# Run `lorarl run {manifest} --dry-run` first, then `lorarl run {manifest}`.
+# docs/reference.md lists every field. Paths are relative to the folder in which you start the command.
+apiVersion: lorarl.io/v1alpha1
+kind: LoRARLJob
+metadata:
+  name: {name:<26} # a new name starts a new training; the same name resumes
+spec:
+  model: {{uri: {model}}}
+  adapter:
+    rank: 16
+    alpha: 32
+    targetModules: [all-linear]
+{algorithm}
+  data:
+    train: {{{train}}}
+    {evaluation}
+  rollout:
+    promptsPerStep: {prompts:<16} # {a_step}
+    maxPromptTokens: {longest_prompt:<15} # rows with longer prompts are left out
+    maxResponseTokens: {response:<13} # {longer}
+  trainer:
+    steps: {steps:<25} # {duration}
+    learningRate: {rate:<18} # LoRA takes about ten times the rate of full training
+  checkpoint:
+    uri: file:checkpoints            # or s3://BUCKET/FOLDER
+    every: {every}
+  cluster: {{gpusPerNode: {gpus}}}          # 0 trains on the CPU
+"""
+_RATES = {"grpo": "1.0e-4", "sft": "2.0e-4", "dpo": "2.0e-5"}
+_ALGORITHMS = {
+    "grpo": "  algorithm: {{type: grpo, groupSize: {group}}}   # the completions of each prompt are compared\n"
+    "  reward: {reward}",
+    "sft": "  algorithm: {{type: sft}}           # learns the answers of the data",
+    "dpo": "  algorithm: {{type: dpo}}           # learns to prefer the chosen answer to the rejected one",
+}
+
+
+def manifest_text(
+    algorithm: str, *, columns: dict[str, str], data: str, held_out: str, is_there: bool, reward: str, **values: Any
+) -> str:
+    """Return a manifest.
+
+    Args:
+        algorithm: `grpo`, `sft` or `dpo`.
+        columns: the fields of the data source with columns, such as promptField.
+        data: URI of the training rows.
+        held_out: URI of the held-out rows.
+        is_there: whether there are such rows; otherwise they are a comment.
+        reward: the reward, in YAML; for grpo.
+        values: what else the text has.
+    """
+    fields = "".join(f", {name}: {_quoted(column)}" for name, column in columns.items())
+    evaluation = f"eval: {{uri: {json.dumps(held_out)}{fields}, every: {values['every']}}}"
+    prompts, group = values["prompts"], values["group"]
+    return _JOB.format(
+        algorithm=_ALGORITHMS[algorithm].format(group=group, reward=reward),
+        train=f"uri: {json.dumps(data)}{fields}",
+        evaluation=evaluation if is_there else f"# {evaluation}   # rows to measure with, which are not trained on",
+        rate=_RATES[algorithm],
+        a_step=f"x groupSize = {prompts * group} completions a step" if algorithm == "grpo" else "rows a step",
+        longer="longer completions are cut off" if algorithm == "grpo" else "rows with longer answers are left out",
+        **values,
+    )
+
+
+def _quoted(column: str) -> str:
+    return column if re.fullmatch(r"[A-Za-z_]\w*", column) else json.dumps(column)
+
+
+def example_rows(algorithm: str) -> tuple[str, str]:
+    """Return a few rows to train on, and a few to measure with, as JSON lines."""
+    return _lines(algorithm, _SUMS), _lines(algorithm, _HELD_OUT_SUMS)
+
+
+def _lines(algorithm: str, sums: tuple[tuple[int, int], ...]) -> str:
+    rows = []
+    for a, b in sums:
+        prompt = f"What is {a} plus {b}? Answer with only the number."
+        answers = {"chosen": str(a + b), "rejected": "I do not know."} if algorithm == "dpo" else {"answer": str(a + b)}
+        rows.append(json.dumps({"prompt": prompt, **answers}))
+    return "".join(f"{row}\n" for row in rows)
