@@ -215,9 +215,9 @@ def test_the_cache_fills_the_disk(trial: Trial) -> None:
     cluster = trial.cluster
     with trial.fault("disk filled by the cache", attempts=1):
         pod = trial.job.pod("worker")["metadata"]["name"]
+        before = trial.job.now.counters[0]
         fill = "with open('/var/cache/lorarl/filled', 'wb') as file: [file.write(bytes(1 << 20)) for _ in range(1300)]"
         cluster.must("exec", pod, "-n", TEAM, "-c", "ray-worker", "--", "python", "-c", fill)
-        before = trial.counters[0]
         trial.job.until(EVICTED_SECONDS, "the pod is evicted", lambda seen: seen.counters[0] == before + 1)
     told = backing_off(trial)
     assert "DiskFull: " in told, told
@@ -229,7 +229,7 @@ def test_the_training_hangs(trial: Trial, store_folder: str) -> None:
     cluster = trial.cluster
     with trial.fault("training hangs", attempts=1):
         pod = trial.job.pod("worker")["metadata"]["name"]
-        before, record = trial.counters[0], trial.job.now.status["record"]
+        before, record = trial.job.now.counters[0], trial.job.now.status["record"]
         cluster.must("exec", pod, "-n", TEAM, "-c", "ray-worker", "--", "python", "-c", STOP)
         trial.job.until(STALLS_AFTER * 2, "the hang is noticed", lambda seen: seen.counters[0] == before + 1)
     told = backing_off(trial)
