@@ -7,6 +7,7 @@ from collections.abc import Callable
 from support.cluster import pods
 from support.cluster.client import Api, Object
 from support.cluster.kueue import QUEUE_LABEL, add_queue
+from support.cluster.kwok import add_node, mend_node, silence_node
 from support.cluster.lorarljobs import condition, lorarljob, phase, report, wait_event
 from support.cluster.operator import Operator
 from support.cluster.platform import Platform
@@ -81,6 +82,40 @@ def test_a_job_keeps_its_quota_through_the_loss_of_a_worker(kueue_platform: Plat
     wait(p, namespace, "first", lambda job: phase(job) == "Succeeded")
     wait(p, namespace, "second", lambda job: phase(job) == "Running")
     p.cluster.must("delete", "lrj", "--all", "-n", namespace)
+
+
+def test_a_silent_node_does_not_cost_the_quota_either(kueue_platform: Platform, kueue_replica: Operator) -> None:
+    """Nobody confirms the end of its pod, which KubeRay counts until it is gone."""
+    p, namespace = kueue_platform, kueue_platform.namespace("silent")
+    add_queue(p.cluster, namespace, namespace, QUOTA)
+    cluster = {**TWO_NODES, "terminationGracePeriodSeconds": 1}
+    for name in ("first", "second"):
+        p.api.create(lorarljob(namespace, name, labels={QUEUE_LABEL: namespace}, cluster=cluster))
+        wait(p, namespace, "first", lambda job: phase(job) == "Running")
+    add_node(p.cluster, "spare", gpus=8)
+    trained = train(p, namespace, 1)
+    (head,) = p.pods(namespace, "first-1", pods.HEAD)
+    lost = next(
+        one for one in p.pods(namespace, "first-1", pods.WORKER) if one["spec"]["nodeName"] != head["spec"]["nodeName"]
+    )
+    name, node = lost["metadata"]["name"], lost["spec"]["nodeName"]
+    silence_node(p.cluster, node)
+    try:
+        gone = {"attempt": 1, "pods": trained, "lost": f"the machine of {name} does not respond"}
+        report(p.api, namespace, "first", step=1, totalSteps=10, workers=gone)
+        wait(p, namespace, "first", lambda job: condition(job, "Running").get("reason") == "Recovering")
+        assert (p.api.get("Pod", name, namespace) or {})["metadata"]["deletionTimestamp"], "it is still there"
+        p.api.wait_gone("Pod", name, namespace, seconds=SECONDS)
+        now = train(p, namespace, 1)
+        assert name not in now
+        job = wait(p, namespace, "first", lambda job: condition(job, "Running").get("status") == "True")
+        assert (job["status"]["recoveries"], job["status"]["rayJobName"]) == (1, "first-1")
+        waits = p.api.get("LoRARLJob", "second", namespace) or {}
+        assert (phase(waits), condition(waits, "Running")["reason"]) == ("Pending", "Queued")
+    finally:
+        mend_node(p.cluster, node)
+        p.api.delete("Node", "spare")
+        p.cluster.must("delete", "lrj", "--all", "-n", namespace)
 
 
 def delete(api: Api, pod: Object) -> None:
