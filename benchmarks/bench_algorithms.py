@@ -31,8 +31,11 @@ DOCUMENT = ROOT / "docs/algorithms.md"
 BEGIN, END = "<!-- figures: written by benchmarks/bench_algorithms.py -->", "<!-- end of the figures -->"
 LEAST_GAIN = 0.2
 """What an algorithm must gain in held-out accuracy."""
+LEAST_EXPLAINED = 0.5
+"""What a critic must explain of the returns' variance, in its best step."""
 
 TWO = "algorithm.updatesPerStep=2"
+EXPLAINED = "critic/explained_variance"
 HELD_OUT = "answers"
 """Name of the evaluation of a job that learns without rollouts: of completions too."""
 PAIRS = (
@@ -64,6 +67,11 @@ RECIPES: Mapping[str, Sequence[str]] = {
     "gspo": (TWO,),
     "cispo": (TWO,),
     "sapo": (TWO,),
+    "ppo": (
+        "algorithm.updatesPerStep=8",
+        "algorithm.ppo={criticLearningRate: 1.0e-3, criticWarmupSteps: 8}",
+        "trainer.learningRate=1.0e-4",
+    ),
     "distillation": TAUGHT,
     "dpo": (*PAIRS, "rollout.promptsPerStep=128"),
 }
@@ -93,10 +101,14 @@ def main() -> None:
     DOCUMENT.write_text(f"{before}{BEGIN}\n{table(runs)}\n{END}{after}")
     if weak := [run for run in runs if gain(run) < LEAST_GAIN]:
         sys.exit(f"less than {LEAST_GAIN:+.0%}: {[(run['type'], run['seed']) for run in weak]}")
+    if blind := [run for run in runs if run.get("explained", 1.0) < LEAST_EXPLAINED]:
+        sys.exit(
+            f"critics that explain less than {LEAST_EXPLAINED:.0%}: {[(run['type'], run['seed']) for run in blind]}"
+        )
 
 
 def train(kind: str, seed: int) -> Run:
-    """Train once; return the held-out accuracy by step."""
+    """Train once; return the held-out accuracy by step, and the most that a critic explains."""
     if kind == "distillation" and not TEACHER.exists():
         command = [sys.executable, "-m", "lorarl_trainer.cli", "run", str(TEACHER_JOB)]
         subprocess.run(command, check=True, cwd=ROOT)
@@ -112,13 +124,16 @@ def train(kind: str, seed: int) -> Run:
         command = [sys.executable, "-m", "lorarl_trainer.cli", "run", str(JOB), "--out", f"{folder}/run", *settings]
         subprocess.run(command, check=True, cwd=ROOT)
         rows = read_rows(Path(folder) / "run" / METRICS)
-    scores = {str(row["step"]): held_out_score(row) for row in rows if "eval_score" in row}
-    return {"type": kind, "seed": seed, "changes": list(RECIPES[kind]), "right": scores}
+    scores = {str(row["step"]): score for row in rows if (score := held_out_score(row)) is not None}
+    explained = [row[EXPLAINED] for row in rows if EXPLAINED in row]
+    of_critic = {"explained": max(explained)} if explained else {}
+    return {"type": kind, "seed": seed, "changes": list(RECIPES[kind]), "right": scores, **of_critic}
 
 
-def held_out_score(row: Mapping[str, Any]) -> float:
-    """Return the share of right completions of the held-out prompts."""
-    return float(row.get(f"eval_{HELD_OUT}/score", row["eval_score"]))
+def held_out_score(row: Mapping[str, Any]) -> float | None:
+    """Return the share of right completions of the held-out prompts; None of a step without an evaluation."""
+    found = row.get(f"eval_{HELD_OUT}/score", row.get("eval_score"))
+    return None if found is None else float(found)
 
 
 def gain(run: Run) -> float:

@@ -48,8 +48,8 @@ def replica(kuberay_platform: Platform) -> Iterator[Operator]:
 
 @pytest.fixture(scope="session")
 def kueue_replica(kueue_platform: Platform) -> Iterator[Operator]:
-    """Our operator on the platform with Kueue."""
-    yield from _operator(kueue_platform)
+    """Our operator on the platform with Kueue. Jobs outside a queue may be placed in part for 6 to 9 s."""
+    yield from _operator(kueue_platform, "--partly-placed-seconds=6")
 
 
 def _operator(p: Platform, *arguments: str) -> Iterator[Operator]:

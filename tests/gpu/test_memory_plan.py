@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from lorarl_trainer.samples.agreement import AgreementLimits
+from lorarl_trainer.samples.types import CriticUpdate, Samples
 from support.in_process import Colocated, samples_of, update_request
 
 GB = 1_000_000_000
@@ -40,6 +42,7 @@ LONGEST_CACHE = FULL | {"rollout__maxResponseTokens": 16_000, "trainer__tokensPe
         ("7B", FULL | {"trainer__recompute": "selective"}),
         ("7B", FULL | {"trainer__recompute": "full"}),
         ("7B", FULL | {"adapter__dropout": 0.1, "trainer__tokensPerMicroBatch": 8192}),
+        ("7B", FULL | {"algorithm__type": "ppo"}),
         ("7B", LONG_PROMPTS),
         ("7B", LONGEST_CACHE),  # its cache takes all that is free
     ],
@@ -59,9 +62,13 @@ def test_a_step_takes_what_was_planned(
         found = list(worker.worker.generate(asked, list(range(len(asked))), response))
         completions = {i: one for chunk in found for i, one in zip(chunk.indices, chunk.completions, strict=True)}
         samples = samples_of(asked, [completions[index] for index in range(len(asked))])
-        result = worker.worker.update(
-            update_request(samples, learning_rate=1e-5, limits=AgreementLimits(tolerance=float("inf")))
-        )
+        critic = None
+        if worker.worker.backend.critic is not None:
+            values = worker.worker.values(Samples(samples))
+            samples = [replace(one, values=of, returns=of + 1) for one, of in zip(samples, values, strict=True)]
+            critic = CriticUpdate(learning_rate=1e-5, clip_range=10.0, alone=False)
+        limits = AgreementLimits(tolerance=float("inf"))
+        result = worker.worker.update(update_request(samples, learning_rate=1e-5, limits=limits, critic=critic))
     planned = max(worker.worker._plan.peaks)
     taken = max(value * GB for column, value in result.metrics.items() if column.startswith("gpu_memory/"))
     print(f"\n{name}: took {taken / GB:.1f} GB, planned {planned / GB:.1f}\n{worker.built.memory}")

@@ -215,6 +215,9 @@ class OneWorker:
     ) -> list[Floats]:
         return self.worker.log_probabilities(Samples(samples), temperature, of)
 
+    async def values(self, samples: Sequence[Sample]) -> list[Floats]:
+        return self.worker.values(Samples(samples))
+
     async def publish(
         self, step: int, adapter_version: int, position: int, results: CardResults, kl_coefficient: float | None
     ) -> None:

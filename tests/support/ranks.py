@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from lorarl_trainer.lora.tensor_file import write_tensors
 from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.packing import split_evenly
-from lorarl_trainer.samples.types import LossChoice, Sample, Samples, UpdateRequest
+from lorarl_trainer.samples.types import CriticUpdate, LossChoice, Sample, Samples, UpdateRequest
 from lorarl_trainer.workers.worker import Worker
 from support.cluster.processes import free_ports
 
@@ -42,13 +44,23 @@ def run_two_ranks(script: Path, folder: Path, *arguments: object, seconds: float
 
 
 def record(folder: Path, samples: Sequence[Sample]) -> None:
-    """Write samples for both ranks, with advantages of changing sign."""
-    signed = [Sample(s.tokens, s.prompt_length, (-1.0) ** i, s.rollout_logprobs) for i, s in enumerate(samples)]
+    """Write samples for both ranks, with advantages of changing sign, and what a critic learns from."""
+    signed = []
+    for number, sample in enumerate(samples):
+        values = np.full(sample.response_length, 0.1 * number, np.float32)
+        own = Sample(sample.tokens, sample.prompt_length, (-1.0) ** number, sample.rollout_logprobs)
+        signed.append(replace(own, values=values, returns=1 - values))
     (folder / RECORDED).write_bytes(pickle.dumps(signed))
 
 
 def recorded_request(
-    folder: Path, learning_rate: float, rank: int = 0, tensor_parallel: int = RANKS, *, with_signal: int | None = None
+    folder: Path,
+    learning_rate: float,
+    rank: int = 0,
+    tensor_parallel: int = RANKS,
+    *,
+    with_signal: int | None = None,
+    critic: CriticUpdate | None = None,
 ) -> UpdateRequest:
     """An update on the recorded samples: all of them, or a data-parallel rank's share as the driver deals them out.
 
@@ -67,6 +79,7 @@ def recorded_request(
         seed=0,
         on_policy=False,
         limits=AgreementLimits(tolerance=1.0),
+        critic=critic,
     )
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import load, load_file, save_file
 
 from support.in_process import Colocated, prompts, random_adapter, samples_of
 from support.ranks import RECORDED, record, recorded_request, run_two_ranks, state_file
-from trainer.two_ranks import ADAPTER_TYPES
+from trainer.two_ranks import ADAPTER_TYPES, CRITIC
 
 TOLERANCE = 1e-5
 
@@ -23,7 +23,7 @@ def alone(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     results = {}
     for adapter_type, architecture in ADAPTER_TYPES.items():
         (folder / architecture).symlink_to(model_folder(architecture))
-        worker = Colocated(folder / architecture, folder, adapter__type=adapter_type)
+        worker = Colocated(folder / architecture, folder, adapter__type=adapter_type, algorithm__type="ppo")
         fresh = worker.export()
         adapter = random_adapter(worker)
         save_file(adapter, folder / f"{adapter_type}.safetensors")
@@ -32,7 +32,7 @@ def alone(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
         completions = worker.generate(prompts())
         if not (folder / RECORDED).exists():
             record(folder, samples_of(prompts(), completions))
-        request = recorded_request(folder, learning_rate=1e-2)
+        request = recorded_request(folder, learning_rate=1e-2, critic=CRITIC)
         first = worker.worker.update(request)
         (folder / f"{adapter_type}.state").write_bytes(state_file(worker.worker))
         second = worker.worker.update(request)
@@ -42,6 +42,7 @@ def alone(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
             "fresh": fresh,
             "adapter": adapter,
             "completions": [c.tokens.tolist() for c in completions],
+            "critic": [one.metrics[name] for one in (first, second) for name in ("critic/loss", "critic/grad_norm")],
             "losses": [first.metrics["loss"], second.metrics["loss"]],
             "norms": [first.metrics["grad_norm"], second.metrics["grad_norm"]],
             "one_sample": [one_sample.metrics["loss"], one_sample.metrics["grad_norm"]],
@@ -69,14 +70,16 @@ def test_two_workers_give_the_results_of_one(alone, layout: str, tensor_parallel
         assert close(loaded["exported"], one["adapter"], tolerance=0.0)
         assert close(loaded["fresh"], one["fresh"], tolerance=0.0), "a new adapter is the same on every layout"
         assert (reports[0]["dropout_seed"] == reports[1]["dropout_seed"]) is (layout == "tensor parallel")
-        # The adapter, its masters and two moments: gathered by the ranks that share the first one's model alone.
-        assert [report["exports"] for report in reports] == [4, 4 if layout == "tensor parallel" else 0]
+        # The adapter; masters and two moments of policy and critic. Only ranks that share the first one's model help.
+        assert [report["exports"] for report in reports] == [7, 7 if layout == "tensor parallel" else 0]
         for report in reports:
             # Failure 15: every engine serves the adapter, not only the first.
             assert report["agreement"] < TOLERANCE
             assert report["completions"] == one["completions"]
             assert report["losses"] == pytest.approx(one["losses"], abs=TOLERANCE)
             assert report["norms"] == pytest.approx(one["norms"], abs=1e-4)
+            assert report["critic"] == pytest.approx(one["critic"], abs=1e-4)
+            assert report["resumed_critic"] == pytest.approx(one["critic"][2], abs=TOLERANCE)
             assert report["one_sample"] == pytest.approx(one["one_sample"], abs=1e-4)
             assert report["resumed"] == pytest.approx(one["losses"][1], abs=TOLERANCE), (
                 "a single worker's checkpoint goes on here"

@@ -19,19 +19,25 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lorarl_trainer.lora.tensor_file import read_tensors
+from lorarl_trainer.samples.types import CriticUpdate
 from lorarl_trainer.workers.worker import Rank, Worker
 from support.in_process import STOP, prompts, samples_of, tiny_job, whole
 from support.ranks import recorded_request, state_file
 
 ADAPTER_TYPES = {"canonical_lora": "qwen2", "lora": "qwen2-one"}
 """And the model that each is for. The ranks share the second one's key-value head."""
+CRITIC = CriticUpdate(learning_rate=1e-2, clip_range=1.0, alone=False)
 
 
 def main() -> None:
     rank, port, tensor_parallel, folder = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     for adapter_type, architecture in ADAPTER_TYPES.items():
         spec = tiny_job(
-            folder / architecture, folder, adapter__type=adapter_type, trainer__tensorParallelSize=tensor_parallel
+            folder / architecture,
+            folder,
+            adapter__type=adapter_type,
+            algorithm__type="ppo",
+            trainer__tensorParallelSize=tensor_parallel,
         ).spec
         worker = Worker(spec, Rank(rank, 2, rank, "127.0.0.1", port, 1))
         worker.start(folder / architecture, STOP, None)
@@ -49,7 +55,7 @@ def main() -> None:
         )
 
         # The recorded batch, split as the driver splits it.
-        request = recorded_request(folder, 1e-2, rank, tensor_parallel)
+        request = recorded_request(folder, 1e-2, rank, tensor_parallel, critic=CRITIC)
         results = [worker.update(request) for _ in range(2)]
         updated = {name: tensor.clone() for name, tensor in worker.backend.model.export().items()}
         exports = count_exports(worker)
@@ -58,7 +64,7 @@ def main() -> None:
 
         # Resume from a single worker's checkpoint.
         tensors = read_tensors((folder / f"{adapter_type}.state").read_bytes())
-        worker.backend.restore(tensors, updates=1)
+        worker.backend.restore(tensors, updates=1, critic_updates=1)
         resumed = worker.update(request)
         # A rank may have no sample with a gradient.
         one_sample = worker.update(recorded_request(folder, 1e-2, rank, tensor_parallel, with_signal=1))
@@ -71,7 +77,9 @@ def main() -> None:
         report = {
             "losses": [r.metrics["loss"] for r in results],
             "norms": [r.metrics["grad_norm"] for r in results],
+            "critic": [result.metrics[name] for result in results for name in ("critic/loss", "critic/grad_norm")],
             "resumed": resumed.metrics["loss"],
+            "resumed_critic": resumed.metrics["critic/loss"],
             "one_sample": [one_sample.metrics["loss"], one_sample.metrics["grad_norm"]],
             "agreement": agreement,
             "dropout_seed": torch.initial_seed(),

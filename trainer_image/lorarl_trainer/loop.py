@@ -11,13 +11,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from lorarl_trainer.algorithms import Algorithm
+from lorarl_trainer.critic import critic_update, judged
 from lorarl_trainer.guards.nonfinite import count_withheld
 from lorarl_trainer.guards.start import check_engine
 from lorarl_trainer.guards.updates import require_agreement
 from lorarl_trainer.overlap import TrainedAhead, scored_samples
 from lorarl_trainer.progress import Sampled, ScoredSample, StepDone, Warned, results_of
 from lorarl_trainer.protocols.rollouts import StepBatch
-from lorarl_trainer.reference import advantages_of, rewards_less_kl, with_old_logprobs
+from lorarl_trainer.protocols.workers import Workers
+from lorarl_trainer.reference import advantages_of, kl_penalties, rewards_less_kl, with_old_logprobs
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.types import Samples, UpdateRequest
 from lorarl_trainer.schedule import evaluations_due, learning_rate, seed_of
@@ -74,13 +77,12 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
 
     # Advantages: of each sample, compared with its group, or of each token. Nothing after this looks at rewards.
     with clock.phase("forward_backward"):
-        rewards_P_G, kl_metrics = await rewards_less_kl(session.workers, algorithm, batch)
+        batch, advantages_S, advantage_metrics = await with_advantages(session.workers, algorithm, batch)
         batch = await with_old_logprobs(session.workers, algorithm, batch)
-    advantages_S = advantages_of(algorithm, rewards_P_G, batch)
     if session.keep:
         session.keep(step, batch, advantages_S, session.adapter_version, session.rollouts.position, session.limits)
     if batch.shown:
-        session.progress.emit(Sampled(step=step, samples=with_advantages(batch.shown, advantages_S)))
+        session.progress.emit(Sampled(step=step, samples=as_shown(batch.shown, advantages_S)))
 
     # Updates: one, or several on equal shares of the prompts. Only the first sees the very policy that generated.
     metrics: dict[str, list[float]] = {}
@@ -104,7 +106,7 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
     # Adapter sync: from here on the engine generates with the new version.
     session.adapter_version += 1
     clock.add("sync", await session.workers.sync(session.adapter_version))
-    found = kl_metrics | {name: float(np.mean(values)) for name, values in metrics.items()}
+    found = advantage_metrics | {name: float(np.mean(values)) for name, values in metrics.items()}
     return StepDone(
         step=step,
         total_steps=session.total_steps,
@@ -120,6 +122,21 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
         groups=len(batch.rewards_P_G),
         completions=batch.rewards_P_G.size,
     )
+
+
+async def with_advantages(
+    workers: Workers, algorithm: Algorithm, batch: StepBatch
+) -> tuple[StepBatch, Sequence[float | Floats], dict[str, float]]:
+    """Return the batch, the advantages of each sample, one for all its tokens or one of each, [S], and metrics.
+
+    With a critic, the batch has what the critic learns from.
+    """
+    if algorithm.critic is None:
+        rewards_P_G, metrics = await rewards_less_kl(workers, algorithm, batch)
+        return batch, advantages_of(algorithm, rewards_P_G, batch), metrics
+    penalties_S, metrics = await kl_penalties(workers, algorithm, batch)
+    batch, advantages_S, found = await judged(workers, algorithm.critic, batch, penalties_S)
+    return batch, advantages_S, metrics | found
 
 
 def update_requests(
@@ -144,11 +161,12 @@ def update_requests(
             on_policy=batch.on_policy and first,
             limits=session.limits or batch.limits,
             total_samples=len(indices),
+            critic=critic_update(algorithm.critic, trainer, step, session.total_steps),
         )
         first = False
 
 
-def with_advantages(shown: Sequence[ScoredSample], advantages_S: Sequence[float | Floats]) -> tuple[ScoredSample, ...]:
+def as_shown(shown: Sequence[ScoredSample], advantages_S: Sequence[float | Floats]) -> tuple[ScoredSample, ...]:
     """Return the step's first samples with the mean advantage of their tokens. One without a reward has none."""
     return tuple(
         sample if sample.reward is None else replace(sample, advantage=float(np.mean(advantage)))

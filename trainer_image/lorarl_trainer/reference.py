@@ -35,18 +35,29 @@ async def rewards_less_kl(workers: Workers, algorithm: Algorithm, batch: StepBat
         kl: k3 estimate of KL(policy || reference) per token, in nats.
         kl_penalty: what was subtracted from a reward, mean over all completions.
     """
+    penalties_S, metrics = await kl_penalties(workers, algorithm, batch)
+    if penalties_S is None:
+        return batch.rewards_P_G, metrics
+    sums_P_G = np.array([penalty_T.sum() for penalty_T in penalties_S]).reshape(batch.rewards_P_G.shape)
+    return batch.rewards_P_G - sums_P_G, metrics
+
+
+async def kl_penalties(
+    workers: Workers, algorithm: Algorithm, batch: StepBatch
+) -> tuple[list[Sums] | None, dict[str, float]]:
+    """Return what each token of each sample loses of its reward, and the metrics of `rewards_less_kl`; None without."""
     penalty = algorithm.reward_kl
     if penalty is None:
-        return batch.rewards_P_G, {}
+        return None, {}
     reference_S = await workers.log_probabilities(batch.samples_S, batch.temperature, "reference")
-    penalties, kl, tokens = [], 0.0, 0
+    penalties_S, kl, tokens = [], 0.0, 0
     for sample, reference in zip(batch.samples_S, reference_S, strict=True):
         assert sample.rollout_logprobs is not None, "samples that have a reward are generated"
         difference = sample.rollout_logprobs.astype(np.float64) - reference
-        penalties.append(penalty.coefficient * float(ESTIMATORS[penalty.estimator](difference).sum()))
+        penalties_S.append(penalty.coefficient * ESTIMATORS[penalty.estimator](difference))
         kl, tokens = kl + float(ESTIMATORS["k3"](difference).sum()), tokens + len(difference)
-    penalties_P_G = np.array(penalties).reshape(batch.rewards_P_G.shape)
-    return batch.rewards_P_G - penalties_P_G, {"kl": kl / tokens, "kl_penalty": float(np.mean(penalties))}
+    mean = float(np.mean([penalty_T.sum() for penalty_T in penalties_S]))
+    return penalties_S, {"kl": kl / tokens, "kl_penalty": mean}
 
 
 async def with_old_logprobs(workers: Workers, algorithm: Algorithm, batch: StepBatch) -> StepBatch:

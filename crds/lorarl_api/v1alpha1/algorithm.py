@@ -17,6 +17,7 @@ from lorarl_api.v1alpha1.algorithm_options import (
     GrpoSpec,
     GspoSpec,
     KlSpec,
+    PpoSpec,
     SapoSpec,
 )
 from lorarl_api.v1alpha1.algorithm_types import (
@@ -73,8 +74,9 @@ class AlgorithmSpec(Model):
         None,
         ge=1,
         le=1024,
-        description="Completions per prompt; not for sft and dpo. Default: 8. A single completion has no group to "
-        "compare it with, so 1 is for reinforce, reinforce_plus_plus and distillation alone. Default for the last: 1.",
+        description="Completions per prompt; not for sft and dpo. Default: 8, and 1 for ppo and distillation. A single "
+        "completion has no group to compare it with, so 1 is for ppo, reinforce, reinforce_plus_plus and distillation "
+        "alone.",
         examples=[8],
     )
     clip_range: float | None = Field(
@@ -129,6 +131,7 @@ class AlgorithmSpec(Model):
     gspo: GspoSpec | None = Field(None, description="Options of the type gspo.")
     cispo: CispoSpec | None = Field(None, description="Options of the type cispo.")
     sapo: SapoSpec | None = Field(None, description="Options of the type sapo.")
+    ppo: PpoSpec | None = Field(None, description="Options of the type ppo.")
     distillation: DistillationSpec | None = Field(
         None, description="The teacher of the type distillation, which requires it."
     )
@@ -193,17 +196,21 @@ class AlgorithmSpec(Model):
 
     @property
     def effective_group_size(self) -> int:
-        """Completions per prompt; 1 for sft, whose only completion is the answer, and 2 for dpo: pairs. A teacher
-        compares nothing, so distillation has 1 unless the manifest says otherwise.
+        """Completions per prompt; 1 for sft, whose only completion is the answer, and 2 for dpo: pairs. A critic and a
+        teacher compare nothing, so ppo and distillation have 1 unless the manifest says otherwise.
         """
-        own = {"sft": 1, "dpo": 2}
-        usual = 1 if self.type == "distillation" else 8
-        return own.get(self.type) or self.group_size or usual
+        own, usual = {"sft": 1, "dpo": 2}, {"ppo": 1, "distillation": 1}
+        return own.get(self.type) or self.group_size or usual.get(self.type, 8)
 
     @property
     def from_data(self) -> bool:
         """Whether it learns from the data's own answers, and generates nothing to train on."""
         return self.type in FROM_DATA
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether a critic is trained beside the policy."""
+        return self.type == "ppo"
 
     @property
     def teacher_adapter(self) -> str | None:

@@ -91,6 +91,47 @@ class SapoSpec(Model):
     )
 
 
+class PpoSpec(Model):
+    """Options of the type ppo (arXiv:1707.06347): the critic, a second adapter on the same base, and its advantages."""
+
+    gamma: float = Field(
+        1.0,
+        gt=0.0,
+        le=1.0,
+        description="Discount per token. Below 1, an answer is worth less the longer it is.",
+    )
+    gae_lambda: float = Field(
+        1.0,
+        ge=0.0,
+        le=1.0,
+        description="How far an advantage looks (GAE, arXiv:1506.02438). 1: to the reward itself, without the critic's "
+        "bias. Less: more of what the critic expects after the token, with less noise.",
+        examples=[0.95],
+    )
+    critic_learning_rate: float | None = Field(
+        None,
+        gt=0.0,
+        le=1.0,
+        description="Peak learning rate of the critic, with the schedule of trainer. Default: trainer.learningRate.",
+        examples=[1e-4],
+    )
+    value_clip_range: float = Field(
+        0.5,
+        gt=0.0,
+        le=1e6,
+        description="A value that has moved by more than this within a step does not learn further in its direction. "
+        "It is in units of the reward, and matters if updatesPerStep is above 1.",
+    )
+    critic_warmup_steps: int = Field(
+        0,
+        ge=0,
+        le=1_000_000,
+        description="First steps in which only the critic learns, so that the policy does not follow a critic that "
+        "knows nothing yet.",
+        examples=[10],
+    )
+
+
 class TeacherServer(Model):
     """A teacher behind an OpenAI-compatible API that returns the log-probabilities of a prompt's tokens (/completions).
 

@@ -18,6 +18,7 @@ AlgorithmType = Literal[
     "gspo",
     "cispo",
     "sapo",
+    "ppo",
     "distillation",
     "sft",
     "dpo",
@@ -87,6 +88,11 @@ ABOUT: Mapping[AlgorithmType, About] = {
     "sapo": About(
         "a soft gate in place of clipping", "a step has several updates, and clipping is too abrupt", "2511.20347"
     ),
+    "ppo": About(
+        "proximal policy optimisation with a critic, which is a second adapter on the same base",
+        "there is one completion per prompt, or completions are long and their tokens differ in merit",
+        "1707.06347",
+    ),
     "distillation": About(
         "on-policy distillation: a teacher scores every token that the policy writes, and no reward is needed",
         "a better model, or an adapter of this one, can already do it",
@@ -104,16 +110,16 @@ ABOUT: Mapping[AlgorithmType, About] = {
 
 CLIPPED = (
     *("grpo", "dr_grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "maxrl", "dapo"),
-    "distillation",
+    *("ppo", "distillation"),
 )
 """The types whose loss is PPO's clipped surrogate with `clipRange`."""
-WITHOUT_GROUPS = ("reinforce", "reinforce_plus_plus", "distillation")
+WITHOUT_GROUPS = ("reinforce", "reinforce_plus_plus", "ppo", "distillation")
 """The types that need not compare a completion with others of its prompt."""
 REFILLED = ("grpo", "dr_grpo", "rloo", "reinforce_plus_plus_baseline", "maxrl", "gspo", "cispo", "sapo")
 """The types that compare a completion with its own group alone, and may replace groups without signal.
 
 dapo does so too, by its own option."""
-OPTION_GROUPS = ("grpo", "dapo", "gspo", "cispo", "sapo", "distillation", "dpo")
+OPTION_GROUPS = ("grpo", "dapo", "gspo", "cispo", "sapo", "ppo", "distillation", "dpo")
 """The types with options, which are a group of the same name."""
 FROM_DATA = ("sft", "dpo")
 """The types that learn from the data's own answers, and generate nothing to train on."""

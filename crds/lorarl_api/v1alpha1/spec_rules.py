@@ -223,6 +223,12 @@ SPEC_RULES: tuple[Rule, ...] = (
         "Use a divisor, such as 1.",
     ),
     Rule(
+        "algorithm.ppo.criticWarmupSteps",
+        "!has(self.algorithm.ppo) || self.algorithm.ppo.criticWarmupSteps < self.trainer.steps",
+        "be less than trainer.steps, or the policy never learns",
+        "Lower criticWarmupSteps, or raise trainer.steps.",
+    ),
+    Rule(
         "algorithm.dapo.overlongBufferTokens",
         "!has(self.algorithm.dapo) || !has(self.algorithm.dapo.overlongBufferTokens) || "
         "self.algorithm.dapo.overlongBufferTokens < self.rollout.maxResponseTokens",

@@ -12,6 +12,7 @@ GROUPS: dict[str, dict[str, Any]] = {
     "gspo": {"clipRangeLow": 1e-3},
     "cispo": {"maxWeight": 4.0},
     "sapo": {"negativeTemperature": 1.1},
+    "ppo": {"gaeLambda": 0.95},
     "distillation": {"adapter": "s3://team/teacher"},
     "dpo": {"beta": 0.2},
 }
@@ -242,6 +243,20 @@ ALGORITHM_CASES = [
         {"spec.algorithm": {"type": "reinforce_plus_plus", "groupSize": 1}},
         "spec.algorithm.groupSize",
         "Use a value such as 8",
+    ),
+    Case(
+        "a critic compares a group of one",
+        {"spec.algorithm": {"type": "grpo", "groupSize": 1}},
+        {"spec.algorithm": {"type": "ppo", "groupSize": 1, "clipRange": 0.2}},
+        "spec.algorithm.groupSize",
+        "Use a value such as 8",
+    ),
+    Case(
+        "the policy learns after the critic's first steps",
+        {"spec.algorithm": {"type": "ppo", "ppo": {"criticWarmupSteps": 20}}, "spec.trainer.steps": 20},
+        {"spec.algorithm": {"type": "ppo", "ppo": {"criticWarmupSteps": 19}}, "spec.trainer.steps": 20},
+        "spec.algorithm.ppo.criticWarmupSteps",
+        "Lower criticWarmupSteps, or raise trainer.steps",
     ),
     Case(
         "clipRange only where a ratio is clipped",

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from lorarl_trainer.samples.types import LossChoice
+from lorarl_trainer.samples.types import CriticChoice, LossChoice
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -35,6 +35,7 @@ class Algorithm(Protocol):
         loss: of each update.
         by_group: the advantages of a group follow from its own rewards, so they are known when it has ended.
         reward_kl: the KL penalty that is subtracted from rewards before `advantages` takes them; None for none.
+        critic: what expects a return before each token; None for none.
         max_refills: how many times per step groups without signal may be replaced by those of further prompts.
     """
 
@@ -43,6 +44,7 @@ class Algorithm(Protocol):
     loss: LossChoice
     by_group: bool
     reward_kl: RewardKl | None
+    critic: CriticChoice | None
     max_refills: int
 
     def advantages(self, rewards_P_G: Rewards, lengths_P_G: Ints) -> Floats:

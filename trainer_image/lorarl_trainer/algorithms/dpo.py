@@ -9,7 +9,7 @@ from __future__ import annotations
 from lorarl_api.v1alpha1 import AlgorithmSpec
 from lorarl_api.v1alpha1.algorithm_options import DpoSpec
 from lorarl_trainer.algorithms.base import Floats, Ints, RewardKl, Rewards
-from lorarl_trainer.samples.types import LossChoice
+from lorarl_trainer.samples.types import CriticChoice, LossChoice
 
 
 class Dpo:
@@ -17,6 +17,7 @@ class Dpo:
 
     by_group = True
     reward_kl: RewardKl | None = None
+    critic: CriticChoice | None = None
     max_refills = 0
 
     def __init__(self, spec: AlgorithmSpec, max_response_tokens: int) -> None:

@@ -10,13 +10,14 @@ from lorarl_api.v1alpha1 import AlgorithmSpec
 from lorarl_api.v1alpha1.algorithm_options import KlSpec
 from lorarl_trainer.algorithms.base import RewardKl
 from lorarl_trainer.samples.correction import Correction
-from lorarl_trainer.samples.types import LossChoice
+from lorarl_trainer.samples.types import CriticChoice, LossChoice
 
 
 class PolicyGradient:
     """An algorithm on rewards. A subclass gives the advantages, and what its loss has besides the usual."""
 
     by_group = True
+    critic: CriticChoice | None = None
 
     def __init__(self, spec: AlgorithmSpec, max_response_tokens: int) -> None:
         """Take what the manifest says of all policy-gradient algorithms. A completion has at most so many tokens."""

@@ -14,6 +14,7 @@ from lorarl_trainer.algorithms.dr_grpo import DrGrpo
 from lorarl_trainer.algorithms.grpo import Grpo
 from lorarl_trainer.algorithms.gspo import Gspo
 from lorarl_trainer.algorithms.maxrl import MaxRl
+from lorarl_trainer.algorithms.ppo import Ppo
 from lorarl_trainer.algorithms.reinforce import Reinforce
 from lorarl_trainer.algorithms.reinforce_plus_plus import ReinforcePlusPlus, ReinforcePlusPlusBaseline
 from lorarl_trainer.algorithms.rloo import Rloo
@@ -32,6 +33,7 @@ ALGORITHMS: Mapping[str, Callable[[AlgorithmSpec, int], Algorithm]] = {
     "gspo": Gspo,
     "cispo": Cispo,
     "sapo": Sapo,
+    "ppo": Ppo,
     "distillation": Distillation,
     "sft": Sft,
     "dpo": Dpo,

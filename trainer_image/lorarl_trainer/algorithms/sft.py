@@ -6,7 +6,7 @@ import numpy as np
 
 from lorarl_api.v1alpha1 import AlgorithmSpec
 from lorarl_trainer.algorithms.base import Floats, Ints, RewardKl, Rewards
-from lorarl_trainer.samples.types import LossChoice
+from lorarl_trainer.samples.types import CriticChoice, LossChoice
 
 
 class Sft:
@@ -14,6 +14,7 @@ class Sft:
 
     by_group = True
     reward_kl: RewardKl | None = None
+    critic: CriticChoice | None = None
     max_refills = 0
 
     def __init__(self, spec: AlgorithmSpec, max_response_tokens: int) -> None:

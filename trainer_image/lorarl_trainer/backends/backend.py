@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.backends import state
 from lorarl_trainer.backends.adapter import ModelAdapter
+from lorarl_trainer.backends.critic import Critic
 from lorarl_trainer.backends.layout import AdapterLayout
 from lorarl_trainer.backends.model import AdaptedModel, ParameterCounts
 from lorarl_trainer.backends.optimizer import AdapterOptimizer
@@ -36,8 +37,9 @@ class Snapshot:
 
     Attributes:
         adapter: A and B of each layer.
-        state: fp32 masters and AdamW's moments, which `Backend.restore` takes.
+        state: fp32 masters and AdamW's moments, the critic's among them, which `Backend.restore` takes.
         updates: optimizer updates so far.
+        critic_updates: the critic's.
         linear_names: full names of all linear layers of the decoder, adapted or not.
         excluded_names: those that were asked to have no adapter.
     """
@@ -45,6 +47,7 @@ class Snapshot:
     adapter: Mapping[str, torch.Tensor]
     state: Mapping[str, torch.Tensor]
     updates: int
+    critic_updates: int
     linear_names: Sequence[str]
     excluded_names: Sequence[str]
 
@@ -59,6 +62,7 @@ class Backend(ABC):
         layout: where each parameter is in the adapter.
         adapter: what such an engine copies.
         optimizer: the adapter's masters and moments.
+        critic: of an algorithm that has one.
     """
 
     @staticmethod
@@ -90,7 +94,11 @@ class Backend(ABC):
         with clock.part("trainer/layout"):
             self.layout = AdapterLayout(self.model)
         self.adapter = ModelAdapter(self.model, self.layout, AdapterConfig.of(spec.adapter))
-        self.optimizer = AdapterOptimizer(self.model, spec.trainer, fused=device.name != "cpu")
+        fused = device.name != "cpu"
+        self.optimizer = AdapterOptimizer(self.model, spec.trainer, fused=fused)
+        self.critic: Critic | None = None
+        if spec.algorithm.has_critic:
+            self.critic = Critic(device, self.model, self.layout, spec, plan.micro_batch_tokens, fused=fused)
         self._reference = spec.reference
         self._decay = spec.algorithm.kl.effective_decay if spec.algorithm.kl else None
         self._kept: list[torch.Tensor] | None = None  # the adapter's own values while it has others
@@ -105,12 +113,14 @@ class Backend(ABC):
         return widened(adapter, state.new_adapter(self.model, self.layout, seed), scale / self.adapter.config.scale)
 
     def load_adapter(self, adapter: Mapping[str, torch.Tensor], field: str) -> None:
-        """Start from an adapter in Hugging Face names, with a fresh optimizer.
+        """Start from an adapter in Hugging Face names, with a fresh optimizer. So does the critic.
 
         Raises:
             InputError: naming `field`, if the adapter does not fit the job's.
         """
         state.load_adapter(self.layout, self.optimizer, adapter, field)
+        if self.critic is not None:
+            self.critic.load(adapter, field)
         if self._reference != "base":
             self._trainer.keep_reference(self._decay if self._reference == "average" else None)
 
@@ -141,9 +151,23 @@ class Backend(ABC):
         self._trainer.accumulate(request, alone=alone)
 
     def update(self, request: UpdateRequest) -> UpdateResult:
-        """Make one optimizer update (collective over all workers)."""
+        """Make one optimizer update, and the critic's (collective over all workers)."""
         self._require_device()
-        return self._trainer.update(request)
+        result = self._trainer.update(request)
+        if self.critic is None or request.critic is None or result.disagreement is not None:
+            return result
+        of_critic = self.critic.update(request, request.critic)
+        return replace(
+            result,
+            metrics={**result.metrics, **of_critic.metrics},
+            seconds={phase: seconds + of_critic.seconds[phase] for phase, seconds in result.seconds.items()},
+        )
+
+    def values(self, samples: Sequence[Sample]) -> list[np.ndarray]:
+        """Return the critic's values of each sample's response tokens."""
+        assert self.critic is not None, "only an algorithm with a critic asks for values"
+        self._require_device()
+        return self.critic.values(samples)
 
     def log_probabilities(
         self, samples: Sequence[Sample], temperature: float, of: Policy = "policy"
@@ -157,10 +181,12 @@ class Backend(ABC):
 
         Collective: every other rank calls `help_snapshot`.
         """
+        adapter, gathered = self.model.export(), state.gather_state(self.layout, self.optimizer)
         return Snapshot(
-            adapter=self.model.export(),
-            state=state.gather_state(self.layout, self.optimizer) | self._gathered_average(),
+            adapter=adapter,
+            state=gathered | self._gathered_average() | (self.critic.gather_state() if self.critic else {}),
             updates=self.optimizer.updates,
+            critic_updates=self.critic.optimizer.updates if self.critic else 0,
             linear_names=self.model.linear_names,
             excluded_names=self.model.excluded_names,
         )
@@ -176,13 +202,17 @@ class Backend(ABC):
             state.help_gather_state(self.layout, self.optimizer)
             if (average := self._trainer.averaged) is not None:
                 self.layout.help_gather(average)
+            if self.critic is not None:
+                self.critic.help_gather_state()
 
-    def restore(self, tensors: Mapping[str, torch.Tensor], updates: int) -> None:
+    def restore(self, tensors: Mapping[str, torch.Tensor], updates: int, critic_updates: int = 0) -> None:
         """Resume from a snapshot's state after so many updates, on any number of ranks."""
         average = {key.removeprefix(_AVERAGE): value for key, value in tensors.items() if key.startswith(_AVERAGE)}
         state.load_state(self.layout, self.optimizer, tensors, updates)
         if self._trainer.averaged is not None:
             self._trainer.restore_average(self.layout.scatter(average))
+        if self.critic is not None:
+            self.critic.restore(tensors, critic_updates)
 
     def _gathered_average(self) -> dict[str, torch.Tensor]:
         average = self._trainer.averaged

@@ -37,6 +37,7 @@ class AdaptedModel(ABC):
         parallel: the ranks that share the model, and those that share a batch.
         device: where the parameters are.
         unpackable: what keeps the model from packed sequences, where those are planned.
+        hidden_size: of `hidden_states`.
     """
 
     module: torch.nn.Module
@@ -47,6 +48,7 @@ class AdaptedModel(ABC):
     parallel: Parallel
     device: torch.device
     unpackable: Sequence[str]
+    hidden_size: int
     qkv_by_group: bool
     """See `SharesBase.qkv_by_group`."""
     row_lengths: Mapping[str, torch.Tensor] = {}
@@ -65,6 +67,14 @@ class AdaptedModel(ABC):
         Tokens that were not possible in the rollout are not in the distribution.
 
         The backward pass has to come before another micro-batch's forward.
+        """
+
+    @abstractmethod
+    def hidden_states(self, batch: MicroBatch) -> torch.Tensor:
+        """Return what the output layer makes the response tokens' log-probabilities of, [N, H], sample by sample.
+
+        Its gradient is whole on every rank that shares the model. What `log_probabilities` says of the backward pass
+        holds here too.
         """
 
     @abstractmethod

@@ -7,6 +7,7 @@ shard and nothing to offload.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
@@ -26,28 +27,41 @@ class AdapterOptimizer:
     Gradients are added up in fp32 over micro-batches, in one flat buffer. A sum in bf16 would lose small contributions.
     """
 
-    def __init__(self, model: AdaptedModel, spec: TrainerSpec, *, fused: bool) -> None:
-        """Take the parameters' values as they are for the masters; `load` replaces them.
+    def __init__(
+        self,
+        model: AdaptedModel,
+        spec: TrainerSpec,
+        *,
+        fused: bool,
+        values: Sequence[torch.Tensor] | None = None,
+        heads: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
+        """Take the adapter's values as they are for the masters; `load` replaces them.
 
-        `fused` updates all tensors in one kernel.
+        Args:
+            model: the gradients of its parameters are this adapter's while they are its `values`.
+            spec: AdamW's numbers.
+            fused: update all tensors in one kernel.
+            values: the adapter's, one tensor for each of the model's parameters, which they need not be at the moment.
+                By default they are.
+            heads: fp32 parameters besides, by name, each whole on every rank.
         """
-        self._model, self._spec = model, spec
-        self._parameters = list(model.parameters.values())
-        # In fp32 the parameters are their own masters.
-        self.masters = [
-            p if p.dtype == torch.float32 else p.detach().float().requires_grad_() for p in self._parameters
-        ]
-        self._gradient = torch.zeros(sum(p.numel() for p in self._parameters), device=self._parameters[0].device)
+        self._model, self._spec, self.heads = model, spec, dict(heads or {})
+        parameters = list(model.parameters.values())
+        self.values = [parameter.data for parameter in parameters] if values is None else list(values)
+        owned = [*self.values, *(head.data for head in self.heads.values())]
+        # In fp32 the values are their own masters.
+        self.masters = [value if value.dtype == torch.float32 else value.float() for value in owned]
+        self._gradient = torch.zeros(sum(value.numel() for value in owned), device=owned[0].device)
         self.gradients = [
-            flat.view_as(p)
-            for flat, p in zip(
-                self._gradient.split([p.numel() for p in self._parameters]), self._parameters, strict=True
-            )
+            flat.view_as(value)
+            for flat, value in zip(self._gradient.split([value.numel() for value in owned]), owned, strict=True)
         ]
-        """The sum of the gradients so far, a view of the flat buffer for each parameter."""
-        self._without_gradient = set(model.parameters)
-        for (name, parameter), gradient in zip(model.parameters.items(), self.gradients, strict=True):
-            parameter.register_post_accumulate_grad_hook(partial(self._add, name, gradient))
+        """The sum of the gradients so far, a view of the flat buffer for each value and each head."""
+        leaves = model.parameters | self.heads
+        self._without_gradient = set(leaves)
+        for (name, leaf), value, gradient in zip(leaves.items(), owned, self.gradients, strict=True):
+            leaf.register_post_accumulate_grad_hook(partial(self._add, name, value, gradient))
         self._adamw = torch.optim.AdamW(
             self.masters,
             lr=spec.learning_rate,
@@ -75,7 +89,7 @@ class AdapterOptimizer:
         """
         if missing := sorted(self._without_gradient):
             raise WorkerError(
-                f"{len(missing)} of {len(self._parameters)} adapter tensors got no gradient in the first backward "
+                f"{len(missing)} of {len(self.masters)} adapter tensors got no gradient in the first backward "
                 f"pass, {missing[0]} for example. Nothing was updated. This is a fault of lorarl: report it with the "
                 "manifest, and set spec.trainer.recompute: none meanwhile."
             )
@@ -87,7 +101,7 @@ class AdapterOptimizer:
         """
         if self._model.parallel.data_size > 1:
             dist.all_reduce(self._gradient, group=self._model.parallel.data_group)
-        norm = self._model.norm(self.gradients)
+        norm = self._norm()
         if not math.isfinite(norm):
             return norm
         self._gradient.mul_(min(1.0, self._spec.max_grad_norm / (norm + 1e-6)))
@@ -97,9 +111,7 @@ class AdapterOptimizer:
             group["lr"] = rate
         self._adamw.step()
         for master in self.masters:
-            master.grad = (
-                None  # in fp32 the master is the parameter, and its next gradient must not be added to this one
-            )
+            master.grad = None
         self.updates += 1
         self._write_back()
         return norm
@@ -121,8 +133,16 @@ class AdapterOptimizer:
                 self._adamw.state[master] = state
         self._write_back()
 
-    def _add(self, name: str, total: torch.Tensor, parameter: torch.Tensor) -> None:
-        """Add a micro-batch's gradient to the total and forget it."""
+    def _norm(self) -> float:
+        """Return the norm of the gradients. Each rank has a part of the adapter, and all of the heads."""
+        adapter, heads = self.gradients[: len(self.values)], self.gradients[len(self.values) :]
+        norm = self._model.norm(adapter)
+        return math.hypot(norm, *(head.norm().item() for head in heads)) if heads else norm
+
+    def _add(self, name: str, value: torch.Tensor, total: torch.Tensor, parameter: torch.Tensor) -> None:
+        """Add a micro-batch's gradient to the total and forget it, unless the parameter is another adapter's now."""
+        if parameter.data_ptr() != value.data_ptr():
+            return
         assert parameter.grad is not None, "autograd calls this once it is set"
         total.add_(parameter.grad)
         parameter.grad = None
@@ -130,5 +150,5 @@ class AdapterOptimizer:
 
     @torch.no_grad()
     def _write_back(self) -> None:
-        if self.masters[0] is not self._parameters[0]:
-            torch._foreach_copy_(self._parameters, self.masters)
+        if self.masters[0] is not self.values[0]:
+            torch._foreach_copy_(self.values, self.masters[: len(self.values)])

@@ -73,7 +73,7 @@ def load_adapter(
         raise InputError(
             field, str(conflict), "one A for the parts of a fused layer", "Set spec.adapter.type: canonical_lora."
         ) from conflict
-    optimizer.load(masters, {}, updates=0)
+    optimizer.load([*masters, *(head.detach() for head in optimizer.heads.values())], {}, updates=0)
 
 
 def gather_state(layout: AdapterLayout, optimizer: AdapterOptimizer) -> dict[str, torch.Tensor]:
@@ -82,22 +82,23 @@ def gather_state(layout: AdapterLayout, optimizer: AdapterOptimizer) -> dict[str
     They may be the optimizer's own.
     """
     tensors = {}
-    for kind, values in _parts(optimizer):
-        tensors.update({f"{kind}.{name}": tensor for name, tensor in layout.gather(values).items()})
+    for kind, values, heads in _parts(optimizer):
+        tensors.update({f"{kind}.{name}": tensor for name, tensor in (layout.gather(values) | heads).items()})
     return tensors
 
 
 def help_gather_state(layout: AdapterLayout, optimizer: AdapterOptimizer) -> None:
     """Take part in `gather_state`, and keep nothing of it (collective over the tensor-parallel workers)."""
-    for _, values in _parts(optimizer):
+    for _, values, _ in _parts(optimizer):
         layout.help_gather(values)
 
 
-def _parts(optimizer: AdapterOptimizer) -> Iterator[tuple[str, list[torch.Tensor]]]:
-    """Yield the masters and each moment, one tensor per parameter."""
-    yield _MASTER, [master.detach() for master in optimizer.masters]
-    for name in MOMENTS:
-        yield name, optimizer.moments(name)
+def _parts(optimizer: AdapterOptimizer) -> Iterator[tuple[str, list[torch.Tensor], dict[str, torch.Tensor]]]:
+    """Yield the masters and each moment: one tensor per parameter, and those of the heads by name."""
+    count = len(optimizer.values)
+    kinds = {_MASTER: [master.detach() for master in optimizer.masters]}
+    for kind, tensors in (kinds | {name: optimizer.moments(name) for name in MOMENTS}).items():
+        yield kind, tensors[:count], dict(zip(optimizer.heads, tensors[count:], strict=True))
 
 
 def load_state(
@@ -108,5 +109,9 @@ def load_state(
     for key, tensor in tensors.items():
         kind, _, name = key.partition(".")
         loaded.setdefault(kind, {})[name] = tensor
-    moments = {name: layout.scatter(loaded[name]) for name in MOMENTS}
-    optimizer.load(layout.scatter(loaded[_MASTER]), moments, updates)
+
+    def own(kind: str) -> list[torch.Tensor]:
+        heads = [loaded[kind][name] for name in optimizer.heads]
+        return [*layout.scatter(loaded[kind]), *heads]
+
+    optimizer.load(own(_MASTER), {name: own(name) for name in MOMENTS}, updates)

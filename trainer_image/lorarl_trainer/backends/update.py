@@ -7,27 +7,25 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from lorarl_trainer.backends.micro_batch import MicroBatch
 from lorarl_trainer.backends.model import AdaptedModel
 from lorarl_trainer.backends.optimizer import AdapterOptimizer
+from lorarl_trainer.backends.passes import FILLER, by_sample, passes
+from lorarl_trainer.backends.totals import Totals
 from lorarl_trainer.devices.base import Background, Device
 from lorarl_trainer.devices.transfer import to_device
 from lorarl_trainer.losses.base import LossInputs
 from lorarl_trainer.losses.registry import compute_loss, finished
 from lorarl_trainer.losses.sequences import Sequences
-from lorarl_trainer.samples.agreement import DEPTHS, Agreement, depth_of
+from lorarl_trainer.samples.agreement import Agreement, depth_of
 from lorarl_trainer.samples.types import GradientRequest, LossChoice, Policy, Sample, UpdateRequest, UpdateResult
-
-_FILLER = Sample(np.zeros(2, np.int64), prompt_length=1, rollout_logprobs=np.zeros(1, np.float32))
-"""Takes part in a collective pass for a rank that has no sample left."""
 
 
 class Trainer:
@@ -47,7 +45,7 @@ class Trainer:
         self._reference: list[torch.Tensor] | None = None  # values of the adapter; None for the base model
         self._decay: float | None = None  # of the reference, if that is an average
         self._teacher: list[torch.Tensor] | None = None  # values of the adapter that teaches
-        self._ahead: _Totals | None = None  # of samples whose gradient is there before their update begins
+        self._ahead: Totals | None = None  # of samples whose gradient is there before their update begins
 
     def accumulate(self, request: GradientRequest, *, alone: bool) -> None:
         """Compute the gradient of some samples of the next update, in another thread than all else.
@@ -58,7 +56,7 @@ class Trainer:
         with self._background.entered(alone=alone):
             if self._ahead is None:
                 self._optimizer.zero_grad()
-                self._ahead = _Totals(self._model.device)
+                self._ahead = Totals(self._model.device)
             self._add(request, self._ahead, divisor=1)
 
     def update(self, request: UpdateRequest) -> UpdateResult:
@@ -76,8 +74,9 @@ class Trainer:
         clock = time.perf_counter()
         # All ranks have the same loss, so all of them withhold the update, or none.
         withheld = disagreement is not None or not math.isfinite(metrics["loss"])
-        norm = 0.0 if withheld else self.optim_step(request.learning_rate)
-        if not withheld:
+        trains = request.trains_policy and not withheld
+        norm = self.optim_step(request.learning_rate) if trains else 0.0
+        if trains:
             self._average()
         self._device.synchronize()
         noise = {"logprob_noise": agreement.noise} if agreement else {}
@@ -96,10 +95,10 @@ class Trainer:
         """
         # Each data-parallel rank drops other elements; tensor-parallel ranks, which share their inputs, the same.
         torch.manual_seed(request.seed + self._model.parallel.data_rank)
-        totals, self._ahead = self._ahead or _Totals(self._model.device), None
+        totals, self._ahead = self._ahead or Totals(self._model.device), None
         if not totals.empty:
             self._optimizer.divide_gradient(request.normalizer)
-        self._add(request, totals, divisor=request.normalizer)
+        self._add(request, totals, divisor=request.normalizer, trains=request.trains_policy)
         if totals.empty:  # the names of the columns, of which other workers have values
             loss_N, columns = compute_loss(self._no_inputs(request), request.loss)
             totals.add({"loss": loss_N, **columns})
@@ -111,13 +110,16 @@ class Trainer:
         counted = request.loss.counted(request.total_tokens, request.total_samples)
         return loss | finished({name: value / counted for name, value in sums.items()}), agreement
 
-    def _add(self, request: GradientRequest, totals: _Totals, divisor: float) -> None:
-        """Add samples to the totals, and the gradient of their summed loss over `divisor` to the adapter's."""
+    def _add(self, request: GradientRequest, totals: Totals, divisor: float, *, trains: bool = True) -> None:
+        """Add samples to the totals, and the gradient of their summed loss over `divisor` to the adapter's.
+
+        Nothing is added to the gradient unless it `trains`.
+        """
         # Samples that have no gradient need no backward pass.
         for with_gradient in (True, False):
-            chosen = [sample for sample in request.samples if request.loss.has_gradient(sample) is with_gradient]
-            for indices, batch in self._micro_batches(chosen):
-                samples = [chosen[index] for index in indices] or [_FILLER]
+            chosen = [s for s in request.samples if (trains and request.loss.has_gradient(s)) is with_gradient]
+            for indices, batch in passes(self._model, chosen, self._micro_batch_tokens):
+                samples = [chosen[index] for index in indices] or [FILLER]
                 with torch.set_grad_enabled(with_gradient):
                     inputs = self._inputs(request, samples, batch)
                     loss_N, columns = compute_loss(inputs, request.loss) if indices else (0.0 * inputs.logprobs, {})
@@ -129,23 +131,6 @@ class Trainer:
                 totals.add({"loss": loss_N.detach(), **columns})
                 if inputs.on_policy and inputs.rollout is not None:
                     totals.compare(inputs.rollout, inputs.measured, self._depths(samples))
-
-    def _micro_batches(self, samples: Sequence[Sample]) -> Iterator[tuple[list[int], MicroBatch]]:
-        """Yield the micro-batches of some samples, and which of the samples each holds.
-
-        Where passes are collective (`AdaptedModel.lockstep`), a rank with fewer of them has fillers, of no sample.
-        """
-        micro_batches = partial(self._model.micro_batches, token_budget=self._micro_batch_tokens)
-        if not self._model.lockstep:
-            yield from micro_batches(samples)
-            return
-        own = list(micro_batches(samples))
-        most = torch.tensor(len(own), device=self._model.device)
-        dist.all_reduce(most, op=dist.ReduceOp.MAX, group=self._model.parallel.data_group)
-        yield from own
-        for _ in range(int(most) - len(own)):
-            for _, batch in micro_batches([_FILLER]):
-                yield [], batch
 
     def optim_step(self, learning_rate: float) -> float:
         """Update the adapter with the gradients so far; return their norm before clipping (collective)."""
@@ -161,16 +146,10 @@ class Trainer:
 
     def _log_probabilities(self, samples: Sequence[Sample], temperature: float) -> list[np.ndarray]:
         self._model.module.eval()
-        result: list[np.ndarray] = [np.empty(0)] * len(samples)
-        for indices, batch in self._micro_batches(samples):
-            logprobs_N = self._model.log_probabilities(batch, temperature).cpu().numpy()
-            if not indices:
-                continue
-            ends = np.cumsum([samples[index].trained_length for index in indices])
-            for index, logprobs in zip(indices, np.split(logprobs_N, ends[:-1]), strict=True):
-                result[index] = logprobs
+        compute = partial(self._model.log_probabilities, temperature=temperature)
+        found = by_sample(self._model, samples, self._micro_batch_tokens, compute)
         self._model.module.train()
-        return result
+        return found
 
     @torch.no_grad()
     def keep_reference(self, decay: float | None = None) -> None:
@@ -271,48 +250,3 @@ class Trainer:
 
     def _per_token(self, values: Sequence[np.ndarray]) -> torch.Tensor:
         return to_device(np.concatenate(values).astype(np.float32), self._model.device)
-
-
-class _Totals:
-    """Sums over micro-batches, kept on the device: of columns, and of engine's and trainer's differences by depth."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._sums: dict[str, torch.Tensor] = {}
-        self._by_depth = torch.zeros(3, DEPTHS, dtype=torch.float64, device=device)
-        self._largest = torch.zeros((), dtype=torch.float64, device=device)
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing has been added."""
-        return not self._sums
-
-    def add(self, columns: Mapping[str, torch.Tensor]) -> None:
-        """Add the columns of a micro-batch, [N] each."""
-        for name, column_N in columns.items():
-            total = column_N.double().sum()
-            self._sums[name] = self._sums[name] + total if name in self._sums else total
-
-    def compare(self, engine_N: torch.Tensor, trainer_N: torch.Tensor, depth_N: torch.Tensor) -> None:
-        """Compare log-probabilities of the same tokens: see `Agreement`."""
-        difference_N = (engine_N - trainer_N).abs().double()
-        columns = torch.stack([difference_N, 1 - engine_N.double().exp(), torch.ones_like(difference_N)])
-        self._by_depth.index_add_(1, depth_N, columns)
-        self._largest = torch.maximum(self._largest, difference_N.max())
-
-    def reduce(self, group: object) -> None:
-        """Add up over the workers of a group (collective)."""
-        names = sorted(self._sums)
-        sums = torch.cat([torch.stack([self._sums[name] for name in names]), self._by_depth.flatten()])
-        dist.all_reduce(sums, group=group)
-        self._sums = dict(zip(names, sums[: len(names)], strict=True))
-        self._by_depth = sums[len(names) :].view_as(self._by_depth)
-        dist.all_reduce(self._largest, op=dist.ReduceOp.MAX, group=group)
-
-    def sums(self) -> dict[str, float]:
-        """Return the sums by column."""
-        return dict(zip(self._sums, torch.stack(list(self._sums.values())).tolist(), strict=True))
-
-    def agreement(self) -> Agreement:
-        """Return the comparison."""
-        differences, uncertainty, tokens = self._by_depth.cpu().numpy()
-        return Agreement(differences, uncertainty, tokens, self._largest.item())

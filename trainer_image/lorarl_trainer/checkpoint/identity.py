@@ -88,7 +88,12 @@ def _newer_options(algorithm: AlgorithmSpec) -> dict[str, Any]:
     """
     usual = AlgorithmSpec(type=algorithm.type).effective_loss_aggregation
     aggregation = algorithm.effective_loss_aggregation
-    groups = algorithm.model_dump(by_alias=True, exclude_defaults=True, include={*OPTION_GROUPS, "kl", "correction"})
+    groups = algorithm.model_dump(
+        by_alias=True,
+        exclude_defaults=True,
+        include={*OPTION_GROUPS, "kl", "correction"},
+        exclude={"ppo": {"critic_learning_rate"}},  # learning rates may change
+    )
     server = groups.get("distillation", {}).get("server", {})
     for field in _NOT_OF_TEACHERS:
         server.pop(field, None)

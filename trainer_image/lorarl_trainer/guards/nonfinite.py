@@ -26,12 +26,14 @@ def count_withheld(result: UpdateResult, step: int, before: int) -> int:
         GradientError: it is the third.
     """
     loss, norm = result.metrics["loss"], result.metrics["grad_norm"]
-    if math.isfinite(loss) and math.isfinite(norm):
+    of_critic = [result.metrics.get(f"critic/{name}", 0.0) for name in ("loss", "grad_norm")]
+    if all(map(math.isfinite, (loss, norm, *of_critic))):
         return 0
     if before + 1 >= MOST_IN_A_ROW:
+        critic = "" if all(map(math.isfinite, of_critic)) else f"; of the critic {of_critic[0]} and {of_critic[1]}"
         raise GradientError(
             f"step {step}: {before + 1} updates in a row were withheld, because loss or gradient is not finite "
-            f"(now loss {loss}, gradient norm {norm}), expected finite numbers. "
+            f"(now loss {loss}, gradient norm {norm}{critic}), expected finite numbers. "
             "None of them changed the adapter, so the last checkpoint is good. "
             "Lower spec.trainer.learningRate, spec.adapter.alpha or spec.algorithm.updatesPerStep."
         )

@@ -59,6 +59,7 @@ class ExecutionPlan:
         trained: sequences of a step on one trainer rank.
         longest: tokens of the longest sequence, prompt and response.
         least_tokens: tokens of the longest that is in one micro-batch: a sequence, or a pair with its prompt once.
+        critic: a critic is trained beside the policy.
         rollouts: whether there is an engine (sft and dpo need none to train).
         held_adapters: adapters that the trainer holds beside its own: a reference, a teacher.
         sequences: sequences that one engine generates at a time.
@@ -91,6 +92,7 @@ class ExecutionPlan:
     trained: int
     longest: int
     least_tokens: int
+    critic: bool
     rollouts: bool
     held_adapters: int
     sequences: int
@@ -162,6 +164,7 @@ def decide(
         trained=-(-completions * trainer_ranks // spec.world_size),
         longest=longest,
         least_tokens=least,
+        critic=spec.algorithm.has_critic,
         rollouts=spec.generates,
         held_adapters=(spec.reference != "base") + (spec.algorithm.teacher_adapter is not None),
         sequences=sequences,

@@ -40,7 +40,7 @@ from lorarl_api.v1alpha1 import served_rank
 from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.execution import ExecutionPlan, Recompute
 from lorarl_trainer.planning.model_sizes import ModelSizes
-from lorarl_trainer.planning.precision import Precision
+from lorarl_trainer.planning.precision import PRECISIONS, Precision
 
 type Phase = Literal["always", "generation", "training"]
 
@@ -78,6 +78,9 @@ def trainer_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionP
     trainable = adapter.trainable(ranks)
     source = f"{trainable:,} parameters: {precision.name}, fp32 master and gradient, Adam's moments"
     yield Line("adapter and optimizer", trainable * trainable_bytes(precision), "always", source)
+    if execution.critic:
+        critic = trainable * trainable_bytes(precision) + model.hidden * trainable_bytes(PRECISIONS["fp32"])
+        yield Line("critic and its optimizer", critic, "always", "a second adapter, and a head on the hidden states")
     if held := execution.held_adapters:
         source = f"{held} x {trainable:,} parameters: a reference, or a teacher"
         yield Line("adapters that are held", held * trainable * precision.bytes, "always", source)

@@ -53,7 +53,7 @@ class Work:
         group: completions of a prompt.
         prompt_tokens: length of a prompt.
         longest, mean: tokens of the longest response, and of one on average.
-        more_forwards: forward passes beside the one that has a backward pass.
+        more_forwards: forward passes beside the one that has a backward pass. A backward pass counts as one too.
         generates: whether the responses are generated; otherwise they are the data's.
     """
 
@@ -94,7 +94,8 @@ def work_of(spec: LoRARLJobSpec) -> Work:
         more_forwards=(spec.algorithm.effective_kl_coefficient > 0 or spec.algorithm.type == "dpo")
         + (spec.adapter.dropout > 0)
         + (spec.algorithm.teacher_adapter is not None)
-        + (spec.algorithm.correction is not None and spec.algorithm.effective_updates_per_step > 1),
+        + (spec.algorithm.correction is not None and spec.algorithm.effective_updates_per_step > 1)
+        + 3 * spec.algorithm.has_critic,  # its values, and its own update
         generates=not spec.algorithm.from_data,
     )
 

@@ -202,6 +202,8 @@ def step_line(event: StepDone, left: float) -> str:
         parts.append(f"entropy {metrics['entropy']:.3f}")
     if "kl" in metrics:
         parts.append(f"KL {metrics['kl']:.2e}")
+    if "critic/explained_variance" in metrics:
+        parts.append(f"critic explains {metrics['critic/explained_variance']:.0%}")
     overlap = event.seconds.get("overlap", 0.0)
     parts += [
         f"{event.tokens_per_second:,.0f} tokens/s",

@@ -157,6 +157,9 @@ class Workers(Protocol):
         The reference is the KL penalty's: the base model, or the adapter of the start.
         """
 
+    async def values(self, samples: Sequence[Sample]) -> list[Floats]:
+        """Return the critic's values of each sample's response tokens: the return that it expects before each."""
+
     async def publish(
         self, step: int, adapter_version: int, position: int, results: CardResults, kl_coefficient: float | None
     ) -> None:

@@ -55,6 +55,8 @@ class Sample:
         old_logprobs: the trainer's at the beginning of the step, [T - prompt_length]; None where no loss needs them.
         mask: which of the response's tokens are trained, [T - prompt_length]; None for all. Arrays of numbers by token
             are of the trained ones, and so are log-probabilities.
+        values, returns: what the critic expected at the beginning of the step before each token, and what it is to
+            expect, [T - prompt_length] each; None without a critic.
         pair: which preference pair of the update it belongs to; None for none. The chosen answer is followed by the
             rejected one, of the same prompt, and nothing separates the two: neither workers nor micro-batches.
     """
@@ -67,6 +69,8 @@ class Sample:
     old_logprobs: Floats | None = None
     pair: int | None = None
     mask: Bools | None = None
+    values: Floats | None = None
+    returns: Floats | None = None
 
     @property
     def response_length(self) -> int:
@@ -151,6 +155,40 @@ class LossChoice:
 
 
 @dataclass(frozen=True)
+class CriticChoice:
+    """How a critic becomes advantages, and how it learns.
+
+    Attributes:
+        discount: what a reward is worth one token earlier (gamma).
+        trace: how far advantages look beyond the next value (lambda).
+        clip_range: how far one step may move a value before it stops to learn.
+        learning_rate: its peak; None for the policy's.
+        warmup_steps: first steps, in which it learns alone.
+    """
+
+    discount: float
+    trace: float
+    clip_range: float
+    learning_rate: float | None
+    warmup_steps: int
+
+
+@dataclass(frozen=True)
+class CriticUpdate:
+    """One optimizer update of the critic.
+
+    Attributes:
+        learning_rate: this update's.
+        clip_range: see `CriticChoice`.
+        alone: the policy stays as it is. Its loss is measured only.
+    """
+
+    learning_rate: float
+    clip_range: float
+    alone: bool
+
+
+@dataclass(frozen=True)
 class GradientRequest:
     """Samples for the gradient of the next update.
 
@@ -179,6 +217,7 @@ class UpdateRequest(GradientRequest):
         limits: how well engine and trainer must agree about on-policy samples, which is checked before the update; None
             where nothing is generated.
         total_samples: of all workers, with those. Pairs and aggregations other than token_mean need it.
+        critic: the critic's update on the same samples; None without a critic.
     """
 
     total_tokens: int
@@ -186,6 +225,12 @@ class UpdateRequest(GradientRequest):
     seed: int
     limits: AgreementLimits | None
     total_samples: int = 0
+    critic: CriticUpdate | None = None
+
+    @property
+    def trains_policy(self) -> bool:
+        """Whether the policy changes; otherwise its loss is measured only."""
+        return self.critic is None or not self.critic.alone
 
     @property
     def normalizer(self) -> float:
@@ -244,6 +289,8 @@ class Samples(tuple[Sample, ...]):
         kept = [s.kept for s in self if s.kept is not None]
         old = [s.old_logprobs for s in self if s.old_logprobs is not None]
         pairs = [s.pair for s in self if s.pair is not None]
+        values = [s.values for s in self if s.values is not None]
+        returns = [s.returns for s in self if s.returns is not None]
         return _samples, (
             *_flat([s.tokens for s in self]),
             prompts,
@@ -253,6 +300,8 @@ class Samples(tuple[Sample, ...]):
             _flat(old)[0] if old else None,
             np.array(pairs) if pairs else None,
             _flat(_masks(self))[0] if any(s.mask is not None for s in self) else None,
+            _flat(values)[0] if values else None,
+            _flat(returns)[0] if returns else None,
         )
 
 
@@ -296,17 +345,30 @@ def _samples(
     old: Floats | None,
     pairs: Ints | None,
     masks: Bools | None,
+    values: Floats | None,
+    returns: Floats | None,
 ) -> Samples:
     none = [None] * len(lengths)
     possible = none if kept is None else _split(kept, lengths - prompts)
     logprobs = none if rollouts is None or counts is None else _split(rollouts, counts)
-    before = none if old is None else _split(old, lengths - prompts)
+    before, expected, found = (none if of is None else _split(of, lengths - prompts) for of in (old, values, returns))
     pair = none if pairs is None else pairs.tolist()
     mask = none if masks is None else _split(masks, lengths - prompts)
     # One advantage of a sample is a number again: many small arrays would cost more than all else.
     one_each = len(advantages) == len(lengths)
     weights = advantages.tolist() if one_each else _split(advantages, weighed)
-    columns = _split(tokens, lengths), prompts.tolist(), weights, logprobs, possible, before, pair, mask
+    columns = (
+        _split(tokens, lengths),
+        prompts.tolist(),
+        weights,
+        logprobs,
+        possible,
+        before,
+        pair,
+        mask,
+        expected,
+        found,
+    )
     return Samples(Sample(*part) for part in zip(*columns, strict=True))
 
 

@@ -94,7 +94,7 @@ class CheckpointingWorker(Worker):
         """Return the state to resume from. Asked once, and only if there is a checkpoint."""
         assert self._found is not None
         checkpoint, self._found = self._found.checkpoint, None
-        return State(checkpoint.state_tensors, checkpoint.state["updates"])
+        return State(checkpoint.state_tensors, checkpoint.state["updates"], checkpoint.state.get("criticUpdates", 0))
 
     def restore(self, state: State | None = None) -> None:
         """Resume from a state; None: from the checkpoint that this worker has found."""
@@ -144,6 +144,7 @@ class CheckpointingWorker(Worker):
             state={
                 "updates": taken.updates,
                 "position": position,
+                **({"criticUpdates": taken.critic_updates} if self.backend.critic else {}),
                 **({} if kl_coefficient is None else {"klCoefficient": kl_coefficient}),
             },
             state_tensors=[write_tensors(part) for part in in_parts(taken.state, STATE_FILE_BYTES)],

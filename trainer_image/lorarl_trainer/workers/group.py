@@ -214,15 +214,11 @@ class WorkerGroup:
         self, samples: Sequence[Sample], temperature: float, of: Policy = "policy"
     ) -> list[Floats]:
         """Return the trainer's log-probabilities of each sample's response tokens."""
-        indices, shares = self._dealt(samples)
-        calls = [
-            actor.log_probabilities.remote(shares[rank // self._trainer_tp], temperature, of)
-            for rank, actor in enumerate(self._actors)
-        ]
-        found: dict[int, Floats] = {}
-        for share, logprobs in zip(indices, (await self._await(calls))[:: self._trainer_tp], strict=True):
-            found.update(zip(share, logprobs, strict=True))
-        return [found[index] for index in range(len(samples))]
+        return await self._by_sample("log_probabilities", samples, temperature, of)
+
+    async def values(self, samples: Sequence[Sample]) -> list[Floats]:
+        """Return the critic's values of each sample's response tokens."""
+        return await self._by_sample("values", samples)
 
     async def startup_spans(self) -> list[Span]:
         """Return the spans of the worker that reached its first update last."""
@@ -291,6 +287,18 @@ class WorkerGroup:
         for actor in self._actors:
             ray.kill(actor)
         self._nodes.release()
+
+    async def _by_sample(self, method: str, samples: Sequence[Sample], *arguments: Any) -> list[Floats]:
+        """Return what the data-parallel workers compute of their samples."""
+        indices, shares = self._dealt(samples)
+        calls = [
+            getattr(actor, method).remote(shares[rank // self._trainer_tp], *arguments)
+            for rank, actor in enumerate(self._actors)
+        ]
+        found: dict[int, Floats] = {}
+        for share, arrays in zip(indices, (await self._await(calls))[:: self._trainer_tp], strict=True):
+            found.update(zip(share, arrays, strict=True))
+        return [found[index] for index in range(len(samples))]
 
     def _dealt(self, samples: Sequence[Sample]) -> tuple[list[list[int]], list[Samples]]:
         """Deal samples out to the data-parallel workers: the indices that each gets, and its samples."""

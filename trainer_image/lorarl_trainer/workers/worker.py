@@ -69,12 +69,14 @@ class State:
     """The training state of a checkpoint.
 
     Attributes:
-        files: safetensors files with the adapter's fp32 masters and its optimizer's moments.
+        files: safetensors files with the adapter's fp32 masters and its optimizer's moments, and the critic's.
         updates: optimizer updates so far.
+        critic_updates: the critic's.
     """
 
     files: Sequence[Data]
     updates: int
+    critic_updates: int = 0
 
 
 class Worker:
@@ -237,6 +239,13 @@ class Worker:
         with self._memory_explained("log-probabilities were computed"):
             return self.backend.log_probabilities(samples, temperature, of)
 
+    def values(self, samples: Samples) -> list[Any]:
+        """Return the critic's values of each sample's response tokens."""
+        if self.engine:
+            self.engine.sleep()
+        with self._memory_explained("the critic's values were computed"):
+            return self.backend.values(samples)
+
     def publish(
         self, step: int, adapter_version: int, position: int, results: CardResults, kl_coefficient: float | None = None
     ) -> None:
@@ -250,7 +259,7 @@ class Worker:
 
         tensors = {name: tensor for file in state.files for name, tensor in read_tensors(file).items()}
         with self._memory_explained("the training state was restored"):
-            self.backend.restore(tensors, state.updates)
+            self.backend.restore(tensors, state.updates, state.critic_updates)
 
     def startup_spans(self) -> list[Span]:
         """Return the spans of this worker's start so far."""

@@ -38,3 +38,13 @@ def test_the_third_in_a_row_stops_the_run() -> None:
     told = r"step 4: 3 updates in a row were withheld.*\(now loss 0\.5, gradient norm nan\).*Lower spec\.trainer"
     with pytest.raises(GradientError, match=told):
         count(HEALTHY, NO_GRADIENT, NO_GRADIENT, NO_GRADIENT)
+
+
+@pytest.mark.parametrize("broken", ["critic/loss", "critic/grad_norm"])
+def test_a_critic_that_is_not_finite_counts_too(broken: str) -> None:
+    healthy = {"loss": 0.5, "grad_norm": 1.0, "critic/loss": 0.1, "critic/grad_norm": 1.0}
+    bad = UpdateResult(healthy | {broken: math.nan}, None, {})
+    assert count_withheld(UpdateResult(healthy, None, {}), 1, 2) == 0
+    assert count_withheld(bad, 1, 0) == 1
+    with pytest.raises(GradientError, match=r"gradient norm 1\.0; of the critic .*nan"):
+        count_withheld(bad, 3, 2)

@@ -45,6 +45,13 @@ def test_fields_that_may_change_are_not_part_of_the_identity() -> None:
     )
 
 
+def test_a_critic_belongs_to_the_identity_and_its_rate_does_not() -> None:
+    ppo = identity_with("algorithm.type=ppo")
+    assert identity_with("algorithm.type=ppo", "algorithm.ppo.criticLearningRate=1e-3") == ppo
+    other = identity_with("algorithm.type=ppo", "algorithm.ppo={gaeLambda: 0.9, criticLearningRate: 1e-3}")
+    assert differences(ppo, other) == ['algorithm.ppo was null, is {"gaeLambda": 0.9}']
+
+
 def test_what_scores_belongs_to_the_identity_and_how_patiently_does_not() -> None:
     two = "rewards=[{name: right, type: exact}, {name: tidy, weight: 0.5, function: 'm:f'}]"
     several = identity_with("reward=null", two)

@@ -57,6 +57,14 @@ def part(of: MemoryPlan, what: str) -> int:
     return found
 
 
+def test_a_critic_is_a_second_adapter_and_no_second_base(sizes: ModelSizes) -> None:
+    plain, with_critic = planned(sizes), planned(sizes, "algorithm.type=ppo", "algorithm.groupSize=8")
+    more = part(with_critic, "critic and its optimizer")
+    assert more == part(plain, "adapter and optimizer") + 16 * HIDDEN  # the head: itself, gradient and two moments
+    assert with_critic.peak("training") == plain.peak("training") + more
+    assert "critic and its optimizer" in with_critic.table() and "critic" not in plain.table()
+
+
 def test_sizes_are_those_of_the_files(sizes: ModelSizes) -> None:
     assert (
         sum(high * (shape[1] if len(shape) > 1 else 1) for shape in sizes.shapes.values() for high in shape[:1])

@@ -80,6 +80,12 @@ def test_a_base_policy_and_dropout_take_forward_passes() -> None:
     assert planned("7B", "algorithm.klCoefficient=0.1", "adapter.dropout=0.1")[2].more_forwards == 2
 
 
+def test_a_critic_takes_three_passes() -> None:
+    ppo = ("algorithm.type=ppo", "algorithm.groupSize=8")
+    assert planned("7B", *ppo)[2].more_forwards == 3
+    assert 2.0 < estimated("7B", *ppo).training / estimated("7B").training < 2.8
+
+
 def test_few_keys_part_a_group_and_its_prompt_is_computed_again() -> None:
     long_prompts = ("rollout.maxPromptTokens=8192", "rollout.maxResponseTokens=128", "algorithm.groupSize=16")
     whole = estimated("7B", *long_prompts, micro_batch_keys=200_000).training

@@ -182,6 +182,11 @@ def test_a_step_says_how_long_it_generated_and_trained_at_once() -> None:
     assert "27.25 s, 15.25 overlapped  " in shown_in_a_pipe([step])
 
 
+def test_a_step_says_what_the_critic_explains() -> None:
+    text = shown_in_a_pipe([with_metrics(grpo_step(1), **{"critic/explained_variance": 0.634})])
+    assert "  critic explains 63%  " in text
+
+
 def test_rewards_that_failed_are_counted_beside_their_mean() -> None:
     text = shown_in_a_pipe([with_metrics(grpo_step(1, reward=0.5), reward_failures=16, signal_share=0.0)])
     assert "reward 0.500 (48 of 64 scored)  signal 0/8  entropy" in text

@@ -7,7 +7,7 @@ import pytest
 
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.rows import Row
-from lorarl_trainer.loop import with_advantages
+from lorarl_trainer.loop import as_shown
 from lorarl_trainer.rewards.scores import Outcome
 from lorarl_trainer.rollout.collect import ScoredRollouts, shown_samples
 from lorarl_trainer.rollout.lockstep import metrics_of
@@ -45,7 +45,7 @@ def test_a_sample_without_a_reward_has_no_advantage() -> None:
     shown = shown_samples(
         rollouts([0.5, np.nan, 1.0, 1.0]), ROWS[:GROUP], lambda prompts: ["p"], group_size=GROUP, limit=4
     )
-    given = with_advantages(shown, np.array([-1.0, 0.0, 0.5, 0.5, 9.0]))
+    given = as_shown(shown, np.array([-1.0, 0.0, 0.5, 0.5, 9.0]))
     assert [sample.advantage for sample in given] == [-1.0, None, 0.5, 0.5]
 
 

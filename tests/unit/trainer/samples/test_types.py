@@ -52,3 +52,19 @@ def test_completions_travel_unchanged(count: int) -> None:
     assert len(received) == count
     for ours, theirs in zip(sent, received, strict=True):
         np.testing.assert_equal(dataclasses.asdict(theirs), dataclasses.asdict(ours))
+
+
+def test_what_a_critic_learns_from_travels_unchanged() -> None:
+    stream = np.random.default_rng(0)
+    sent = Samples(
+        dataclasses.replace(
+            sample,
+            advantage=stream.normal(size=sample.response_length).astype(np.float32),
+            values=stream.normal(size=sample.response_length).astype(np.float32),
+            returns=stream.normal(size=sample.response_length).astype(np.float32),
+        )
+        for sample in some_samples(with_rollout=True)
+    )
+    received = pickle.loads(pickle.dumps(sent, protocol=5))
+    for ours, theirs in zip(sent, received, strict=True):
+        np.testing.assert_equal(dataclasses.asdict(theirs), dataclasses.asdict(ours))

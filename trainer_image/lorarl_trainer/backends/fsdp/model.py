@@ -75,6 +75,7 @@ class FsdpModel(AdaptedModel):
         self.row_lengths = row_lengths(self.module)
         self._base, self._decoder, self._head = base, base.base_model, OutputHead.of(base)
         self._layers = decoder_layers(base)
+        self.hidden_size: int = self._head.weight.shape[1]
         self._recompute()
         if self.lockstep:
             shard_layers(self._decoder, self._layers, self.device, plan.base_shards)
@@ -93,7 +94,7 @@ class FsdpModel(AdaptedModel):
     def log_probabilities(self, batch: MicroBatch, temperature: float) -> torch.Tensor:
         """See `AdaptedModel.log_probabilities`."""
         head = self._head
-        hidden = batch.predictors(self._hidden_states(batch).transpose(0, 1).flatten(0, 1))
+        hidden = self._predicting(batch)
         # A truncation sorts the logits, which takes three times their memory.
         logits = self._plan.logits_chunk if batch.kept is None else self._plan.logits_chunk // 4
         logprobs = token_log_probabilities(
@@ -109,6 +110,10 @@ class FsdpModel(AdaptedModel):
             head.soft_cap,
         )
         return logprobs[: batch.count]
+
+    def hidden_states(self, batch: MicroBatch) -> torch.Tensor:
+        """See `AdaptedModel.hidden_states`."""
+        return self._predicting(batch)[: batch.count]
 
     def base_only(self) -> AbstractContextManager[None]:
         """See `AdaptedModel.base_only`."""
@@ -144,7 +149,11 @@ class FsdpModel(AdaptedModel):
             return padded_batch(samples, self.device)
         return packed_batch(samples, self.device, multiple=16)
 
-    def _hidden_states(self, batch: MicroBatch) -> torch.Tensor:
+    def _predicting(self, batch: MicroBatch) -> torch.Tensor:
+        """Return the hidden states that predict the response tokens, padded at the end."""
+        return batch.predictors(self._decoded(batch).transpose(0, 1).flatten(0, 1))
+
+    def _decoded(self, batch: MicroBatch) -> torch.Tensor:
         """Return the decoder's output, [B, S, H]."""
         hidden: torch.Tensor = self._decoder(**self._inputs(batch)).last_hidden_state
         return hidden
@@ -177,7 +186,7 @@ class FsdpModel(AdaptedModel):
         one, other = (Sample(np.array(tokens), prompt_length=2) for tokens in _TRIED)
         self._packing = let_find(self._base) if self._base.config._attn_implementation == PACKED else None
         batch = self._batch([one])
-        states = self._hidden_states(batch)
+        states = self._decoded(batch)
         logits = self._base(**self._inputs(batch)).logits
         self._head.require_same(states, logits, str(model_path))
         if not self._plan.packed:

@@ -71,6 +71,7 @@ class LoraModel(AdaptedModel):
         }
         self.device = next(self.module.parameters()).device
         self._sequence_parallel, self._vocabulary = provider.sequence_parallel, provider.vocab_size
+        self.hidden_size: int = provider.hidden_size
         self._pack(model_path)
 
     def _load(self, provider: Any, adapter: AdapterSpec, model_path: Path, clock: StartClock | None) -> None:
@@ -138,24 +139,8 @@ class LoraModel(AdaptedModel):
 
     def log_probabilities(self, batch: MicroBatch, temperature: float) -> torch.Tensor:
         """See `AdaptedModel.log_probabilities`."""
-        from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 
-        mask = None
-        if self._packing is None:
-            mask = self._platform.attention_mask(batch.tokens.shape[1])
-        else:
-            self._packing.segments = batch.segments
-
-        def predict(
-            hidden_states: torch.Tensor, output_layer: Any, output_weight: torch.Tensor | None, **_: Any
-        ) -> torch.Tensor:
-            if self._sequence_parallel:
-                # The gradient comes whole to every rank, so that each takes its part of it.
-                hidden_states = gather_from_sequence_parallel_region(
-                    hidden_states, False, group=self.parallel.tensor_group
-                )
-            weight = output_layer.weight if output_weight is None else output_weight
-            hidden = batch.predictors(hidden_states.flatten(0, 1))
+        def predict(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
             # A truncation sorts the logits, which takes three times their memory.
             logits = self._plan.logits_chunk if batch.kept is None else self._plan.logits_chunk // 4
             rows = rows_of_chunk(logits, weight)
@@ -164,8 +149,37 @@ class LoraModel(AdaptedModel):
                 hidden, weight, batch.targets, temperature, self._vocabulary, group, rows, batch.kept
             )
 
-        logprobs: torch.Tensor = self.module(batch.tokens, batch.positions, mask, output_processor=predict)
-        return logprobs[: batch.count]
+        return self._forward(batch, predict)
+
+    def hidden_states(self, batch: MicroBatch) -> torch.Tensor:
+        """See `AdaptedModel.hidden_states`."""
+        return self._forward(batch, lambda hidden, _: hidden)
+
+    def _forward(
+        self, batch: MicroBatch, predict: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        """Return what `predict` makes of the hidden states before response tokens and the output layer's weight."""
+        from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+
+        mask = None
+        if self._packing is None:
+            mask = self._platform.attention_mask(batch.tokens.shape[1])
+        else:
+            self._packing.segments = batch.segments
+
+        def process(
+            hidden_states: torch.Tensor, output_layer: Any, output_weight: torch.Tensor | None, **_: Any
+        ) -> torch.Tensor:
+            if self._sequence_parallel:
+                # The gradient comes whole to every rank, so that each takes its part of it.
+                hidden_states = gather_from_sequence_parallel_region(
+                    hidden_states, False, group=self.parallel.tensor_group
+                )
+            weight = output_layer.weight if output_weight is None else output_weight
+            return predict(batch.predictors(hidden_states.flatten(0, 1)), weight)
+
+        found: torch.Tensor = self.module(batch.tokens, batch.positions, mask, output_processor=process)
+        return found[: batch.count]
 
     @contextmanager
     def base_only(self) -> Iterator[None]:
