@@ -6,6 +6,7 @@ import asyncio
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -42,6 +43,8 @@ NOTHING_HELD_OUT = (
     "warning: no rows are held out, so nothing measures what is learned. Keep some rows apart, and name them in "
     "spec.data.eval."
 )
+_IMPORT_SECONDS = 20.0
+"""How long a dry run waits for a reward's module. Large libraries take several seconds."""
 _FIRST_LOOK_SECONDS, _FEWEST_STEPS = 600.0, 5
 
 
@@ -68,10 +71,11 @@ async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
         fetched_sources(job.spec, secrets) as (spec, sources),
         open_scorers(
             hasty(spec), folder, output=Output(Path(scratch) / "rewards.log"), eval_processes=1, sources=sources
-        ) as scorers,
+        ) as opened,
     ):
         job = job.model_copy(update={"spec": spec})
         try:
+            scorers = replace(opened, patience=_IMPORT_SECONDS)
             with show_downloads(sys.stderr) as on_bytes:
                 clock = StartClock("driver", "process")
                 prepared = await prepare(job, secrets, out_dir / UNPUBLISHED, scorers, clock, on_bytes=on_bytes)

@@ -18,7 +18,7 @@ from lorarl_trainer.rewards.code.scorer import CodeScorer, check_row
 from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.penalties import length_penalty, repetition_penalty
 from lorarl_trainer.rewards.pool import PoolScorer, usual_processes
-from lorarl_trainer.rewards.process import CodeFolders
+from lorarl_trainer.rewards.process import START_SECONDS, CodeFolders
 from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.rewards.server.scorer import ServerScorer
 from lorarl_trainer.rewards.server.teacher import Teacher
@@ -37,15 +37,36 @@ class Scorers:
         reward: that of the reward or rewards; None for sft, dpo and distillation.
         evals: those of the evaluations that have a reward of their own, by their names.
         teacher: a server that scores tokens; None without one.
+        patience: seconds that `ready` waits; None leaves that to each.
     """
 
     reward: Scorer | None
     evals: Mapping[str, Scorer]
     teacher: Teacher | None = None
+    patience: float | None = None
 
     async def ready(self) -> None:
-        """Wait until each is ready; see `Scorer.ready` for the errors."""
-        await asyncio.gather(*(scorer.ready() for scorer in self._all))
+        """Wait until each is ready; see `Scorer.ready` for the errors.
+
+        Raises:
+            InputError: also if one is not ready in time.
+        """
+        if not (tasks := {asyncio.ensure_future(scorer.ready()): scorer for scorer in self._all}):
+            return
+        try:
+            done, waiting = await asyncio.wait(tasks, timeout=self.patience, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for task in tasks:
+                task.cancel()
+        for task in done:
+            task.result()
+        for task in waiting:
+            raise InputError(
+                tasks[task].field,
+                f"code that is not imported within {self.patience:g} s",
+                "a module that imports at once",
+                f"Move slow work out of the module's top level. A run waits up to {START_SECONDS:g} s.",
+            )
 
     @property
     def _all(self) -> list[Scorer]:

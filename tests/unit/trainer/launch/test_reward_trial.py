@@ -18,7 +18,7 @@ from lorarl_trainer.errors import InputError, RewardServerError
 from lorarl_trainer.launch import reward_trial
 from lorarl_trainer.launch.reward_trial import Try, hasty, printed_lines, trial_lines, try_reward
 from lorarl_trainer.rewards.output import Output
-from lorarl_trainer.rewards.scorer import make_job_scorer, make_scorer
+from lorarl_trainer.rewards.scorer import Scorers, make_job_scorer, make_scorer
 from unit.trainer.launch.test_identity import MANIFEST
 from unit.trainer.rewards.server.http_server import RunningServer, Server
 
@@ -132,6 +132,16 @@ def test_a_server_without_a_score_is_asked_once(
     assert "Check that the server runs, and its url in the manifest. A dry run asks once" in str(refused.value)
     assert len(server.requests) == 3, "no repeats"
     scorer.close()
+
+
+def test_a_module_that_hangs_is_given_up(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import time; time.sleep(3600)\n")
+    scorer = make_scorer(RewardSpec(function="mine:score"), tmp_path, processes=1, output=Output(tmp_path / "log"))
+    try:
+        with pytest.raises(InputError, match=r"^spec\.reward\.function: got code that is not imported within 0\.5 s"):
+            asyncio.run(Scorers(scorer, {}, patience=0.5).ready())
+    finally:
+        scorer.close()
 
 
 def test_a_trace_is_of_the_users_own_code_and_floods_are_cut(tmp_path: Path) -> None:
