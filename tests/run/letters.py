@@ -10,10 +10,20 @@ from pathlib import Path
 
 def score(prompt: str, completion: str, answer: str | None, row: dict[str, object]) -> float:
     """The share of small letters. While the file $LETTERS_GATE exists, the run stands still here."""
+    _wait_at_the_gate()
+    return sum(letter.islower() for letter in completion) / 12
+
+
+def right(prompt: str, completion: str, answer: str | None, row: dict[str, object]) -> float:
+    """1 for the answer, with the same gate."""
+    _wait_at_the_gate()
+    return float(completion == answer)
+
+
+def _wait_at_the_gate() -> None:
     gate = os.environ.get("LETTERS_GATE")
     while gate and Path(gate).exists():
         time.sleep(0.01)
-    return sum(letter.islower() for letter in completion) / 12
 
 
 def faulty(

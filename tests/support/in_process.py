@@ -16,7 +16,8 @@ from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.checkpoint import Best, Published
 from lorarl_trainer.engine.colocated import ColocatedEngine
 from lorarl_trainer.engine.vllm.engine import RolloutEngine
-from lorarl_trainer.lora.config import AdapterConfig, Probe
+from lorarl_trainer.lora.config import Probe
+from lorarl_trainer.lora.experts import completed
 from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
 from lorarl_trainer.protocols.workers import (
     UPLOAD_SECONDS,
@@ -112,17 +113,17 @@ class Colocated:
 
     def write_peft(self, folder: Path) -> Path:
         """Write the adapter as a checkpoint has it."""
-        adapter = self.export()
-        spec = self.spec.adapter
+        model = self.worker.backend.model
+        adapter = completed(self.export(), model.linear_names)
         write_adapter(
             folder,
             adapter,
             adapter_config(
                 adapter,
-                AdapterConfig.of(spec),
+                self.worker.backend.adapter.config,
                 str(self.model),
-                self.worker.backend.model.linear_names,
-                excluded=self.worker.backend.model.excluded_names,
+                model.linear_names,
+                excluded=model.excluded_names,
             ),
         )
         return folder

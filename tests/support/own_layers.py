@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from lorarl_trainer.engine.vllm.patches import linear
+from lorarl_trainer.engine.vllm.patches import adapters
 from lorarl_trainer.samples.types import Completion
 
 from .in_process import Colocated
@@ -19,8 +19,8 @@ from .in_process import Colocated
 def vllm_lora_layers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Engines that are started within have vLLM's own layers."""
     with monkeypatch.context() as patch:
-        patch.setattr(linear, "one_adapter_layers", contextlib.nullcontext)
-        patch.setattr(linear, "skip_adapter_lookup", lambda worker: None)
+        patch.setattr(adapters, "one_adapter_layers", contextlib.nullcontext)
+        patch.setattr(adapters, "skip_adapter_lookup", lambda worker: None)
         yield
 
 

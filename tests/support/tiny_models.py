@@ -41,6 +41,8 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2": {},
     "llama": {},
     "mistral": {"sliding_window": None, "head_dim": 32},
+    "qwen3_moe": {"head_dim": 32, "moe_intermediate_size": 96, "num_experts": 4, "num_experts_per_tok": 2}
+    | {"norm_topk_prob": True},
 }
 
 
@@ -103,6 +105,7 @@ _VARIANTS: dict[str, dict[str, Any]] = {
     "one": {"num_key_value_heads": 1},
     "two": {"hidden_size": 192, "num_attention_heads": 12},
     "window": {"sliding_window": 64},
+    "shares": {"norm_topk_prob": False},
     "short": {"sliding_window": 8},
     "yarn": {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10_000.0}}
     | {"max_position_embeddings": 256},

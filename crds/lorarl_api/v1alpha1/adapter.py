@@ -74,6 +74,14 @@ class AdapterSpec(Model):
         "lora: one adapter for the fused QKV and one for the fused gate and up, each with a shared A.",
     )
     rank: int = Field(32, ge=1, le=MAX_LORA_RANK, description="Rank r of the adapter. vLLM serves at most 512.")
+    expert_rank: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_LORA_RANK,
+        description="Rank of the adapter on each expert's gate, up and down, for a mixture of experts. It has the same "
+        "scaling as the others. At most rank. Default: rank times the share of a layer's experts that a token is sent "
+        "to, at least 1.",
+    )
     alpha: int = Field(
         64,
         ge=1,
@@ -129,6 +137,12 @@ class AdapterSpec(Model):
             "!('all-linear' in self.targetModules) || size(self.targetModules) == 1",
             "contain no other module beside all-linear",
             "Write [all-linear] and exclude modules with excludeModules, or list the modules without all-linear.",
+        ),
+        Rule(
+            "expertRank",
+            "!has(self.expertRank) || self.expertRank <= self.rank",
+            "be at most rank, which serving reserves for every layer",
+            "Lower expertRank, or raise rank.",
         ),
         Rule(
             "excludeModules",

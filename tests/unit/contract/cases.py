@@ -88,6 +88,13 @@ CASES = [
         "Write [all-linear]",
     ),
     Case(
+        "an expert's rank is at most the rank",
+        {"spec.adapter.rank": 8, "spec.adapter.expertRank": 9},
+        {"spec.adapter.rank": 8, "spec.adapter.expertRank": 8},
+        "spec.adapter.expertRank",
+        "Lower expertRank, or raise rank.",
+    ),
+    Case(
         "all-linear is not excluded",
         {"spec.adapter.targetModules": ["q_proj"], "spec.adapter.excludeModules": ["all-linear"]},
         {"spec.adapter.excludeModules": ["*.layers.0.*"]},

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lorarl_trainer.planning.families import FAMILIES, REFUSED
 from lorarl_trainer.planning.fsdp_families import FSDP_FAMILIES
+from lorarl_trainer.planning.mixtures import REASONS
 
 ROOT = Path(__file__).parents[3]
 ROW = re.compile(r"^\| `((?!model_type)\w+)` \| (.*?) \|(.*)$", re.MULTILINE)
@@ -51,3 +52,8 @@ def test_each_family_of_fsdp_has_its_figures() -> None:
 def test_each_family_that_was_tried_has_its_reason() -> None:
     told = {kind: why for kind, why, _ in rows("docs/models.md", "### Families that were tried")}
     assert told == REFUSED
+
+
+def test_each_mixture_that_is_refused_has_its_reason() -> None:
+    told = {kind: why for kind, why, _ in rows("docs/models.md", "### Mixtures of experts that are refused")}
+    assert told == REASONS

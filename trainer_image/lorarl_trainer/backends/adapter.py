@@ -29,6 +29,11 @@ class ModelAdapter:
         return self.model.targets
 
     @property
+    def linear_names(self) -> Sequence[str]:
+        """See `Adapter.linear_names`."""
+        return self.model.linear_names
+
+    @property
     def parameters(self) -> Sequence[torch.Tensor]:
         """See `Adapter.parameters`."""
         return list(self.model.parameters.values())

@@ -93,7 +93,7 @@ class Backend(ABC):
         self._require_device()
         with clock.part("trainer/layout"):
             self.layout = AdapterLayout(self.model)
-        self.adapter = ModelAdapter(self.model, self.layout, AdapterConfig.of(spec.adapter))
+        self.adapter = ModelAdapter(self.model, self.layout, AdapterConfig.of(spec.adapter, plan.expert_rank))
         fused = device.name != "cpu"
         self.optimizer = AdapterOptimizer(self.model, spec.trainer, fused=fused)
         self.critic: Critic | None = None

@@ -12,7 +12,7 @@ from lorarl_trainer.engine.sync.transports import make_sync
 from lorarl_trainer.engine.sync.verify import DeliveryCheck, SyncCheck
 from lorarl_trainer.engine.vllm.engine import EngineConfig, RolloutEngine
 from lorarl_trainer.engine.vllm.shared_base import SharedBase
-from lorarl_trainer.lora.targets import short_names
+from lorarl_trainer.lora.targets import served_names
 from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.protocols.adapter import Adapter, SharesBase
 from lorarl_trainer.samples.sampling import Sampling
@@ -56,7 +56,7 @@ class ColocatedEngine:
             model_path=model_path,
             plan=plan,
             rank=adapter.config.rank,
-            target_modules=tuple(short_names(adapter.targets)),
+            target_modules=tuple(served_names(adapter.targets)),
             max_prompt_tokens=spec.rollout.max_prompt_tokens,
             max_response_tokens=spec.rollout.max_response_tokens,
             sampling=Sampling.of(spec.rollout),

@@ -377,6 +377,7 @@ def _started(launch: Launch, built: Built, resumed: Resumed, rows: inputs.Encode
             modules=built.modules,
             trainable_parameters=built.trainable_parameters,
             total_parameters=built.total_parameters,
+            expert_rank=built.expert_rank,
         ),
         total_steps=spec.trainer.steps,
         resumed_from_step=resumed.step or None,

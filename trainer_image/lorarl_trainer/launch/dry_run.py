@@ -24,6 +24,7 @@ from lorarl_trainer.launch.store_outlook import store_lines
 from lorarl_trainer.launch.teacher_trial import try_teacher
 from lorarl_trainer.launch.unusual import unusual_settings
 from lorarl_trainer.lora.config import adapter_kind
+from lorarl_trainer.lora.experts import is_expert
 from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.choices_table import plan_table, plan_title
 from lorarl_trainer.planning.duration import SHORT, StepTime, arithmetic_speed, step_time
@@ -118,11 +119,13 @@ def model_lines(job: LoRARLJob, model: JudgedModel) -> list[str]:
     """Return what is trained."""
     spec, adapted = job.spec, model.sizes.adapted(job.spec.adapter)
     trainable = AdapterSize.of(spec.adapter, model.sizes).trainable(ranks=1)
+    expert_rank = model.sizes.expert_rank(spec.adapter) if any(is_expert(one.name) for one in adapted) else None
+    of_experts = f" (of each expert {expert_rank})" if expert_rank else ""
     start = f", starts from {spec.adapter.init_from}" if spec.adapter.init_from else ""
     return [
         f"job {job.name}: {spec.algorithm.type} on {spec.model.uri}",
         f"model    {model.verdict}; {model.sizes.parameters(1):,} parameters",
-        f"adapter  {adapter_kind(spec.adapter)}, rank {spec.adapter.rank}, alpha {spec.adapter.alpha}, "
+        f"adapter  {adapter_kind(spec.adapter)}, rank {spec.adapter.rank}{of_experts}, alpha {spec.adapter.alpha}, "
         f"{trainable:,} parameters in {len(adapted)} layers{start}",
     ]
 

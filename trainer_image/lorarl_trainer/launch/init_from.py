@@ -19,6 +19,7 @@ from lorarl_api.v1alpha1 import AdapterSpec, LoRARLJobSpec
 from lorarl_trainer.checkpoint.contents import ADAPTER, ADAPTER_CONFIG
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.config import AdapterConfig
+from lorarl_trainer.lora.experts import is_expert
 from lorarl_trainer.lora.files import CONFIG_FILE, INIT_FROM, MAGNITUDE, METADATA_FILE, TEACHER, WEIGHTS_FILE
 from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.lora.peft_options import refused_options
@@ -76,19 +77,23 @@ def read_initial_adapter(
     if content is None:
         got = f"{uri}, which contains no {CONFIG_FILE}"
         raise InputError(field, got, _EXPECTED, _hint_below(store, uri, field))
-    config = _parsed(content, CONFIG_FILE, uri, field)
+    config, weights = _parsed(content, CONFIG_FILE, uri, field), store.get(WEIGHTS_FILE)
+    experts = weights is not None and _has_experts(weights)
+    expert_rank = config.get("r") if experts else None
+    if experts:
+        config = _without_experts(config, spec.adapter)
     _check_kind(config, uri, field)
     _check_fit(config, spec, field)
     base: Any = config.get("base_model_name_or_path")
     if (metadata := store.get(METADATA_FILE)) is not None:
         base = None
         _check_base(_parsed(metadata, METADATA_FILE, uri, field), base_fingerprint, spec, field)
-    weights = store.get(WEIGHTS_FILE)
     if weights is None:
         hint = _SAFE if store.find(PICKLE_FILE) else _hint(field)
         raise InputError(field, f"{uri}, which contains no {WEIGHTS_FILE}", _EXPECTED, hint)
     scale = AdapterConfig(config["r"], config["lora_alpha"], spec.adapter.rslora).scale
-    return InitialAdapter(weights, config["r"], scale, base if isinstance(base, str) and base else None)
+    named = base if isinstance(base, str) and base else None
+    return InitialAdapter(weights, config["r"], scale, named, expert_rank)
 
 
 def other_base(initial: InitialAdapter | None, spec: LoRARLJobSpec) -> list[str]:
@@ -128,15 +133,17 @@ def require_fitting_modules(
     Raises:
         InputError: modules or shapes differ, a value is not finite, or the file is not whole.
     """
-    tensors, rank = _tensors(initial.weights, field), initial.rank
+    tensors = _tensors(initial.weights, field)
     shapes = {name: shape for name, (shape, _, _) in tensors.items()}
     has = {name.rpartition(".lora_")[0] for name in shapes}
     wanted = {linear.name: linear for linear in model.adapted(adapter)}
     if missing := [name for name in wanted if name not in has]:
         raise _other_modules(f"an adapter without {missing[0]}", has, wanted, field)
-    if foreign := sorted(has - set(wanted)):
+    if foreign := sorted(name for name in has - set(wanted) if not _is_empty_expert(name, tensors)):
         raise _other_modules(f"an adapter with {foreign[0]}", has, wanted, field)
+    _check_expert_rank(initial, model, adapter, field)
     for name, linear in wanted.items():
+        rank = initial.expert_rank if initial.expert_rank and is_expert(name) else initial.rank
         parts = {"lora_A.weight": [rank, linear.inputs], "lora_B.weight": [linear.outputs, rank]}
         for part, shape in (parts | ({MAGNITUDE: [linear.outputs]} if adapter.dora else {})).items():
             if (found := shapes.get(f"{name}.{part}")) != shape:
@@ -155,6 +162,50 @@ def require_fitting_modules(
             raise InputError(field, got, "finite floating-point numbers", "Use an earlier checkpoint of it.")
 
 
+def _check_expert_rank(initial: InitialAdapter, model: ModelSizes, adapter: AdapterSpec, field: str) -> None:
+    most = model.expert_rank(adapter)
+    if initial.expert_rank and most and initial.expert_rank > most:
+        raise InputError(
+            field,
+            f"an adapter with rank {initial.expert_rank} on experts",
+            f"at most {most}, the job's",
+            f"Set spec.adapter.expertRank: {initial.expert_rank}.",
+        )
+
+
+def _is_empty_expert(name: str, tensors: _Tensors) -> bool:
+    """Return whether a layer is an expert's without a part in the training: its A and B are zeros."""
+    parts = [data for part, (_, _, data) in tensors.items() if part.startswith(f"{name}.lora_")]
+    return is_expert(name) and not any(np.frombuffer(data, np.uint8).any() for data in parts)
+
+
+def _has_experts(weights: bytes) -> bool:
+    """Return whether a safetensors file has tensors of experts, by its header; False for other files."""
+    return b".experts." in weights[: 8 + int.from_bytes(weights[:8], "little")]
+
+
+def _without_experts(config: Mapping[str, Any], adapter: AdapterSpec) -> dict[str, Any]:
+    """Return the options of an adapter on experts as if it had none: see `lora.peft_format`.
+
+    Its rank and alpha are those of the other layers, whose scale the experts have too. Where they are not so, they stay
+    as they are, and are refused.
+    """
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    ranks, alphas = config.get("rank_pattern") or {}, config.get("alpha_pattern") or {}
+    if not isinstance(rank, int) or not isinstance(alpha, int | float) or not rank:
+        return dict(config)
+    others = {(ranks[name], alphas.get(name, alpha)) for name in ranks}
+    if len(others) == 1 and ranks.keys() == alphas.keys():
+        ((other_rank, other_alpha),) = others
+        if math.isclose(other_alpha / other_rank, alpha / rank, rel_tol=1e-6):
+            rank, alpha, ranks, alphas = other_rank, other_alpha, {}, {}
+    if adapter.rslora and not config.get("use_rslora"):
+        alpha = alpha / rank * math.sqrt(rank)
+    alpha = round(alpha) if math.isclose(alpha, round(alpha), rel_tol=1e-6) else alpha
+    switched = {"use_rslora": adapter.rslora or bool(config.get("use_rslora"))}
+    return {**config, "r": rank, "lora_alpha": alpha, "rank_pattern": ranks, "alpha_pattern": alphas, **switched}
+
+
 def _is_finite(dtype: str, data: memoryview) -> bool:
     if dtype not in _DTYPES:
         return False
@@ -162,7 +213,11 @@ def _is_finite(dtype: str, data: memoryview) -> bool:
     return bool(((values & 0x7F80) != 0x7F80).all() if dtype == "BF16" else np.isfinite(values).all())
 
 
-def _tensors(weights: bytes, field: str) -> dict[str, tuple[list[int], str, memoryview]]:
+type _Tensors = Mapping[str, tuple[list[int], str, memoryview]]
+"""Shape, type and content by name."""
+
+
+def _tensors(weights: bytes, field: str) -> _Tensors:
     """Return shape, type and content of each tensor of a safetensors file, by names without PEFT's prefix."""
     try:
         (length,) = struct.unpack("<Q", weights[:8])

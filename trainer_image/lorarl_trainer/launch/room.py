@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.errors import StorageError
+from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.model_sizes import ModelSizes
 from lorarl_trainer.storage import LocalStore
 from lorarl_trainer.storage.downloads import local_path
@@ -75,8 +76,7 @@ def checkpoint_folder(job: LoRARLJob) -> Path | None:
 
 def checkpoint_bytes(job: LoRARLJob, sizes: ModelSizes) -> int:
     """Return about how many bytes a checkpoint has: the adapter in the job's precision, and the training state."""
-    adapter = job.spec.adapter
-    trainable = sum(adapter.rank * (linear.inputs + linear.outputs) for linear in sizes.adapted(adapter))
+    trainable = AdapterSize.of(job.spec.adapter, sizes).trainable(ranks=1)
     return trainable * (_STATE_BYTES + (4 if job.spec.precision == "fp32" else 2))
 
 

@@ -17,17 +17,20 @@ class AdapterConfig:
         alpha: numerator of the scale.
         rslora: the scale's denominator is the rank's square root.
         dora: the adapter also has the length of each row of the adapted weights.
+        expert_rank: rows of A and columns of B of each expert's layers, at most `rank`; None for a model without
+            experts. The scale is the same.
     """
 
     rank: int
     alpha: int
     rslora: bool = False
     dora: bool = False
+    expert_rank: int | None = None
 
     @classmethod
-    def of(cls, adapter: AdapterSpec) -> AdapterConfig:
-        """Return those of a manifest."""
-        return cls(adapter.rank, adapter.alpha, adapter.rslora, adapter.dora)
+    def of(cls, adapter: AdapterSpec, expert_rank: int | None) -> AdapterConfig:
+        """Return those of a manifest; `expert_rank` may follow from the model."""
+        return cls(adapter.rank, adapter.alpha, adapter.rslora, adapter.dora, expert_rank)
 
     @property
     def scale(self) -> float:

@@ -21,12 +21,14 @@ class InitialAdapter:
         rank: its own rank, at most the job's.
         scale: its own factor of B A x.
         base: the base model that it names; None if it names none, or if its fingerprint was compared.
+        expert_rank: its own rank on each expert's layers; None without any.
     """
 
     weights: bytes
     rank: int
     scale: float
     base: str | None = None
+    expert_rank: int | None = None
 
 
 def widened(

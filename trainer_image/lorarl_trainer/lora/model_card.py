@@ -62,7 +62,7 @@ def _sections(
     spec, base = _spec(metadata), metadata["baseModel"]
     yield f"# {metadata['job']}, step {metadata['step']}"
     yield (
-        f"A {_kind(config)} adapter (rank {config['r']}, alpha {config['lora_alpha']}) for `{base}`, trained with "
+        f"A {_kind(config)} adapter ({_numbers(config)}) for `{base}`, trained with "
         f"lorarl by {_METHODS.get(_algorithm(spec), _algorithm(spec))}."
     )
     if results:
@@ -97,9 +97,20 @@ def _kind(config: Mapping[str, Any]) -> str:
     return "DoRA" if config.get("use_dora") else "rsLoRA" if config.get("use_rslora") else "LoRA"
 
 
+def _numbers(config: Mapping[str, Any]) -> str:
+    """Return rank and alpha, also where experts have a smaller rank, which is `r` then."""
+    rank, alpha = config["r"], config["lora_alpha"]
+    if not (ranks := config.get("rank_pattern")):
+        return f"rank {rank}, alpha {alpha}"
+    others = next(iter(ranks))
+    return (
+        f"rank {ranks[others]}, alpha {config['alpha_pattern'][others]:g}; rank {rank}, alpha {alpha:g} on each expert"
+    )
+
+
 def _loading(base: str, config: Mapping[str, Any], *, merged: bool) -> str:
     """Return the commands. `merged`: vLLM does not serve such an adapter beside its base."""
-    rank = served_rank(int(config["r"]))
+    rank = served_rank(max(int(config["r"]), *(config.get("rank_pattern") or {"": 0}).values()))
     serve = f"vllm serve {base} --enable-lora --max-lora-rank {rank} --lora-modules adapter=."
     if merged:
         serve = "lorarl merge . --out merged\nvllm serve merged"

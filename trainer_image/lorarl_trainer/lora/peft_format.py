@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from safetensors.torch import load
 
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.config import AdapterConfig
+from lorarl_trainer.lora.experts import is_expert
 from lorarl_trainer.lora.files import CONFIG_FILE, WEIGHTS_FILE
 from lorarl_trainer.lora.targets import last_part
 from lorarl_trainer.lora.tensor_file import write_tensors
@@ -44,23 +45,46 @@ def adapter_config(
         excluded: full names of layers that were asked to have no adapter.
     """
     layers = {name.rsplit(".lora_", 1)[0] for name in names}
+    # All experts have an adapter or none has, and PEFT knows their layers by the last parts of their names.
+    experts = {layer for layer in layers if is_expert(layer)}
     return {
         "base_model_name_or_path": base_model,
         "bias": "none",
-        "exclude_modules": _shortest(set(excluded), all_modules) or None,
+        "exclude_modules": _shortest({layer for layer in excluded if not is_expert(layer)}, all_modules) or None,
         "fan_in_fan_out": False,
         "inference_mode": True,
-        "lora_alpha": adapter.alpha,
         "lora_dropout": dropout,
         "modules_to_save": None,
         "peft_type": "LORA",
-        "r": adapter.rank,
         "revision": revision,
-        "target_modules": _shortest(layers, all_modules),
+        "target_modules": sorted([*_shortest(layers - experts, all_modules), *{last_part(layer) for layer in experts}]),
         "task_type": "CAUSAL_LM",
         "use_dora": adapter.dora,
-        "use_rslora": adapter.rslora,
+        **_numbers(adapter, sorted({last_part(layer) for layer in layers - experts}), with_experts=bool(experts)),
     }
+
+
+def _numbers(adapter: AdapterConfig, others: Sequence[str], *, with_experts: bool) -> dict[str, Any]:
+    """Return an adapter's rank and alpha; `others` are the last parts of its layers' names outside of experts.
+
+    PEFT and vLLM take `r` for experts, whatever `rank_pattern` says. vLLM has one alpha / r for all layers, and with
+    rsLoRA PEFT takes the rank of gate and up together. So what rsLoRA makes of alpha is in alpha.
+    """
+    if not with_experts or adapter.expert_rank is None:
+        return {"lora_alpha": adapter.alpha, "r": adapter.rank, "use_rslora": adapter.rslora}
+    rank = adapter.expert_rank
+    numbers = {"lora_alpha": _plain(adapter.scale * rank), "r": rank, "use_rslora": False}
+    if rank == adapter.rank or not others:
+        return numbers
+    alpha = _plain(adapter.scale * adapter.rank)
+    return numbers | {
+        "rank_pattern": dict.fromkeys(others, adapter.rank),
+        "alpha_pattern": dict.fromkeys(others, alpha),
+    }
+
+
+def _plain(number: float) -> int | float:
+    return int(number) if number == int(number) else number
 
 
 def _shortest(layers: set[str], all_modules: Collection[str] | None) -> list[str]:

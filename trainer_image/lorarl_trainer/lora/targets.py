@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.lora.experts import EXPERTS, is_expert
 
 ALL_LINEAR = "all-linear"
 
@@ -134,6 +135,11 @@ def short_names(targets: Sequence[Target]) -> list[str]:
     return last_parts(name for target in targets for name in target.hf_names)
 
 
+def served_names(targets: Sequence[Target]) -> list[str]:
+    """Return the names by which vLLM knows the layers that the targets change: all experts of a layer are one."""
+    return list(dict.fromkeys(EXPERTS if is_expert(n) else last_part(n) for t in targets for n in t.hf_names))
+
+
 def last_parts(full_names: Iterable[str]) -> list[str]:
     """Return the distinct last parts of full names, in their order."""
     return list(dict.fromkeys(map(last_part, full_names)))
@@ -193,6 +199,8 @@ def _select(
 
 def _no_such_layer(candidates: Sequence[_Candidate], pattern: str, field: str) -> InputError:
     there = sorted({last_part(name) for c in candidates for name in (*c.target.hf_names, *c.aliases)})
+    if pattern in NEVER_ADAPTED:
+        return InputError(field, repr(pattern), f"a layer that may have an adapter ({', '.join(there)})", "Remove it.")
     near = difflib.get_close_matches(pattern, there, n=1)
     hint = (
         f"Did you mean {near[0]}?"

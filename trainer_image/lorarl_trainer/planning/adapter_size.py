@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lorarl_api.v1alpha1 import AdapterSpec, served_rank
+from lorarl_trainer.lora.experts import is_expert
 from lorarl_trainer.planning.model_sizes import LinearSize, ModelSizes
 
 
@@ -14,32 +15,43 @@ class AdapterSize:
     """The layers of an adapter.
 
     Attributes:
-        rank: of A and B.
-        layers: how many there are of each size, whatever their names.
+        layers: how many there are of each size and rank, whatever their names.
+        served_layers: layers that vLLM has buffers for. It has them for all experts or none.
+        served_rank: of the buffers.
         dora: each output of a layer has a parameter more.
     """
 
-    rank: int
-    layers: tuple[tuple[LinearSize, int], ...]
+    layers: tuple[tuple[LinearSize, int, int], ...]
+    served_layers: tuple[LinearSize, ...]
+    served_rank: int
     dora: bool = False
 
     @classmethod
     def of(cls, adapter: AdapterSpec, model: ModelSizes) -> AdapterSize:
         """Return the size of an adapter on a model; see `ModelSizes.adapted` for the errors."""
-        sizes = Counter(LinearSize("", one.split_output, one.inputs, one.outputs) for one in model.adapted(adapter))
-        return cls(adapter.rank, tuple(sizes.items()), adapter.dora)
+        adapted, of_experts = model.adapted(adapter), model.expert_rank(adapter) or 0
+        served = [one for one in adapted if not is_expert(one.name)]
+        if len(served) < len(adapted):
+            served += [one for one in model.linears if is_expert(one.name)]
+        ranks = Counter((_nameless(one), of_experts if is_expert(one.name) else adapter.rank) for one in adapted)
+        layers = tuple((layer, rank, count) for (layer, rank), count in ranks.items())
+        return cls(layers, tuple(served), served_rank(adapter.rank), adapter.dora)
 
     def trainable(self, ranks: int) -> int:
         """Return the adapter's parameters on each of so many tensor-parallel ranks."""
-        rank, more = self.rank, int(self.dora)
-        return sum(n * (rank * layer.inputs + (rank + more) * layer.outputs) for layer, n in self.layers) // ranks
+        more = int(self.dora)
+        return sum(n * (r * one.inputs + (r + more) * one.outputs) for one, r, n in self.layers) // ranks
 
     def served(self, ranks: int) -> int:
         """Return the elements of vLLM's buffers on each of so many ranks.
 
         A is split where the layer's input is, B where its output is.
         """
-        return served_rank(self.rank) * sum(count * _whole_and_split(layer, ranks) for layer, count in self.layers)
+        return self.served_rank * sum(_whole_and_split(layer, ranks) for layer in self.served_layers)
+
+
+def _nameless(layer: LinearSize) -> LinearSize:
+    return replace(layer, name="")
 
 
 def _whole_and_split(layer: LinearSize, ranks: int) -> int:

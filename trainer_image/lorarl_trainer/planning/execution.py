@@ -45,6 +45,7 @@ class ExecutionPlan:
     Attributes:
         backend: which one trains.
         precision: of base model, adapter and activations.
+        expert_rank: of the adapter on each expert's layers; None for a model without experts.
         trainer_ranks, engine_ranks: tensor-parallel workers of one trainer and of one engine.
         packed: samples share a row without padding, where the model allows it. Otherwise each has a padded row.
         fused_layers: the trainer's layers compute in a few steps.
@@ -79,6 +80,7 @@ class ExecutionPlan:
 
     backend: BackendName
     precision: Precision
+    expert_rank: int | None
     trainer_ranks: int
     engine_ranks: int
     packed: bool
@@ -151,6 +153,7 @@ def decide(
     return ExecutionPlan(
         backend=backend,
         precision=PRECISIONS[spec.precision],
+        expert_rank=model.expert_rank(spec.adapter),
         trainer_ranks=trainer_ranks,
         engine_ranks=engine_ranks,
         packed=True,

@@ -23,6 +23,7 @@ class Family:
         has_window: `sliding_window` is in use unless it is null. In other families `use_sliding_window` decides.
         qkv_biases: the projections of queries, keys and values have biases.
         head_norms: queries and keys are normalised.
+        experts: each layer has a mixture of experts in the place of its MLP.
     """
 
     models: str
@@ -31,6 +32,7 @@ class Family:
     has_window: bool = False
     qkv_biases: bool = False
     head_norms: bool = False
+    experts: bool = False
 
 
 FAMILIES = {
@@ -38,6 +40,7 @@ FAMILIES = {
     "qwen3": Family("Qwen3 (dense)", "Qwen3ForCausalLM", head_norms=True),
     "llama": Family("Llama 2, 3.x, SmolLM2, TinyLlama", "LlamaForCausalLM", rope_types=("default", "llama3", "linear")),
     "mistral": Family("Mistral 7B, Nemo", "MistralForCausalLM", has_window=True),
+    "qwen3_moe": Family("Qwen3-MoE", "Qwen3MoeForCausalLM", head_norms=True, experts=True),
 }
 """By `model_type`."""
 

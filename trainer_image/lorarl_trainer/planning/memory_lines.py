@@ -10,6 +10,8 @@ size, q and k the widths of queries and keys, and f that of the MLP, a token of 
     Megatron's own (tensor parallel, adapter dropout)  4h + 3q + 3k + 5f
         also the norms' outputs, q and k before rotation, SwiGLU's product, and fc1's output before and after its
         adapter's share
+    a mixture of experts, of which a token has e       4h + 3q + 3k + e (3h + 5f)
+        also a token's copies for its experts, and what they return
 
 `trainer.recompute: selective` computes gate and up, or Megatron's MLP, again; `full` a whole layer (h stays). Either
 brings one layer back at a time. Sequence parallelism splits all of it over the ranks.
@@ -36,7 +38,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from lorarl_api.v1alpha1 import served_rank
+from lorarl_trainer.lora.experts import is_expert
 from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.execution import ExecutionPlan, Recompute
 from lorarl_trainer.planning.model_sizes import ModelSizes
@@ -121,7 +123,8 @@ def activation_bytes(model: ModelSizes, precision: Precision, recompute: Recompu
     The module's text has the formulas.
     """
     h, q, k, f = model.hidden, model.width("q_proj"), model.width("k_proj"), model.width("up_proj")
-    whole = 2 * h + 2 * q + 2 * k + 2 * f if fused else 4 * h + 3 * q + 3 * k + 5 * f
+    mlp = model.active_experts * (3 * h + 5 * f) if model.experts else 5 * f
+    whole = 2 * h + 2 * q + 2 * k + 2 * f if fused else 4 * h + 3 * q + 3 * k + mlp
     selective = 2 * h + 2 * q + 2 * k if fused else 3 * h + 3 * q + 3 * k
     kept = {"none": whole, "selective": selective, "full": h}[recompute]
     # A layer's gradients are as large as its activations. With recomputation, the activations come back too.
@@ -180,7 +183,7 @@ def host_engine_lines(model: ModelSizes, adapter: AdapterSize, execution: Execut
     width = execution.precision.bytes
     if not execution.shared_base:
         yield Line("vLLM's base model", model.parameters(1) * width, "always", "its own copy")
-    packed = sum(linear.inputs * linear.outputs for linear in model.linears) * width
+    packed = sum(linear.inputs * linear.outputs for linear in model.linears if not is_expert(linear.name)) * width
     yield Line("vLLM's packed weights", packed, "always", "linear layers once more, laid out for oneDNN's products")
     yield _served_adapter(adapter, 1, width)
     tokens, sequences = execution.engine_step_tokens, execution.sequences
@@ -192,5 +195,5 @@ def host_engine_lines(model: ModelSizes, adapter: AdapterSize, execution: Execut
 
 
 def _served_adapter(adapter: AdapterSize, ranks: int, width: int) -> Line:
-    source = f"its buffers for rank {served_rank(adapter.rank)}"
+    source = f"its buffers for rank {adapter.served_rank}"
     return Line("vLLM's adapter", adapter.served(ranks) * width, "always", source)

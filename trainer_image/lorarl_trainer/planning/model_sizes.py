@@ -6,7 +6,7 @@ import json
 import math
 import struct
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cached_property
@@ -15,6 +15,7 @@ from typing import Any
 
 from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.lora.experts import is_expert, usual_rank
 from lorarl_trainer.lora.targets import (
     QUERY_KEY_VALUE,
     SPLIT_INPUTS,
@@ -25,6 +26,7 @@ from lorarl_trainer.lora.targets import (
 )
 from lorarl_trainer.planning.families import FAMILIES
 from lorarl_trainer.planning.fsdp_families import FSDP_FAMILIES, sizes_by_word, with_usual_names
+from lorarl_trainer.planning.mixtures import is_mixture
 from lorarl_trainer.planning.supported_models import has_plain_layers, is_known_to_megatron, window_of
 from lorarl_trainer.storage.downloads import REPEATED_WEIGHTS, WEIGHTS, read_model_config
 
@@ -33,6 +35,10 @@ _SIZES = (
     *("intermediate_size", "vocab_size"),
 )
 """Sizes in a config.json, by their usual names."""
+_EXPERT_SIZES = ("moe_intermediate_size", "num_experts", "num_local_experts", "num_experts_per_tok")
+"""Those of a mixture of experts besides."""
+_ROUTER = "gate"
+"""The last part of the name of what sends tokens to experts. It never gets an adapter."""
 VOCABULARY_MULTIPLE = 64
 """vLLM rounds the vocabulary up to a multiple of this; the trainer does not."""
 
@@ -63,6 +69,8 @@ class ModelShape:
         served_as_it_is: vLLM can use a trainer's tensors.
         decoder: where the layers are, as a part of their tensors' names.
         transposed: weights of linear layers are [inputs, outputs].
+        experts: in each layer, in the place of its MLP; 0 for none.
+        active_experts: those that a token is sent to.
     """
 
     layers: int
@@ -77,6 +85,14 @@ class ModelShape:
     served_as_it_is: bool = True
     decoder: str = "model.layers."
     transposed: bool = False
+    experts: int = 0
+    active_experts: int = 0
+
+    def expert_rank(self, adapter: AdapterSpec) -> int | None:
+        """Return the rank of an adapter on each expert's layers; None for a model without experts."""
+        if not self.experts:
+            return None
+        return adapter.expert_rank or usual_rank(adapter.rank, self.experts, self.active_experts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +116,7 @@ class ModelSizes(ModelShape):
         found = []
         for name, shape in self.shapes.items():
             module = name.removesuffix(".weight")
-            if name.startswith(self.decoder) and module != name and len(shape) == 2:
+            if name.startswith(self.decoder) and module != name and len(shape) == 2 and last_part(module) != _ROUTER:
                 inputs, outputs = shape if self.transposed else reversed(shape)
                 found.append(LinearSize(module, last_part(module) not in SPLIT_INPUTS, inputs, outputs))
         return tuple(found)
@@ -111,8 +127,11 @@ class ModelSizes(ModelShape):
 
     @cached_property
     def multiplied(self) -> int:
-        """Parameters of the decoder's linear layers, with which every token is multiplied."""
-        return sum(linear.inputs * linear.outputs for linear in self.linears)
+        """Parameters of the decoder's linear layers with which a token is multiplied, of its own experts only."""
+        of_experts = sum(linear.inputs * linear.outputs for linear in self.linears if is_expert(linear.name))
+        of_all = sum(linear.inputs * linear.outputs for linear in self.linears)
+        idle = self.experts - self.active_experts
+        return of_all - (of_experts * idle // self.experts if self.experts else 0)
 
     def parameters(self, tensor_parallel_size: int) -> int:
         """Return the parameters of the base on one tensor-parallel rank.
@@ -180,8 +199,9 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
     Raises:
         InputError: it leaves out a size.
     """
+    mixture = is_mixture(config)
     other, config = FSDP_FAMILIES.get(str(config.get("model_type"))), with_usual_names(config)
-    _require_numbers(config)
+    _require_numbers(config, (*_SIZES, *(_EXPERT_SIZES if mixture else ())))
     try:
         heads = config["num_attention_heads"]
         return ModelShape(
@@ -194,9 +214,12 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
             plain_layers=has_plain_layers(config),
             megatron=is_known_to_megatron(config),
             window=window_of(config),
-            served_as_it_is=other is None or other.shares_base,
+            served_as_it_is=not mixture and (other is None or other.shares_base),
             decoder=f"{other.layers if other else 'model.layers'}.",
             transposed=other is not None and other.transposed,
+            # Transformers 5 writes the second name.
+            experts=(config.get("num_experts") or config["num_local_experts"]) if mixture else 0,
+            active_experts=config["num_experts_per_tok"] if mixture else 0,
         )
     except KeyError as missing:
         raise _incomplete(missing) from missing
@@ -219,7 +242,8 @@ def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
         return ModelSizes(**vars(shape), shapes=other.shapes(sizes, shape.layers, tied=shape.tied, options=options))
     family = FAMILIES[config["model_type"]]
     try:
-        heads, inner = config["num_attention_heads"], config["intermediate_size"]
+        heads = config["num_attention_heads"]
+        inner = config["moe_intermediate_size" if family.experts else "intermediate_size"]
     except KeyError as missing:
         raise _incomplete(missing) from missing
     hidden, queries, keys = shape.hidden, heads * shape.head, shape.key_heads * shape.head
@@ -233,13 +257,22 @@ def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
         if family.head_norms:
             shapes[f"{prefix}self_attn.q_norm.weight"] = shapes[f"{prefix}self_attn.k_norm.weight"] = (shape.head,)
         shapes[f"{prefix}self_attn.o_proj.weight"] = (hidden, queries)
-        shapes[f"{prefix}mlp.gate_proj.weight"] = shapes[f"{prefix}mlp.up_proj.weight"] = (inner, hidden)
-        shapes[f"{prefix}mlp.down_proj.weight"] = (hidden, inner)
+        shapes |= {f"{prefix}mlp.{name}.weight": size for name, size in _mlp(hidden, inner, shape.experts)}
         shapes[f"{prefix}input_layernorm.weight"] = shapes[f"{prefix}post_attention_layernorm.weight"] = (hidden,)
     shapes["model.norm.weight"] = (hidden,)
     if not shape.tied:
         shapes["lm_head.weight"] = (shape.vocabulary, hidden)
     return ModelSizes(**vars(shape), shapes=shapes)
+
+
+def _mlp(hidden: int, inner: int, experts: int) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield names and shapes of the weights of a layer's MLP, or of its router and experts."""
+    if experts:
+        yield _ROUTER, (experts, hidden)
+    for expert in [f"experts.{number}." for number in range(experts)] or [""]:
+        yield f"{expert}gate_proj", (inner, hidden)
+        yield f"{expert}up_proj", (inner, hidden)
+        yield f"{expert}down_proj", (hidden, inner)
 
 
 def read_model_shape(folder: Path) -> ModelShape:
@@ -296,13 +329,13 @@ def _other_depth(shape: ModelShape, there: Mapping[str, tuple[int, ...]]) -> str
     return f"whose weights have {layers} layers, where config.json means {shape.layers}"
 
 
-def _require_numbers(config: Mapping[str, Any]) -> None:
+def _require_numbers(config: Mapping[str, Any], names: Iterable[str]) -> None:
     """Require that each size is a whole number above 0, if it is there.
 
     Raises:
         InputError: naming the first that is not.
     """
-    for name in _SIZES:
+    for name in names:
         value = config.get(name)
         if value is not None and (type(value) is not int or value < 1):
             got = f"a config.json with {name}: {value!r}"

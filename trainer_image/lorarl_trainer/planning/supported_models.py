@@ -15,10 +15,10 @@ from typing import Any
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.planning.families import FAMILIES, REFUSED, SUPPORTED, BackendName, Family
 from lorarl_trainer.planning.fsdp_families import FSDP_FAMILIES, FsdpFamily, with_usual_names
+from lorarl_trainer.planning.mixtures import is_mixture, require_known_mixture
 
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Constants in megatron.core.models.common.embeddings.rotary_pos_embedding; only the factor can be chosen."""
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _OTHER_INPUTS = ("vision_config", "audio_config", "text_config", "thinker_config")
 _STATE_SPACE = ("mamba_d_state", "mamba_d_ssm", "ssm_cfg", "ssm_state_size", "state_size", "hybrid_override_pattern")
 _ATTENTION = ("full_attention", "sliding_attention")
@@ -45,11 +45,11 @@ def require_supported(
     """
     _require_plain_weights(config)
     _require_language_model(config)
-    _require_dense(config)
+    require_known_mixture(config)
     family = _family(config, backend)
     if isinstance(family, Family):
         _require_plain_layers(family, config)
-        if backend == "megatron":
+        if backend == "megatron" or family.experts:
             _require_wide_window(family, config, longest)
             _require_known_rope(family, config)
     else:
@@ -60,7 +60,8 @@ def require_supported(
 
 def has_plain_layers(config: Mapping[str, Any]) -> bool:
     """Return whether a model's layers are Llama's, which `backends/megatron/fused_layer.py` computes in a few steps."""
-    return config.get("model_type") in FAMILIES and config.get("hidden_act", "silu") in _ACTIVATIONS
+    known = config.get("model_type") in FAMILIES and not is_mixture(config)
+    return known and config.get("hidden_act", "silu") in _ACTIVATIONS
 
 
 def family_of(config: Mapping[str, Any]) -> Family | FsdpFamily:
@@ -116,17 +117,6 @@ def _require_language_model(config: Mapping[str, Any]) -> None:
         raise _refused(
             f"kv_lora_rank {config['kv_lora_rank']}: latent attention", "queries, keys and values as they are", _ANOTHER
         )
-
-
-def _require_dense(config: Mapping[str, Any]) -> None:
-    """Refuse a mixture of experts: only its attention would get adapters, and its router's loss would train them."""
-    for name in _EXPERTS:
-        if config.get(name):
-            raise _refused(
-                f"{name} {config[name]}: a mixture of experts",
-                "a dense model, since lorarl cannot train experts yet",
-                f"Choose a dense model of a supported family ({SUPPORTED}).",
-            )
 
 
 def _family(config: Mapping[str, Any], backend: BackendName | None) -> Family | FsdpFamily:

@@ -14,6 +14,7 @@ from lorarl_trainer.planning.choice import JobPlan, choose_plan
 from lorarl_trainer.planning.choices_table import choices_line
 from lorarl_trainer.planning.execution import ExecutionPlan, decide
 from lorarl_trainer.planning.layouts import require_layout
+from lorarl_trainer.planning.mixtures import require_mixture_job
 from lorarl_trainer.planning.model_sizes import sizes_of
 from lorarl_trainer.planning.remedies import require_fit
 from lorarl_trainer.planning.supported_models import family_of, is_served_merged, require_supported
@@ -62,6 +63,7 @@ def judge(spec: LoRARLJobSpec, config: Mapping[str, Any], there: Gpu | Host | No
         backend=spec.trainer.backend,
     )
     model = sizes_of(config)
+    require_mixture_job(spec, model)
     model.targets(spec.adapter)
     require_layout(spec, model)
     family, merged = family_of(config).models, _MERGED if is_served_merged(config) else ()

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from lorarl_trainer.progress.events import (
+    AdapterSummary,
     BestFound,
     CheckpointDone,
     Downloading,
@@ -161,12 +162,17 @@ def header_lines(event: RunStarted) -> list[str]:
     share = adapter.trainable_parameters / adapter.total_parameters
     return [
         f"job {event.job}: {event.algorithm} on {event.base_model}",
-        f"adapter: {adapter.type}, rank {adapter.rank}, alpha {adapter.alpha}, on {len(adapter.modules)} modules:",
+        f"adapter: {adapter.type}, rank {adapter.rank}{_of_experts(adapter)}, alpha {adapter.alpha}, "
+        f"on {len(adapter.modules)} modules:",
         *(f"  {name}" for name in collapse_layers(adapter.modules)),
         f"trainable parameters: {adapter.trainable_parameters:,} of {adapter.total_parameters:,} ({share:.2%})",
         f"steps: {event.total_steps}; output in {event.out_dir}",
         *([resumption_line(event)] if event.resumed_from_step is not None else []),
     ]
+
+
+def _of_experts(adapter: AdapterSummary) -> str:
+    return f" (of each expert {adapter.expert_rank})" if adapter.expert_rank else ""
 
 
 def resumption_line(event: RunStarted) -> str:

@@ -65,6 +65,8 @@ class AdapterSummary:
     trainable_parameters: int
     total_parameters: int
     """Parameters of base and adapter together."""
+    expert_rank: int | None = None
+    """Rank on each expert's layers; None if no expert has an adapter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,10 @@ class Adapter(Protocol):
         """The linear layers that the adapter changes, in the model's order."""
 
     @property
+    def linear_names(self) -> Sequence[str]:
+        """Full Hugging Face names of all linear layers of the decoder, with an adapter or without."""
+
+    @property
     def parameters(self) -> Sequence[torch.Tensor]:
         """This rank's trainable tensors, two-dimensional. They keep their storage for the whole run."""
 

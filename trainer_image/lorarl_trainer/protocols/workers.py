@@ -31,6 +31,7 @@ class Built:
 
     Attributes:
         modules: full Hugging Face names of the layers with an adapter.
+        expert_rank: of the adapter on each expert's layers; None if no expert has one.
         trainable_parameters, total_parameters: over all tensor-parallel ranks.
         ranks: tensor-parallel workers of a trainer and of an engine.
         memory: the plan as a table: what was chosen, and what takes how much memory.
@@ -41,6 +42,7 @@ class Built:
     """
 
     modules: tuple[str, ...]
+    expert_rank: int | None
     trainable_parameters: int
     total_parameters: int
     ranks: tuple[int, int]

@@ -110,7 +110,7 @@ class CheckpointingWorker(Worker):
         """
         from lorarl_trainer.checkpoint import build_checkpoint
         from lorarl_trainer.lora import peft_format
-        from lorarl_trainer.lora.config import AdapterConfig
+        from lorarl_trainer.lora.experts import completed
         from lorarl_trainer.lora.model_card import model_card
         from lorarl_trainer.lora.tensor_file import in_parts, write_tensors
 
@@ -118,9 +118,10 @@ class CheckpointingWorker(Worker):
             taken = self.backend.snapshot()
         adapter_spec, base = self._spec.adapter, base_model_name(self._spec)
         commit = base_model_commit(self._spec, self._model_path)
+        adapter = completed(taken.adapter, taken.linear_names)
         config = peft_format.adapter_config(
-            taken.adapter,
-            AdapterConfig.of(adapter_spec),
+            adapter,
+            self.backend.adapter.config,
             base,
             taken.linear_names,
             revision=commit or self._spec.model.revision,
@@ -139,7 +140,7 @@ class CheckpointingWorker(Worker):
             step,
             adapter_version,
             adapter_config=config,
-            adapter_tensors=peft_format.weights_bytes(taken.adapter),
+            adapter_tensors=peft_format.weights_bytes(adapter),
             metadata=metadata,
             state={
                 "updates": taken.updates,

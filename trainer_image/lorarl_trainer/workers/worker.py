@@ -147,6 +147,7 @@ class Worker:
         """
         self.preload()
         from lorarl_trainer.backends.registry import get_backend
+        from lorarl_trainer.lora.experts import expert_layers
         from lorarl_trainer.planning.plan import plan_job
 
         spec, self._model_path = self._spec, model_path
@@ -172,6 +173,7 @@ class Worker:
             counts = self.backend.counts()
         return Built(
             modules=self.backend.modules,
+            expert_rank=plan.expert_rank if expert_layers(self.backend.modules) else None,
             trainable_parameters=counts.trainable,
             total_parameters=counts.total,
             ranks=(plan.trainer_ranks, plan.engine_ranks),
@@ -278,10 +280,12 @@ class Worker:
         return pod_name()
 
     def _of_the_jobs_rank(self, stored: InitialAdapter, field: str) -> Mapping[str, torch.Tensor]:
+        from lorarl_trainer.lora.experts import trained_part
         from lorarl_trainer.lora.peft_format import read_adapter
 
-        adapter = read_adapter(stored.weights, field)
-        if stored.rank == self._spec.adapter.rank:
+        config = self.backend.adapter.config
+        adapter = trained_part(read_adapter(stored.weights, field), self.backend.layout.shapes)
+        if (stored.rank, stored.expert_rank or config.expert_rank) == (config.rank, config.expert_rank):
             return adapter
         return self.backend.widen(adapter, stored.scale, self._spec.trainer.seed)
 

@@ -13,19 +13,36 @@ from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.targets import Linear, Target
 
 
-def make_lora(adapter: AdapterSpec, targets: Sequence[Target]) -> Any:
+def make_lora(adapter: AdapterSpec, targets: Sequence[Target], expert_rank: int | None) -> Any:
     """Return the Megatron-Bridge transformation that attaches adapters to a model."""
     from megatron.bridge.peft.canonical_lora import CanonicalLoRA, LoRALinearSplitQKV
     from megatron.bridge.peft.lora import LoRA
+    from megatron.bridge.peft.utils import is_expert_linear
 
-    names = [target.name for target in targets]
+    names, numbers = [target.name for target in targets], AdapterConfig.of(adapter, expert_rank)
     # The bridge has no rsLoRA. It divides alpha by the rank.
-    alpha = AdapterConfig.of(adapter).scale * adapter.rank if adapter.rslora else adapter.alpha
+    alpha = numbers.scale * adapter.rank if adapter.rslora else adapter.alpha
     common = {"target_modules": names, "dim": adapter.rank, "alpha": alpha, "dropout": adapter.dropout}
-    if adapter.type == "lora":
-        return LoRA(**common)
 
-    class PartialCanonicalLoRA(CanonicalLoRA):
+    class RankByLayer:
+        """The bridge's transformation of one layer, with the rank of an expert's adapter for experts."""
+
+        dim: int
+        alpha: float
+
+        def transform(self, m: Any, name: str | None = None, prefix: str | None = None) -> Any:
+            self.dim, self.alpha = adapter.rank, alpha
+            if expert_rank is not None and is_expert_linear(f"{prefix}.{name}"):
+                self.dim, self.alpha = expert_rank, numbers.scale * expert_rank
+            return super().transform(m, name, prefix)  # type: ignore[misc]  # the bridge's
+
+    class RankedLoRA(RankByLayer, LoRA):
+        pass
+
+    if adapter.type == "lora":
+        return RankedLoRA(**common)
+
+    class PartialCanonicalLoRA(RankByLayer, CanonicalLoRA):
         """CanonicalLoRA that may leave out parts of a fused layer (q_proj and v_proj alone, PEFT's own default)."""
 
         def transform(self, m: Any, name: str | None = None, prefix: str | None = None) -> Any:

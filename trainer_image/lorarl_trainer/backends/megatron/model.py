@@ -93,7 +93,7 @@ class LoraModel(AdaptedModel):
                 linears, adapter.type, adapter.target_modules, adapter.exclude_modules
             )
             self.excluded_names = excluded_names(linears, adapter.type, adapter.target_modules, adapter.exclude_modules)
-            self._lora = make_lora(adapter, self.targets)
+            self._lora = make_lora(adapter, self.targets, self._plan.expert_rank)
             adapted = list(self._lora(chunks, training=True))
             if self._plan.recompute != "none" and not self._plan.fused_layers:
                 let_recomputed_layers_learn(adapted[0].decoder)
@@ -252,12 +252,13 @@ def _configure(provider: Any, platform: Platform, plan: ExecutionPlan) -> None:
     provider.attention_dropout = provider.hidden_dropout = 0.0
     # `planning.supported_models` has refused windows that cut a sequence off. Without one, samples can be packed.
     provider.window_size = None
-    # It also refuses mixtures of experts. Their routers' own losses would train the adapter without any reward.
+    # A router's own losses would train the adapter without any reward.
     provider.moe_router_load_balancing_type, provider.moe_aux_loss_coeff, provider.moe_z_loss_coeff = "none", 0.0, None
     # Between split layers, each tensor-parallel rank has only its share of the tokens.
     provider.sequence_parallel = plan.packed and plan.trainer_ranks > 1
     if plan.recompute == "selective":
-        provider.recompute_granularity, provider.recompute_modules = "selective", ["mlp"]
+        modules = ["moe"] if provider.num_moe_experts else ["mlp"]
+        provider.recompute_granularity, provider.recompute_modules = "selective", modules
     elif plan.recompute == "full":
         provider.recompute_granularity, provider.recompute_method, provider.recompute_num_layers = "full", "uniform", 1
     else:

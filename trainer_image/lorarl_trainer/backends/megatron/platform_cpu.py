@@ -51,6 +51,9 @@ class CpuPlatform:
         ):
             setattr(provider, fusion, False)
         provider.attention_softmax_in_fp32 = True
+        # Experts one after the other: what handles all at once needs Transformer Engine.
+        provider.moe_grouped_gemm = provider.moe_permute_fusion = False
+        provider.moe_token_dispatcher_type = "allgather"
 
     def attention_mask(self, length: int) -> torch.Tensor:
         """See `Platform.attention_mask`. Megatron's local attention is not causal by itself."""

@@ -14,6 +14,7 @@ from lorarl_trainer.engine.sync.copy_plan import CopyPlan
 from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.blocks import Block, Copy, copies
+from lorarl_trainer.lora.experts import completed
 from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
 from lorarl_trainer.protocols.adapter import Adapter
 
@@ -98,7 +99,7 @@ class DiskSync:
 
     def push(self, version: int) -> None:
         """See `AdapterSync.push`."""
-        weights, config = self._adapter.export(), self._adapter.config
+        weights, config = completed(self._adapter.export(), self._adapter.linear_names), self._adapter.config
         with tempfile.TemporaryDirectory(
             prefix="lorarl-adapter-", dir=_SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
         ) as folder:

@@ -17,6 +17,7 @@ from lorarl_trainer.engine.vllm import names, slices
 from lorarl_trainer.engine.vllm.names import AdapterSlots
 from lorarl_trainer.lora.blocks import Block, rectangle
 from lorarl_trainer.lora.config import AdapterConfig
+from lorarl_trainer.lora.experts import completed, is_expert
 from lorarl_trainer.lora.peft_format import PEFT_PREFIX, adapter_config
 
 _INDEX = 0
@@ -56,7 +57,7 @@ class AdapterSlot:
         model = AdapterSlots.LoRAModel.from_lora_tensors(
             lora_model_id=version,
             # vLLM scales B in place, so it gets its own tensors.
-            tensors={PEFT_PREFIX + name: tensor.clone() for name, tensor in adapter.items()},
+            tensors={PEFT_PREFIX + name: tensor.clone() for name, tensor in self._completed(adapter).items()},
             peft_helper=AdapterSlots.PEFTHelper.from_dict(content),
             device=self._device,
             dtype=self._loras.lora_config.lora_dtype,
@@ -141,6 +142,11 @@ class AdapterSlot:
                 numbers_of_buffer.add_(buffer, alpha=unit)
             unit *= _DIGIT
         return arrived
+
+    def _completed(self, adapter: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """Return an adapter as vLLM takes it: with an adapter on all experts or on none."""
+        experts = [layer for parts in self._manager.packed_modules.values() for layer in parts if is_expert(layer)]
+        return completed(adapter, experts)
 
     def _clear(self) -> None:
         for old in list(self._manager.list_adapters()):

@@ -106,8 +106,8 @@ class RolloutEngine:
         names.bind_for_start(sleeps=bool(config.plan.offload))
         from vllm import LLM
 
+        from lorarl_trainer.engine.vllm.patches.adapters import one_adapter_layers, skip_adapter_lookup
         from lorarl_trainer.engine.vllm.patches.cpu_sampler import cpu_sampler
-        from lorarl_trainer.engine.vllm.patches.linear import one_adapter_layers, skip_adapter_lookup
         from lorarl_trainer.engine.vllm.patches.sampler import rollout_sampler
         from lorarl_trainer.engine.vllm.patches.start import lean_start
         from lorarl_trainer.engine.vllm.scheduler import RolloutScheduler

@@ -166,6 +166,27 @@ class AdapterLayers(Feature):
     UnquantizedLinearMethod: Any = _used("vllm.model_executor.layers.linear:UnquantizedLinearMethod")
 
 
+class CpuExperts(Feature):
+    """`patches/experts.py`, on a CPU."""
+
+    what = "adapters on experts"
+    follows = (
+        "vllm.lora.layers.fused_moe:FusedMoEWithLoRA.__init__",
+        "vllm.lora.layers.fused_moe:FusedMoEWithLoRA.create_lora_weights",
+        "vllm.lora.layers.fused_moe:FusedMoEWithLoRA.set_lora",
+        "vllm.lora.lora_weights:PackedLoRALayerWeights.pack_moe",
+        "vllm.lora.model_manager:LoRAModelManager._create_lora_modules",
+        "vllm.lora.model_manager:LoRAModelManager._create_merged_loras_inplace",
+        "vllm.lora.model_manager:LoRAModelManager.create_dummy_lora",
+        "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method:UnquantizedFusedMoEMethod.apply_monolithic",
+        "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method:UnquantizedFusedMoEMethod"
+        ".process_weights_after_loading",
+    )
+    CPUFusedMOE: Place = _replaced("vllm.model_executor.layers.fused_moe.cpu_fused_moe:CPUFusedMOE")
+    BaseLayerWithLoRA: Any = _used("vllm.lora.layers:BaseLayerWithLoRA")
+    FusedMoEWithLoRA: Any = _used("vllm.lora.layers:FusedMoEWithLoRA")
+
+
 class AdapterModels(Feature):
     """`patches/models.py`, for some models."""
 
@@ -267,7 +288,7 @@ class SleepingMemory(Feature):
 
 ALWAYS = (Build, Requests, Scheduling, AdapterSlots, AdapterLayers, LeanStart, BaseModel)
 ON_GPU = (AdapterGraphs, Sampling, GpuWorker)
-ON_CPU = (CpuWorker, CpuSampling)
+ON_CPU = (CpuWorker, CpuSampling, CpuExperts)
 FEATURES = (*ALWAYS, *ON_GPU, *ON_CPU, AdapterModels, SleepingMemory)
 
 

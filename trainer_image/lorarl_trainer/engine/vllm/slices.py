@@ -267,6 +267,7 @@ class WorkerLoRAManager(Protocol):
 @slice_of("vllm.lora.model_manager:LRUCacheLoRAModelManager")
 class LoRAModelManager(Protocol):
     modules: Mapping[str, LoRALayer]
+    packed_modules: Mapping[str, list[str]]
     lora_index_to_id: list[int | None]
     _registered_adapters: MutableMapping[int, Any]
     _active_adapters: MutableMapping[int, None]

@@ -8,24 +8,17 @@ and use a float32 buffer. A rollout has exactly one adapter, so here a layer wit
 Where vLLM fuses layers (q, k and v; gate and up), A stacks their A's and B has their B's along its diagonal. B includes
 the adapter's scale, as in vLLM's buffers. vLLM loads adapters through `lora_a_stacked` and `lora_b_stacked`: here these
 are views of A and B. A missing adapter is zero, so the layers need no case for it.
-
-vLLM has no door for LoRA layers, for the adapters that CUDA graphs are captured with (`cudagraph_specialize_lora` keeps
-a graph without an adapter), or for the lookup before a step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
 from torch.nn.functional import linear, pad
 
-from lorarl_trainer.engine.vllm import names, slices
-from lorarl_trainer.engine.vllm.names import AdapterGraphs, AdapterLayers
-from lorarl_trainer.engine.vllm.patches.replaced import replaced
+from lorarl_trainer.engine.vllm.names import AdapterLayers
 
 FEWEST_ROWS = 16
 """Rows of a product on CPU. MKL shares fewer rows out among threads so that their number changes the rounding."""
@@ -34,45 +27,8 @@ FEW_TOKENS = 256
 at 64 tokens; 6.75 and 7.27 ms at 256; 12.21 and 11.80 ms at 512 (benchmarks/results/gpu-2026-11-21.txt)."""
 
 
-@contextmanager
-def one_adapter_layers() -> Iterator[None]:
-    """Let an engine that starts within the block build its model with these layers in place of vLLM's own."""
-    with ExitStack() as stack:
-        place = AdapterLayers.all_lora_classes
-        # The first class that fits a layer is used.
-        stack.enter_context(replaced(place, (*_layer_classes(), *getattr(*place))))
-        if names.on_gpu():
-            # Every request has the adapter, so CUDA graphs of batches without one are never used.
-            capture_cases = AdapterGraphs.get_lora_capture_cases
-            stack.enter_context(replaced(capture_cases, lambda lora, _: [lora.max_loras + 1]))
-        yield
-
-
-def skip_adapter_lookup(worker: Any) -> None:
-    """Run in the vLLM worker: if every layer is one of these, stop working out each token's adapter before a step."""
-    manager = names.adapter_manager(worker)
-    for module in manager.modules.values():
-        names.checked(module, slices.LoRALayer, AdapterLayers)
-    if all(isinstance(module, _layer_classes()) for module in manager.modules.values()):
-        manager._set_adapter_mapping = _ignore
-        if state := getattr(worker.model_runner, "lora_state", None):  # only the V2 runner has it
-            names.checked(state, slices.LoraState, AdapterGraphs)
-            get_adapters = partial(_adapter_in_use, state)
-            state.get_activate_loras = get_adapters
-            state.make_lora_inputs = lambda requests, *_: ((), (), get_adapters(requests))
-
-
-def _ignore(mapping: Any) -> None:
-    pass
-
-
-def _adapter_in_use(state: slices.LoraState, requests: list[str]) -> set[slices.LoRARequest]:
-    """Return the adapter that all requests of a step have, as a set of one, or an empty set."""
-    return {adapter} if (adapter := state.lora_requests.get(requests[0])) else set()
-
-
 @cache
-def _layer_classes() -> tuple[type, ...]:
+def linear_classes() -> tuple[type, ...]:
     """Return a class for each kind of linear layer of vLLM, which must have been set up."""
     column: Any = AdapterLayers.ColumnParallelLinearWithLoRA
     merged_column: Any = AdapterLayers.MergedColumnParallelLinearWithLoRA

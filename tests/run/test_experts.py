@@ -1,0 +1,93 @@
+"""A mixture of experts learns on a CPU, and a training that is killed ends in the bytes of one that was not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from run.command import Ended
+from run.conftest import TESTS, made_once
+from run.jobs import Job, published
+
+STEPS, EVERY = 8, 3
+
+
+def manifest(base: Path) -> dict[str, Any]:
+    return {
+        "apiVersion": "lorarl.io/v1alpha1",
+        "kind": "LoRARLJob",
+        "metadata": {"name": "letters"},
+        "spec": {
+            "model": {"uri": f"file://{base / 'base'}"},
+            "adapter": {"rank": 16, "alpha": 32, "targetModules": ["all-linear"]},
+            "algorithm": {"type": "grpo", "groupSize": 8},
+            "reward": {"function": "letters:right", "timeoutSeconds": 120.0},
+            "data": {
+                "train": {"uri": f"file://{base / 'train.jsonl'}", "answerField": "answer"},
+                "eval": {"uri": f"file://{base / 'held_out.jsonl'}", "answerField": "answer", "every": STEPS},
+                "chatTemplate": False,
+            },
+            "rollout": {"promptsPerStep": 16, "maxPromptTokens": 8, "maxResponseTokens": 4},
+            "trainer": {"steps": STEPS, "learningRate": 1.5e-3},
+            "checkpoint": {"uri": "file:checkpoints", "every": EVERY, "keep": STEPS},
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The base model and its data, made in a process of their own: pytest's needs no torch."""
+
+    def make(folder: Path) -> Path:
+        search = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+        script = Path(__file__).with_name("make_moe_base.py")
+        subprocess.run([sys.executable, script, folder], check=True, env={**os.environ, "PYTHONPATH": search})
+        return folder
+
+    return made_once(tmp_path_factory, "mixture", make)
+
+
+def new_job(folder: Path, mixture: Path) -> Job:
+    job = Job(folder, mixture)
+    (folder / "job.yaml").write_text(yaml.safe_dump(manifest(mixture)))
+    return job
+
+
+@pytest.fixture(scope="module")
+def learnt(mixture: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Ended]:
+    job = new_job(tmp_path_factory.mktemp("learnt"), mixture)
+    ended = job.run()
+    assert ended.code == 0, ended
+    return job, ended
+
+
+def test_a_mixture_learns_to_add(learnt: tuple[Job, Ended]) -> None:
+    job, ended = learnt
+    scores = {row["step"]: row["eval_score"] for row in ended.rows if row.get("eval_score") is not None}
+    assert scores[STEPS] - scores[0] >= 0.5, scores
+    assert "rank 16 (of each expert 8), alpha 32, on 32 modules" in ended.stdout
+    config = json.loads((job.checkpoints / f"iter_{STEPS:07}" / "lora_adapter" / "adapter_config.json").read_text())
+    assert (config["r"], config["rank_pattern"]["q_proj"]) == (8, 16)
+
+
+def test_a_killed_training_goes_on_to_the_same_bytes(mixture: Path, learnt: tuple[Job, Ended], tmp_path: Path) -> None:
+    job = new_job(tmp_path, mixture)
+    run = job.start()
+    run.wait_for_step(EVERY + 1)
+    job.gate.touch()  # the run stands still within one of the next steps, so it does not end first
+    run.wait_until(lambda: published(job), "a checkpoint was published")
+    run.kill()
+    assert run.end().left_running == []
+    job.gate.unlink()
+    ended = job.run()
+    assert ended.code == 0, ended
+    assert EVERY <= ended.summary["resumed_from_step"] < STEPS
+    assert ended.adapter_digest == learnt[1].adapter_digest
+    assert ended.rows_but_for_times == learnt[1].rows_but_for_times

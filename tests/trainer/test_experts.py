@@ -1,0 +1,230 @@
+"""Mixtures of experts on a CPU: trainer, PEFT and vLLM mean the same by an adapter on experts, and by its files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from lorarl_trainer.devices.cpu import CpuDevice
+from lorarl_trainer.engine.vllm.engine import import_vllm
+from lorarl_trainer.engine.vllm.patches.experts import compute_experts
+from lorarl_trainer.lora.experts import is_expert
+from lorarl_trainer.lora.files import CONFIG_FILE, WEIGHTS_FILE
+from lorarl_trainer.lora.initial import InitialAdapter
+from lorarl_trainer.lora.peft_format import read_adapter
+from lorarl_trainer.samples.types import LossChoice, Sample
+from support.in_process import Colocated, prompts, samples_of, update_request, worst
+from support.own_layers import layer_kinds
+from support.tiny_models import VOCABULARY
+from support.training import BareTrainer, elements_kept, grouped_samples, relative_difference
+from support.transformers_side import hf_logprobs, mean_logprob_gradients, peft_model
+from trainer.test_parity import TOLERANCE
+
+LAYERS, EXPERTS = 2, 4
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _first_model_of_the_process() -> None:
+    """Let vLLM make its groups of ranks again: it has one of experts only if a process's first model has experts."""
+    import_vllm()
+    from vllm.distributed.parallel_state import destroy_model_parallel
+
+    destroy_model_parallel()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "targets", "more"),
+    [
+        ("qwen3_moe", ATTENTION, {}),
+        ("qwen3_moe", ["all-linear"], {}),
+        ("qwen3_moe", ["all-linear"], {"adapter__type": "lora", "adapter__expertRank": 8}),
+        ("qwen3_moe-shares", ["all-linear"], {"adapter__rslora": True, "rollout__adapterSync": "disk"}),
+        ("qwen3_moe-tied", ["q_proj", "*.layers.1.*.experts.2.gate_proj"], {"adapter__expertRank": 3}),
+        ("qwen3_moe", ["*.experts.*"], {"adapter__expertRank": 8, "rollout__verifySync": True}),
+    ],
+)
+def test_trainer_vllm_and_peft_give_the_same_log_probabilities(
+    colocated, tmp_path: Path, architecture: str, targets: list[str], more: dict[str, Any]
+) -> None:
+    worker: Colocated = colocated(architecture, adapter__targetModules=targets, **more)
+    worker.randomise(scale=0.05 if "adapter__rslora" in more else 0.1)
+    worker.sync()
+    samples = samples_of(prompts(), rollouts := worker.generate(prompts()))
+    peft = hf_logprobs(peft_model(worker.model, worker.write_peft(tmp_path / "adapter")), samples)
+    base = hf_logprobs(AutoModelForCausalLM.from_pretrained(worker.model, dtype=torch.float32).eval(), samples)
+    assert worst(worker.trainer_logprobs(samples), peft) < TOLERANCE
+    assert worst([c.logprobs for c in rollouts], peft) < TOLERANCE
+    assert worst(base, peft) > 0.01, "an adapter that changes nothing would prove nothing"
+
+
+def test_all_linear_is_every_projection_of_every_expert_and_no_router(colocated) -> None:
+    worker: Colocated = colocated("qwen3_moe")
+    experts = [name for name in worker.built.modules if is_expert(name)]
+    assert len(experts) == 3 * EXPERTS * LAYERS
+    assert len(worker.built.modules) == len(experts) + 4 * LAYERS
+    assert layer_kinds(worker)["FusedMoEWithLoRA"] == LAYERS
+    shapes = {name: tuple(tensor.shape) for name, tensor in worker.export().items()}
+    # Half of the experts are active: half of the rank of 8.
+    assert shapes["model.layers.0.mlp.experts.3.down_proj.lora_A.weight"] == (4, 96)
+    assert shapes["model.layers.0.self_attn.q_proj.lora_A.weight"] == (8, 128)
+
+
+def test_the_files_have_all_experts_or_none(colocated, tmp_path: Path) -> None:
+    targets = ["q_proj", "*.layers.1.*.experts.2.gate_proj"]
+    worker: Colocated = colocated("qwen3_moe", adapter__targetModules=targets, adapter__rslora=True)
+    worker.randomise()
+    folder = worker.write_peft(tmp_path / "adapter")
+    config = json.loads((folder / CONFIG_FILE).read_text())
+    assert config["target_modules"] == ["down_proj", "gate_proj", "q_proj", "up_proj"]
+    # 16 / sqrt(8) for all layers, whose ranks are 8 and 4.
+    scale = 16 / 8**0.5
+    assert (config["r"], config["use_rslora"], config["rank_pattern"]) == (4, False, {"q_proj": 8})
+    assert (config["lora_alpha"], config["alpha_pattern"]) == (4 * scale, {"q_proj": 8 * scale})
+    tensors = read_adapter((folder / WEIGHTS_FILE).read_bytes(), "test")
+    experts = {name: tensor for name, tensor in tensors.items() if is_expert(name.partition(".lora_")[0])}
+    assert len(experts) == 2 * 3 * EXPERTS * LAYERS
+    assert {name.partition(".lora_")[0] for name, tensor in experts.items() if tensor.any()} == {
+        "model.layers.1.mlp.experts.2.gate_proj"
+    }
+
+
+def test_the_files_are_a_start_also_for_larger_ranks(colocated, tmp_path: Path) -> None:
+    targets = ["q_proj", "*.experts.2.gate_proj", "down_proj"]
+    worker: Colocated = colocated("qwen3_moe", adapter__targetModules=targets)
+    worker.randomise()
+    content = (worker.write_peft(tmp_path / "adapter") / WEIGHTS_FILE).read_bytes()
+    stored, own = InitialAdapter(content, rank=8, scale=2.0, expert_rank=4), worker.export()
+    again = worker.worker._of_the_jobs_rank(stored, "test")
+    assert again.keys() == own.keys() and all(torch.equal(again[name], own[name]) for name in own)
+    fields = {"adapter__rank": 16, "adapter__expertRank": 6, "adapter__alpha": 16}
+    larger: Colocated = colocated("qwen3_moe", adapter__targetModules=targets, **fields)
+    larger.load(larger.worker._of_the_jobs_rank(stored, "test"))
+    samples = samples_of(prompts(), larger.sync() and larger.generate(prompts()))
+    assert worst(larger.trainer_logprobs(samples), worker.trainer_logprobs(samples)) < TOLERANCE
+    assert larger.export()["model.layers.0.mlp.experts.2.gate_proj.lora_A.weight"].shape == (6, 128)
+
+
+def test_gradients_are_those_of_autograd_through_peft(colocated, tmp_path: Path) -> None:
+    """PEFT has one adapter for the experts of a layer, in which each expert's own is a part."""
+    worker: Colocated = colocated("qwen3_moe")
+    worker.randomise()
+    worker.sync()
+    samples = samples_of(prompts(), worker.generate(prompts()))
+    model = peft_model(worker.model, worker.write_peft(tmp_path / "adapter"), trainable=True)
+    theirs = mean_logprob_gradients(model, samples)
+    backend = worker.worker.backend
+    backend._trainer.forward_backward(update_request(samples))
+    found = backend.layout.gather([gradient.clone() for gradient in backend.optimizer.gradients])
+    attention = {name for name in found if not is_expert(name.partition(".lora_")[0])}
+    assert all(torch.allclose(found[name], theirs[name], atol=1e-6) for name in attention)
+    for layer in range(LAYERS):
+        prefix = f"model.layers.{layer}.mlp.experts."
+        expected = of_each_expert(theirs, prefix, rank=4, inner=96)
+        for name, gradient in expected.items():
+            assert gradient.any() and torch.allclose(found[name], gradient, atol=1e-6), name
+
+
+def of_each_expert(tensors: dict[str, torch.Tensor], prefix: str, rank: int, inner: int) -> dict[str, torch.Tensor]:
+    """PEFT's tensors of a layer's experts, by the names of the experts' layers.
+
+    A is expert-major. B is rank-major. Gate and up have one adapter of twice the rank.
+    """
+    both_a = tensors[f"{prefix}base_layer.lora_A.weight"].unflatten(0, (EXPERTS, 2, rank))
+    both_b = tensors[f"{prefix}base_layer.lora_B.weight"].unflatten(1, (2, rank, EXPERTS))
+    down_a = tensors[f"{prefix}lora_A.weight"].unflatten(0, (EXPERTS, rank))
+    down_b = tensors[f"{prefix}lora_B.weight"].unflatten(1, (rank, EXPERTS))
+    found = {}
+    for expert in range(EXPERTS):
+        for part, name in enumerate(("gate_proj", "up_proj")):
+            found[f"{prefix}{expert}.{name}.lora_A.weight"] = both_a[expert, part]
+            rows = both_b[part * inner : (part + 1) * inner]
+            found[f"{prefix}{expert}.{name}.lora_B.weight"] = rows[:, part, :, expert]
+        found[f"{prefix}{expert}.down_proj.lora_A.weight"] = down_a[expert]
+        found[f"{prefix}{expert}.down_proj.lora_B.weight"] = down_b[:, :, expert]
+    return found
+
+
+def test_without_advantages_the_gradient_is_exactly_zero(colocated, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With Megatron-Bridge's default weight of the router's own loss, 1e-3, its norm was 1.4e-3."""
+    worker: Colocated = colocated("qwen3_moe")
+    worker.randomise()
+    worker.sync()
+    samples = samples_of(prompts(), worker.generate(prompts()))
+    backend = worker.worker.backend
+    # Samples without a signal would have no backward pass at all.
+    monkeypatch.setattr(LossChoice, "has_gradient", lambda choice, sample: True)
+    backend._trainer.forward_backward(update_request([replace(sample, advantage=0.0) for sample in samples]))
+    assert not any(gradient.any() for gradient in backend.optimizer.gradients)
+    backend.optimizer.zero_grad()
+    backend._trainer.forward_backward(update_request(samples))
+    assert all(torch.isfinite(gradient).all() for gradient in backend.optimizer.gradients)
+    assert backend.model.norm(backend.optimizer.gradients) > 1e-3
+
+
+def test_an_expert_without_a_token_has_a_gradient_of_zero(colocated) -> None:
+    """An adapter without any gradient would stop the run."""
+    worker: Colocated = colocated("qwen3_moe")
+    worker.randomise()
+    short = Sample(np.array([7, 8, 9]), prompt_length=2, advantage=1.0, rollout_logprobs=np.zeros(1, np.float32))
+    backend = worker.worker.backend
+    backend._trainer.forward_backward(update_request([short], on_policy=False, loss=LossChoice("cross_entropy")))
+    found = backend.layout.gather([gradient.clone() for gradient in backend.optimizer.gradients])
+    last = "model.layers.1.mlp.experts."
+    trained = {name.split(".")[5] for name, gradient in found.items() if name.startswith(last) and gradient.any()}
+    # The padding of a row goes through the router too, but nothing is learnt from it.
+    assert 2 <= len(trained) < EXPERTS
+
+
+def test_an_adapter_on_experts_can_be_merged(colocated, tmp_path: Path) -> None:
+    worker: Colocated = colocated("qwen3_moe")
+    worker.randomise()
+    worker.sync()
+    samples = samples_of(prompts(), worker.generate(prompts()))
+    model = peft_model(worker.model, worker.write_peft(tmp_path / "adapter"))
+    model.merge_and_unload().save_pretrained(tmp_path / "merged")
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32).eval()
+    assert worst(hf_logprobs(merged, samples), worker.trainer_logprobs(samples)) < TOLERANCE
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_what_is_recomputed_is_what_was_computed(model_folder, recompute: str) -> None:
+    samples = grouped_samples(VOCABULARY)
+    trainers = [
+        BareTrainer(CpuDevice(), model_folder("qwen3_moe"), "fp32", recompute=how, packed=True, fused=False)
+        for how in ("none", recompute)
+    ]
+    (loss, gradients), (same_loss, same_gradients) = (trainer.loss_and_gradients(samples) for trainer in trainers)
+    kept, again = (elements_kept(trainer.model, samples) for trainer in trainers)
+    ((_, batch),) = trainers[0].model.micro_batches(samples, 10_000)
+    hidden, inner, active = 128, 96, 2
+    assert kept - again >= 0.9 * batch.tokens.numel() * LAYERS * active * (3 * hidden + 4 * inner)
+    assert same_loss == pytest.approx(loss, abs=1e-7)
+    assert relative_difference(same_gradients, gradients) < 1e-6
+
+
+def test_experts_are_computed_as_by_transformers() -> None:
+    stream = torch.Generator().manual_seed(0)
+    draw = lambda *shape: torch.randn(*shape, generator=stream)  # noqa: E731
+    x, gate_up, down = draw(21, 16), draw(EXPERTS, 24, 16), draw(EXPERTS, 16, 12)
+    chosen = torch.randn(21, EXPERTS, generator=stream).topk(2).indices
+    weights = draw(21, 2).softmax(-1)
+    a = draw(EXPERTS, 3, 16), draw(EXPERTS, 3, 16), draw(EXPERTS, 3, 12)
+    b = draw(EXPERTS, 12, 3), draw(EXPERTS, 12, 3), draw(EXPERTS, 16, 3)
+    found = compute_experts(x, gate_up, down, weights, chosen, (a, b))
+    whole_gate_up = gate_up + torch.cat([b[0] @ a[0], b[1] @ a[1]], dim=1)
+    whole_down = down + b[2] @ a[2]
+    expected = torch.zeros_like(x)
+    for token in range(21):
+        for place in range(2):
+            expert = chosen[token, place]
+            gate, up = (whole_gate_up[expert] @ x[token]).chunk(2)
+            expected[token] += weights[token, place] * (whole_down[expert] @ (torch.nn.functional.silu(gate) * up))
+    assert torch.allclose(found, expected, rtol=1e-4, atol=1e-4)

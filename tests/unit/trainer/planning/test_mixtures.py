@@ -1,0 +1,141 @@
+"""Mixtures of experts: which are taken, what a job may ask of them, and what the plan counts of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lorarl_trainer.devices.base import Host
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.planning.adapter_size import AdapterSize
+from lorarl_trainer.planning.execution import decide
+from lorarl_trainer.planning.memory import make_plan
+from lorarl_trainer.planning.mixtures import REASONS, require_known_mixture
+from lorarl_trainer.planning.model_sizes import sizes_of
+from lorarl_trainer.planning.verdict import judge
+from unit.trainer.planning.jobs import cpu_job
+
+GB = 1_000_000_000
+QWEN3_30B_A3B: dict[str, Any] = {
+    "model_type": "qwen3_moe",
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "hidden_size": 2048,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "norm_topk_prob": True,
+    "vocab_size": 151_936,
+    "max_position_embeddings": 40_960,
+}
+PARAMETERS = 30_532_122_624
+"""Of Qwen3-30B-A3B, as its model card's total has it."""
+SMALL = QWEN3_30B_A3B | {"num_hidden_layers": 2, "num_experts": 16, "num_experts_per_tok": 4}
+
+
+@pytest.mark.parametrize("family", [*REASONS, "any_moe"])
+@pytest.mark.parametrize("count", ["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"])
+def test_other_mixtures_are_refused_with_their_reason(family: str, count: str) -> None:
+    reason = REASONS.get(family, "it was not compared with Transformers and vLLM")
+    with pytest.raises(InputError) as refused:
+        require_known_mixture({"model_type": family, count: 8})
+    assert f"{count} 8: a mixture of experts ({reason}), expected a dense model, or a mixture of" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"decoder_sparse_step": 2}, "decoder_sparse_step: 2, expected 1: experts in every layer"),
+        ({"mlp_only_layers": [0]}, r"mlp_only_layers: \[0\], expected \[\]"),
+        ({"shared_expert_intermediate_size": 512}, "shared_expert_intermediate_size: 512, expected 0"),
+        ({"architectures": ["AnyForCausalLM"]}, "architectures"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_type yarn"),
+        ({"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 0}, "a sliding window of 64 tokens"),
+        ({"moe_intermediate_size": "768"}, "moe_intermediate_size: '768', expected a whole number above 0"),
+        ({"num_experts_per_tok": None}, "config.json without num_experts_per_tok"),
+    ],
+)
+def test_other_layers_are_refused(fields: dict[str, Any], message: str) -> None:
+    config = {key: value for key, value in (SMALL | fields).items() if value is not None}
+    with pytest.raises(InputError, match=rf"^spec\.model\.uri: got .*{message}"):
+        judge(cpu_job(), config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["cluster.gpusPerNode=1"], "cluster.gpusPerNode: got 1 for a mixture of experts, expected 0: experts are"),
+        (["cluster.nodes=2"], "cluster.nodes: got 2 for a mixture of experts, expected 1: several workers"),
+        (
+            ["trainer.tensorParallelSize=2"],
+            "trainer.tensorParallelSize: got 2 for a mixture of experts, expected 1: several workers were not",
+        ),
+        (["algorithm.type=ppo"], "algorithm.type: got ppo for a mixture of experts, expected an algorithm without"),
+        (["trainer.backend=fsdp"], "trainer.backend: got fsdp for a mixture of experts, expected megatron"),
+        (["adapter.dropout=0.1"], "adapter.dropout: got 0.1 for a mixture of experts, expected 0: PEFT has none"),
+        (
+            ["adapter.dora=true", "algorithm.type=sft", "reward=null"],
+            "adapter.dora: got true for a mixture of experts, expected false",
+        ),
+        (["adapter.targetModules=[gate]"], "adapter.targetModules: got 'gate', expected a layer that may have an"),
+    ],
+)
+def test_what_was_not_compared_is_refused(changes: list[str], message: str) -> None:
+    with pytest.raises(InputError) as refused:
+        judge(cpu_job(*changes), SMALL)
+    assert f"spec.{message}" in str(refused.value)
+
+
+def test_a_dense_model_has_no_rank_of_experts() -> None:
+    dense = SMALL | {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "num_experts": None}
+    assert judge(cpu_job(), dense).family == "Qwen3 (dense)"
+    with pytest.raises(InputError, match=r"^spec\.adapter\.expertRank: got 4, expected no value: the model has no"):
+        judge(cpu_job("adapter.expertRank=4"), dense)
+
+
+@pytest.mark.parametrize("name", ["num_experts", "num_local_experts"])
+def test_qwen3_moe_is_taken_by_either_name_of_its_experts(name: str) -> None:
+    config = {key: value for key, value in SMALL.items() if key != "num_experts"} | {name: 16}
+    verdict = judge(cpu_job(), config, Host(64 * GB, 60 * GB))
+    assert verdict.family == "Qwen3-MoE" and not verdict.slower
+    assert verdict.plan is not None and verdict.plan.execution.expert_rank == 8
+    assert not verdict.plan.execution.fused_layers and not verdict.plan.execution.shared_base
+
+
+def test_sizes_are_those_of_the_model_card() -> None:
+    sizes = sizes_of(QWEN3_30B_A3B)
+    assert sizes.parameters(1) == PARAMETERS
+    embedding, router = 151_936 * 2048, 48 * 128 * 2048
+    active = sizes.multiplied + 2 * embedding + router
+    assert 3.3e9 < active < 3.4e9, "A3B: 3.3 billion parameters for a token"
+
+
+def test_the_rank_of_an_expert_is_the_active_share_of_the_rank() -> None:
+    sizes = sizes_of(QWEN3_30B_A3B)
+    ranks = {rank: sizes.expert_rank(cpu_job(f"adapter.rank={rank}").adapter) for rank in (1, 8, 32, 256)}
+    assert ranks == {1: 1, 8: 1, 32: 2, 256: 16}
+    assert sizes.expert_rank(cpu_job("adapter.rank=32", "adapter.expertRank=32").adapter) == 32
+
+
+def test_the_plan_counts_every_expert() -> None:
+    sizes, there = sizes_of(SMALL), Host(64 * GB, 60 * GB)
+    spec = cpu_job("adapter.rank=32", "adapter.expertRank=4")
+    size = AdapterSize.of(spec.adapter, sizes)
+    attention = 32 * (3 * 2048 + 4096 + 2 * 512 + 4096 + 2048)  # q, k and v share an input; o
+    experts = 16 * 4 * 3 * (2048 + 768)
+    assert size.trainable(1) == 2 * (attention + experts)
+    # vLLM has one size of buffers for all layers, and buffers for all experts or none.
+    assert size.served(1) == 2 * (attention + 16 * 32 * 3 * (2048 + 768))
+    one = AdapterSize.of(cpu_job("adapter.rank=32", "adapter.targetModules=['*.experts.3.up_proj']").adapter, sizes)
+    assert one.served(1) == 2 * 16 * 32 * 3 * (2048 + 768)
+    lines = {line.what: line.bytes for line in make_plan(sizes, size, decide(spec, sizes, None), there).lines}
+    assert lines["base model"] == lines["vLLM's base model"] == 4 * sizes.parameters(1)
+    assert lines["vLLM's packed weights"] == 4 * 2 * 2048 * (2 * 4096 + 2 * 512), "experts are not packed"
+    assert lines["vLLM's adapter"] == 4 * size.served(1)

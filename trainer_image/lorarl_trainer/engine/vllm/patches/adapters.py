@@ -1,0 +1,62 @@
+"""The layers with an adapter, ours in the place of vLLM's: `linear.py` and, on a CPU, `experts.py`.
+
+vLLM has no door for LoRA layers, for the adapters that CUDA graphs are captured with (`cudagraph_specialize_lora` keeps
+a graph without an adapter), or for the lookup before a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+from lorarl_trainer.engine.vllm import names, slices
+from lorarl_trainer.engine.vllm.names import AdapterGraphs, AdapterLayers, CpuExperts
+from lorarl_trainer.engine.vllm.patches.experts import one_adapter_experts, unpacked_experts
+from lorarl_trainer.engine.vllm.patches.linear import linear_classes
+from lorarl_trainer.engine.vllm.patches.replaced import replaced
+
+
+@contextmanager
+def one_adapter_layers() -> Iterator[None]:
+    """Let an engine that starts within the block build its model with these layers in place of vLLM's own."""
+    with ExitStack() as stack:
+        place = AdapterLayers.all_lora_classes
+        # The first class that fits a layer is used.
+        stack.enter_context(replaced(place, (*_layer_classes(), *getattr(*place))))
+        if names.on_gpu():
+            # Every request has the adapter, so CUDA graphs of batches without one are never used.
+            capture_cases = AdapterGraphs.get_lora_capture_cases
+            stack.enter_context(replaced(capture_cases, lambda lora, _: [lora.max_loras + 1]))
+        else:
+            stack.enter_context(replaced(CpuExperts.CPUFusedMOE, unpacked_experts()))
+        yield
+
+
+def skip_adapter_lookup(worker: Any) -> None:
+    """Run in the vLLM worker: if every layer is one of these, stop working out each token's adapter before a step."""
+    manager = names.adapter_manager(worker)
+    for module in manager.modules.values():
+        if names.on_gpu() or not isinstance(module, one_adapter_experts()):
+            names.checked(module, slices.LoRALayer, AdapterLayers)
+    if all(isinstance(module, _layer_classes()) for module in manager.modules.values()):
+        manager._set_adapter_mapping = _ignore
+        if state := getattr(worker.model_runner, "lora_state", None):  # only the V2 runner has it
+            names.checked(state, slices.LoraState, AdapterGraphs)
+            get_adapters = partial(_adapter_in_use, state)
+            state.get_activate_loras = get_adapters
+            state.make_lora_inputs = lambda requests, *_: ((), (), get_adapters(requests))
+
+
+def _layer_classes() -> tuple[type, ...]:
+    return linear_classes() if names.on_gpu() else (*linear_classes(), one_adapter_experts())
+
+
+def _ignore(mapping: Any) -> None:
+    pass
+
+
+def _adapter_in_use(state: slices.LoraState, requests: list[str]) -> set[slices.LoRARequest]:
+    """Return the adapter that all requests of a step have, as a set of one, or an empty set."""
+    return {adapter} if (adapter := state.lora_requests.get(requests[0])) else set()

@@ -1,0 +1,119 @@
+"""Which mixtures of experts the trainer takes, and what a job may ask of them.
+
+Exactly what tests/trainer/test_experts.py compares is taken. Everything else is refused, before anything is downloaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.planning.families import FAMILIES
+
+if TYPE_CHECKING:
+    from lorarl_trainer.planning.model_sizes import ModelShape
+
+_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""What config.json calls the number of a layer's experts."""
+_PLAIN: Mapping[str, object] = {
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "shared_expert_intermediate_size": 0,
+}
+_NOT_COMPARED = "it was not compared with Transformers and vLLM"
+_NO_BRIDGE = "Megatron-Bridge has no conversion for it"
+_SIGMOIDS = "its router's sigmoids and biases were not compared"
+_SHARED = "its shared experts, its dense layers, and its router's sigmoids and biases were not compared"
+REASONS: Mapping[str, str] = {
+    "olmoe": "its norms of q and k over all heads were not compared",
+    "gpt_oss": "its experts' biases and clamped activation, its windows and its sinks were not compared",
+    "glm4_moe": _SHARED,
+    "ernie4_5_moe": _SHARED,
+    "bailing_moe_v2": _SHARED,
+    "hy_v3": _SHARED,
+    "exaone_moe": f"its windows, {_SHARED}",
+    "step3p5": f"its windows, {_SHARED}",
+    "sarvam_moe": "its shared experts were not compared",
+    "minimax_m2": _SIGMOIDS,
+    "deepseek_v4": "its compressed attention was not compared",
+    "mimo_v2_flash": "its windows, its dense layers, and its router's biases were not compared",
+    "mixtral": _NO_BRIDGE,
+    "qwen2_moe": _NO_BRIDGE,
+}
+"""Why other mixtures are refused, by `model_type`, where config.json shows no other reason."""
+TAKEN = ", ".join(family.models for family in FAMILIES.values() if family.experts)
+
+
+def is_mixture(config: Mapping[str, Any]) -> bool:
+    """Return whether a model is of a family of mixtures that the trainer takes."""
+    family = FAMILIES.get(str(config.get("model_type")))
+    return family is not None and family.experts
+
+
+def require_known_mixture(config: Mapping[str, Any]) -> None:
+    """Refuse a mixture of experts of another family, or with other layers, given its config.json.
+
+    Raises:
+        InputError: it names what config.json asks for.
+    """
+    found = next((name for name in _COUNTS if config.get(name)), None)
+    if found is None:
+        return
+    if not is_mixture(config):
+        why = REASONS.get(str(config.get("model_type")), _NOT_COMPARED)
+        raise InputError(
+            "spec.model.uri",
+            f"a config.json with {found} {config[found]}: a mixture of experts ({why})",
+            f"a dense model, or a mixture of a tested family ({TAKEN})",
+            "Choose a dense model, or one of these.",
+        )
+    for name, plain in _PLAIN.items():
+        if (config.get(name) or plain) != plain:
+            raise InputError(
+                "spec.model.uri",
+                f"a config.json with {name}: {config[name]}",
+                f"{plain}: experts in every layer, and no others",
+                "Choose another model.",
+            )
+
+
+def require_mixture_job(spec: LoRARLJobSpec, model: ModelShape) -> None:
+    """Refuse what a job asks of a mixture of experts and was not compared, or of experts that are not there.
+
+    Raises:
+        InputError: naming the field and the fix.
+    """
+    rank = spec.adapter.expert_rank
+    if not model.experts:
+        if rank is not None:
+            raise _refused("adapter.expertRank", rank, "no value: the model has no experts", "Remove it.", "")
+        return
+    for refused, field, got, expected, hint in _not_compared(spec):
+        if refused:
+            raise _refused(field, got, expected, hint)
+
+
+def _not_compared(spec: LoRARLJobSpec) -> Iterator[tuple[bool, str, object, str, str]]:
+    """Yield whether a job asks for something, the field, its value, what is expected, and the fix."""
+    expected = "0: experts are trained on CPUs so far. What GPUs compute them with was not compared"
+    hint = "Set spec.cluster.gpusPerNode: 0 for a small model, or choose a dense model."
+    yield spec.on_gpu, "cluster.gpusPerNode", spec.cluster.gpus_per_node, expected, hint
+    one = "1: several workers were not compared"
+    yield spec.cluster.nodes > 1, "cluster.nodes", spec.cluster.nodes, one, "Set spec.cluster.nodes: 1."
+    for side, ranks in (("trainer", spec.trainer.tensor_parallel_size), ("rollout", spec.rollout.tensor_parallel_size)):
+        yield (ranks or 1) > 1, f"{side}.tensorParallelSize", ranks, one, "Remove it."
+    expected = "an algorithm without a critic: one on experts was not compared"
+    kind = spec.algorithm.type
+    yield spec.algorithm.has_critic, "algorithm.type", kind, expected, "Set spec.algorithm.type: grpo."
+    hint = "Remove it, or set spec.trainer.backend: megatron."
+    yield spec.trainer.backend == "fsdp", "trainer.backend", "fsdp", "megatron, which trains experts", hint
+    # PEFT refuses both where several experts share an adapter's tensors.
+    dropout = spec.adapter.dropout
+    yield dropout > 0, "adapter.dropout", f"{dropout:g}", "0: PEFT has none on experts", "Remove it."
+    yield spec.adapter.dora, "adapter.dora", "true", "false: PEFT has no DoRA on experts", "Remove it."
+
+
+def _refused(field: str, got: object, expected: str, hint: str, model: str = " for a mixture of experts") -> InputError:
+    return InputError(f"spec.{field}", f"{got}{model}", expected, hint)
