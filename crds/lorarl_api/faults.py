@@ -158,12 +158,9 @@ def _change(got: Any, schema: Schema) -> str:
     if "function" in schema.get("properties", {}) and isinstance(got, str):
         key = "type" if got in schema["properties"].get("type", {}).get("enum", ()) else "function"
         return f"Write {{{key}: {_yaml(redacted(got))}}}."
-    if (
-        "enum" in schema
-        and isinstance(got, str)
-        and (near := difflib.get_close_matches(got.lower(), schema["enum"], n=1))
-    ):
-        return f"Did you mean {near[0]}?"
+    if "enum" in schema and isinstance(got, str) and (near := difflib.get_close_matches(got.lower(), schema["enum"])):
+        # Letters in another order are likelier than other letters, and difflib ranks them the same.
+        return f"Did you mean {next((name for name in near if sorted(name) == sorted(got.lower())), near[0])}?"
     if isinstance(got, str) and ":" in schema.get("pattern", "") and (hint := _function_hint(got, schema["pattern"])):
         return hint
     example = example_of(schema)

@@ -47,7 +47,7 @@ BY_THE_COMMAND = [
     ),
     (
         ["model.uri=file:experts", NEW],
-        "spec.model.uri: got a config.json with num_experts 8: a mixture of experts, expected a dense model",
+        "spec.model.uri: got a config.json with num_experts 8: a mixture of experts (",
     ),
 ]
 BY_ITS_PREPARATION = [
@@ -57,7 +57,7 @@ BY_ITS_PREPARATION = [
     ),
     (
         ["adapter.targetModules=[q_proj, gate]", NEW],
-        "spec.adapter.targetModules: got 'gate', expected a linear layer of this model (",
+        "spec.adapter.targetModules: got 'gate', expected a layer that may have an adapter (",
     ),
     (
         ["rollout.maxResponseTokens=193", NEW],

@@ -37,7 +37,7 @@ def test_sizes_of_a_tested_model_follow_from_config_json(
 
 def test_every_family_is_tested() -> None:
     tested = {name.partition("-")[0] for name in (*tiny_models.ARCHITECTURES, *tiny_models.OTHER_SHAPES)}
-    assert tested == set(FAMILIES)
+    assert tested | {"qwen3_moe"} == set(FAMILIES), "test_experts.py has the mixtures"
 
 
 @pytest.mark.parametrize("architecture", ONE_OF_EACH)

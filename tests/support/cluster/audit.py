@@ -57,7 +57,10 @@ def refused(log: Path, user: str) -> list[str]:
 
 
 def writes(log: Path, user: str, namespace: str) -> list[str]:
-    """The accepted writes of a user in a namespace, oldest first, as `verb resource[/part] name`, without Events."""
+    """The accepted writes of a user in a namespace, oldest first, as `verb resource[/part] name`.
+
+    Events are left out, and so are dry runs, which store nothing.
+    """
     found = []
     for event in requests(log, user):
         about = event["objectRef"]
@@ -65,6 +68,7 @@ def writes(log: Path, user: str, namespace: str) -> list[str]:
             about.get("namespace") == namespace
             and about["resource"] != "events"
             and event["verb"] in WRITES
+            and "dryRun=All" not in event["requestURI"]
             and _done(event)
         ):
             right = _right(about, event["verb"])

@@ -121,6 +121,10 @@ def test_yaml_is_read_as_kubernetes_reads_it(trap: Trap) -> None:
             {"spec.algorithm.type": "GRPO"},
             f'spec.algorithm.type: got "GRPO", expected {", ".join(TYPES[:-1])} or {TYPES[-1]}. Did you mean grpo?',
         ),
+        (
+            {"spec.algorithm.type": "gpro"},
+            f'spec.algorithm.type: got "gpro", expected {", ".join(TYPES[:-1])} or {TYPES[-1]}. Did you mean grpo?',
+        ),
         ({"spec.suspend": "yes"}, 'spec.suspend: got "yes", expected true or false. Use a value such as false.'),
         (
             {"spec.reward": "my_reward:score"},

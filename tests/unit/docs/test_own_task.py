@@ -40,4 +40,4 @@ def test_init_takes_what_the_page_says(tmp_path: Path, monkeypatch: pytest.Monke
     spec = load_job(tmp_path / "job.yaml").spec
     assert spec.reward is not None and spec.reward.function == "my_reward:score"
     assert spec.data.eval is not None and spec.data.eval.uri == "file:held_out.jsonl"
-    assert (ROOT / "examples/smollm2/make_base.py").is_file() and "make_base.py --out base" in SECTION
+    assert (ROOT / "examples/smollm2/make_base.py").is_file() and "make_base.py --out ../my-task/base" in SECTION

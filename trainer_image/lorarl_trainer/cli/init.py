@@ -102,12 +102,13 @@ def command(
     job.spec  # noqa: B018 - it names what is wrong with the answers
     job = new_job.sized(job, sample)
     files = job.files()
-    if (folder / new_job.REWARD_FILE).exists() and files.pop(new_job.REWARD_FILE, ""):
-        print(f"kept {folder / new_job.REWARD_FILE}")
+    kept = (folder / new_job.REWARD_FILE).exists() and files.pop(new_job.REWARD_FILE, "")
     written = new_job.write_files(folder, files)
+    if kept:
+        print(f"kept {folder / new_job.REWARD_FILE}")
     for path in written:
         print(f"wrote {path}")
-    for line in new_job.advice(job):
+    for line in new_job.advice(job, sample.columns):
         print(line)
     here = "" if folder == Path() else f"cd {folder} && "
     print(f"\nnext: {here}lorarl run {new_job.MANIFEST} --dry-run")

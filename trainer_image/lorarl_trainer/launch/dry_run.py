@@ -194,7 +194,7 @@ def _time_lines(job: LoRARLJob, model: JudgedModel, data: inputs.EncodedData, ou
     short = max(1, round(SHORT * longest))
     what = "answers" if job.spec.algorithm.from_data else "completions"
     return [
-        f"time     roughly {_for_all(time.least, steps)}, if {what} have {short} token{'s' * (short > 1)},",
+        f"time     roughly {_for_all(time.least, steps)}, if {what} end after {short} token{'s' * (short > 1)},",
         f"         to {_for_all(time.most, steps)}, if all have {longest}; and half a minute to start",
         *shorter(job, time),
     ]

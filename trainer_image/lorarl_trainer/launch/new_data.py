@@ -61,9 +61,15 @@ def held_out_beside(data: str) -> str | None:
     if not data.startswith("file:"):
         return None
     path = local_path(data, "--data")
-    names = (f"{name}{path.suffix}" for name in HELD_OUT if name != path.stem)
+    own = (f"{stem}{between}{name}" for stem in _stems(path.stem) for between in "_-." for name in HELD_OUT)
+    names = (f"{name}{path.suffix}" for name in (*own, *HELD_OUT) if name != path.stem)
     found = next((name for name in names if (path.parent / name).is_file()), None)
     return found and re.sub(r"[^/:]+$", found, data)
+
+
+def _stems(stem: str) -> list[str]:
+    """Return what names of files with held-out rows may begin with: `sea` and `sea_train` have `sea_test` beside."""
+    return list(dict.fromkeys([stem, re.sub(r"[_.-]?train(ing)?$", "", stem) or stem]))
 
 
 def beside(data: str) -> str:

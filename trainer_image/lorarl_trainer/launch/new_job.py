@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -128,8 +128,13 @@ def sized(job: NewJob, sample: Sample) -> NewJob:
     return replace(job, size=size)
 
 
-def advice(job: NewJob) -> list[str]:
-    """Return what to know about a new job: its first run's size, and rows to measure with."""
+def advice(job: NewJob, columns: Sequence[str]) -> list[str]:
+    """Return what to know about a new job: its first run's size, what its reward lacks, and rows to measure with.
+
+    Args:
+        job: the new one.
+        columns: of its data, as far as they are known.
+    """
     size, spec = job.size, job.spec
     lines = []
     if size.seconds is not None:
@@ -140,8 +145,15 @@ def advice(job: NewJob) -> list[str]:
             f"\nThe first run has {size.steps} steps of {each}: {size.duration}.\n"
             "Once it learns something, raise trainer.steps and rollout.maxResponseTokens. Both cost time in proportion."
         )
+    if job.data and job.reward == OWN_REWARD and job.algorithm == "grpo" and "answerField" not in job.columns:
+        others = ", ".join(column for column in columns if column not in job.columns.values())
+        lines.append(
+            f"\nThe data has no column with answers, so the example in {REWARD_FILE} only prefers short completions.\n"
+            f"Write your own rule there{f'. `row` has {others}' if others else ''}. "
+            "Or name the column: --answer-field COLUMN."
+        )
     if spec.data.eval is None and job.data:
-        lines.append("\nThere are no held-out rows yet, so nothing would be measured. Keep some rows apart:")
+        lines.append("\nNo held-out rows were found, so nothing would be measured. Name them (--held-out), or split:")
         lines += [f"  {line}" for line in _splitting(job.data)]
     return lines
 
@@ -186,9 +198,9 @@ def write_files(folder: Path, files: Mapping[str, str]) -> list[Path]:
         InputError: one of them exists, or the folder cannot be written; nothing was written.
     """
     if there := [name for name in files if (folder / name).exists()]:
-        raise InputError(
-            "FOLDER", f"{folder}, which contains {', '.join(there)}", "a folder without them", "Name a new folder."
-        )
+        got = f"{'this folder' if folder == Path() else folder}, which contains {', '.join(there)}"
+        hint = f"Name a new folder, or move {' and '.join(there)} away: nothing is overwritten."
+        raise InputError("FOLDER", got, "a folder without such a file", hint)
     written: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)

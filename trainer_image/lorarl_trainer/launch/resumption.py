@@ -8,7 +8,7 @@ from typing import Any
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
-from lorarl_trainer.checkpoint.reader import CheckpointReader
+from lorarl_trainer.checkpoint.reader import CheckpointReader, Found
 from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.progress.settings import flat
 from lorarl_trainer.storage import RetryPolicy, open_store
@@ -20,8 +20,8 @@ _LOOK = RetryPolicy(read_deadline_seconds=3.0, request_seconds=3.0)
 """How long a run that has ended looks into the store."""
 
 
-def newest_checkpoint(job: LoRARLJob, secrets: Secrets, unpublished: Path) -> str | None:
-    """Return the URI of the checkpoint that the next start finds; None if there is none.
+def newest_checkpoint(job: LoRARLJob, secrets: Secrets, unpublished: Path) -> Found | None:
+    """Return the checkpoint that the next start finds, without its files; None if there is none.
 
     Raises:
         LorarlError: the store does not answer.
@@ -31,7 +31,7 @@ def newest_checkpoint(job: LoRARLJob, secrets: Secrets, unpublished: Path) -> st
     secret = secret_of(secrets, job.spec.checkpoint.credentials_secret)
     store = open_store(job.spec.checkpoint.uri, secret, field="spec.checkpoint.uri", retries=_LOOK)
     _, found, _ = CheckpointReader(store, job.name, {}).survey([unpublished], with_files=False)
-    return found.uri if found else None
+    return found
 
 
 def what_next(job: LoRARLJob, secrets: Secrets, unpublished: Path) -> str:
@@ -41,7 +41,7 @@ def what_next(job: LoRARLJob, secrets: Secrets, unpublished: Path) -> str:
     except LorarlError:
         return "checkpoints that are published stay, and the same command resumes from the newest one"
     if newest:
-        return f"the same command resumes from the newest checkpoint, {newest}"
+        return f"the same command resumes from the newest checkpoint, {newest.uri}"
     if job.spec.checkpoint.resume == "Never":
         return "the same command starts from the beginning, because spec.checkpoint.resume is Never"
     return "no checkpoint is published yet, so the same command starts from the beginning"

@@ -20,6 +20,11 @@ PATIENCE_SECONDS = 7.0
 """How long a dry run waits for all scores of a reward."""
 LATE = f"no score within the {PATIENCE_SECONDS:g} s that a dry run waits"
 _SHOWN_LINES, _SHOWN_WIDTH = 12, 110
+_WHY_EQUAL = "A reward without differences teaches nothing."
+_NO_ANSWERS = (
+    "These rows have no answer, so only wrong completions could be tried. Call the reward with a good one yourself: it "
+    "must score differently."
+)
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,8 @@ def _warnings(tries: Sequence[Try]) -> Iterator[str]:
         )
     values = [one.outcome.value for one in tries if not one.outcome.cause]
     if len(values) > 1 and len(set(values)) == 1:
-        yield f"warning: every completion got {values[0]:g}. A reward without differences teaches nothing."
+        why = _WHY_EQUAL if any(one.own for one in tries) else _NO_ANSWERS
+        yield f"warning: every completion got {values[0]:g}. {why}"
     own, wrong = (
         [one.outcome.value for one in tries if one.own is own and not one.outcome.cause] for own in (True, False)
     )

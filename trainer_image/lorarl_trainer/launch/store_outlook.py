@@ -18,6 +18,13 @@ def store_lines(job: LoRARLJob, sizes: ModelSizes, secrets: Secrets, out_dir: Pa
         LorarlError: the store does not answer.
     """
     newest, changed = newest_checkpoint(job, secrets, unpublished), changes_since_last_start(out_dir, job)
-    start = f"resumes from {newest}" if newest else "from the base: there is no checkpoint of this job to resume from"
+    start = "from the base: there is no checkpoint of this job to resume from"
+    if newest:
+        start = f"resumes from {newest.uri}"
+    if newest and (step := newest.checkpoint.step) >= (steps := job.spec.trainer.steps):
+        start = (
+            f"at its end: {newest.uri} is of step {step} of {steps}, so nothing is left to train.\n"
+            "         To train longer, raise spec.trainer.steps. To start again, change metadata.name."
+        )
     lines = [f"start    {start}", *([f"         changed: {', '.join(changed)}"] if newest and changed else [])]
     return [*lines, *room_lines(job, sizes)]

@@ -73,6 +73,16 @@ def test_it_names_the_checkpoint_that_a_run_resumes_from(tmp_path: Path) -> None
     assert lines[0].startswith("start    resumes from ") and "iter_0000005" in lines[0]
 
 
+def test_it_says_that_a_finished_job_has_nothing_left_to_train(tmp_path: Path) -> None:
+    job = stored_job(tmp_path)
+    store = CheckpointStore(LocalStore(tmp_path), job.name, keep=2, identity={})
+    store.start("Auto")
+    store.publish(checkpoint(job.spec.trainer.steps))
+    lines = store_lines(job, sizes_of(SHAPES["0.5B"]), {}, tmp_path / "out", tmp_path / "unpublished")
+    assert lines[0].startswith("start    at its end: ") and "nothing is left to train" in lines[0]
+    assert "raise spec.trainer.steps" in lines[0]
+
+
 def test_a_learning_rate_that_ruins_an_adapter_is_a_warning() -> None:
     def rate(value: float) -> LoRARLJob:
         return LoRARLJob.model_validate(manifest({"spec.trainer.learningRate": value}))

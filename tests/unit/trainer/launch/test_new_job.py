@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from lorarl_api.load import load_job
 from lorarl_trainer.cli import main
 from lorarl_trainer.launch.first_run import FirstRun, first_run
+from lorarl_trainer.launch.new_data import held_out_beside
 from lorarl_trainer.launch.new_job import REWARDS, NewJob
 from lorarl_trainer.planning.model_sizes import ModelSizes, sizes_of
 from support.tiny_tokenizers import CHATML, write_tokenizer
@@ -74,6 +75,23 @@ def test_held_out_rows_that_are_there_are_used(tmp_path: Path, base: Path) -> No
     assert "head -n" not in second.stdout
     found = load_job(tmp_path / "two" / "job.yaml").spec.data.eval
     assert found is not None and found.uri == f"file://{tmp_path}/test.jsonl" and found.prompt_field == "question"
+
+
+@pytest.mark.parametrize(
+    ("data", "held_out"),
+    [("sea.csv", "sea_held_out.csv"), ("sea_train.csv", "sea-test.csv"), ("train.csv", "eval.csv")],
+)
+def test_held_out_rows_are_found_by_the_datas_own_name(tmp_path: Path, data: str, held_out: str) -> None:
+    (tmp_path / held_out).touch()
+    (tmp_path / "other_test.csv").touch()
+    assert held_out_beside(f"file://{tmp_path}/{data}") == f"file://{tmp_path}/{held_out}"
+
+
+def test_data_without_answers_asks_for_a_rule(tmp_path: Path, base: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"question": "Say a word with b.", "letter": "b"}\n' * 3)
+    done = init(tmp_path / "new", "--model", base, "--data", tmp_path / "rows.jsonl")
+    assert "The data has no column with answers, so the example in my_reward.py only prefers short" in done.stdout
+    assert "`row` has letter." in done.stdout
 
 
 @pytest.mark.parametrize("algorithm", ["sft", "dpo"])
@@ -180,7 +198,7 @@ def test_it_overwrites_nothing_and_keeps_a_reward(tmp_path: Path, base: Path) ->
     (tmp_path / "job.yaml").write_text("mine")
     done = init(tmp_path, "--model", base)
     assert done.exit_code == 1
-    assert f"FOLDER: got {tmp_path}, which contains job.yaml, expected a folder without them." in done.output
+    assert f"FOLDER: got {tmp_path}, which contains job.yaml, expected a folder without such a file." in done.output
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "job.yaml", "my_reward.py"]
     (tmp_path / "job.yaml").unlink()
     done = init(tmp_path, "--model", base)

@@ -101,6 +101,12 @@ def test_what_looks_wrong_is_a_warning(tmp_path: Path, body: str, warning: str) 
     assert any(line.startswith(warning) for line in trial_lines(tried(tmp_path, body)))
 
 
+def test_rows_without_answers_leave_a_good_completion_to_the_user(tmp_path: Path) -> None:
+    rows = [EncodedRow(Row("prompt", None, {"letter": "b"}, 1), [1], [])]
+    *_, warning = trial_lines(tried(tmp_path, "return float(completion.startswith(row['letter']))", rows))
+    assert warning.startswith("warning: every completion got 0. These rows have no answer, so only wrong completions")
+
+
 def test_a_reward_that_hangs_is_given_up_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reward_trial, "PATIENCE_SECONDS", 0.5)
     began = time.monotonic()
