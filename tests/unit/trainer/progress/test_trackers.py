@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tensorboard.summary.writer import event_file_writer
 
 from lorarl_api.v1alpha1 import MlflowSpec, TrackingSpec, WandbSpec
 from lorarl_trainer.errors import InputError
@@ -95,8 +96,12 @@ def test_a_text_cannot_leave_its_block() -> None:
     assert "\n\n    ```\n    # Not a heading" in markdown_of((sample,))
 
 
-def test_tensorboard_shows_the_repeated_steps_of_a_resumed_run_once(tmp_path: Path) -> None:
+def test_tensorboard_shows_the_repeated_steps_of_a_resumed_run_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also if it resumes in the same process, as after the loss of its workers."""
+    # Files are read in the order of their names: the second, then this count, of which 10 comes before 9.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(100))
     first = grpo_run(tmp_path, total=20)[:17]
     again = [with_metrics(grpo_step(step, 20), reward_mean=0.5) for step in range(11, 21)]
     second = [run_started(tmp_path, 20, resumed_from_step=10), *again]
