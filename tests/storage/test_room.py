@@ -11,6 +11,7 @@ import pytest
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.errors import StorageError
 from lorarl_trainer.launch.room import checkpoint_bytes, require_room, require_run_folder, room_lines
+from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.model_sizes import sizes_of
 from support.other_user import as_a_user, open_folder
 from unit.contract.manifests import manifest
@@ -43,6 +44,17 @@ def test_a_run_folder_on_a_full_disk_is_refused(disk: Path) -> None:
         "another folder."
     )
     assert not (disk / "out").exists()
+
+
+def test_a_checkpoint_has_the_state_of_a_critic_and_of_an_average_too() -> None:
+    def size(changes: dict[str, object]) -> int:
+        return checkpoint_bytes(LoRARLJob.model_validate(manifest(changes)), SIZES)
+
+    plain = LoRARLJob.model_validate(manifest({}))
+    trainable = AdapterSize.of(plain.spec.adapter, SIZES).trainable(ranks=1)
+    average = {"spec.algorithm.klCoefficient": 0.1, "spec.algorithm.kl": {"reference": "average"}}
+    assert size({"spec.algorithm": {"type": "ppo"}}) - size({}) == 12 * trainable
+    assert size(average) - size({}) == 4 * trainable
 
 
 def test_a_disk_without_room_for_one_checkpoint_is_refused(disk: Path) -> None:

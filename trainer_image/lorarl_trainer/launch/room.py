@@ -75,9 +75,14 @@ def checkpoint_folder(job: LoRARLJob) -> Path | None:
 
 
 def checkpoint_bytes(job: LoRARLJob, sizes: ModelSizes) -> int:
-    """Return about how many bytes a checkpoint has: the adapter in the job's precision, and the training state."""
-    trainable = AdapterSize.of(job.spec.adapter, sizes).trainable(ranks=1)
-    return trainable * (_STATE_BYTES + (4 if job.spec.precision == "fp32" else 2))
+    """Return about how many bytes a checkpoint has: the adapter in the job's precision, and the training state.
+
+    The state has a critic's adapter too, and the average of adapters that a KL penalty may refer to.
+    """
+    spec = job.spec
+    trainable = AdapterSize.of(spec.adapter, sizes).trainable(ranks=1)
+    state = _STATE_BYTES * (1 + spec.algorithm.has_critic) + 4 * (spec.reference == "average")
+    return trainable * (state + (4 if spec.precision == "fp32" else 2))
 
 
 def in_words(count: int) -> str:
