@@ -11,17 +11,17 @@ import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
+from run.make_base import END, SIZES
 from support.tiny_tokenizers import write_tokenizer
 
 WRONG = 0.65
 STEPS, BATCH, RATE = 200, 128, 3e-3
 HELD_OUT = 64
-END = 3  # <|im_end|>
-VOCABULARY = 128
 
 
 def pairs() -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
@@ -31,15 +31,13 @@ def pairs() -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     return every[HELD_OUT:], every[:HELD_OUT]
 
 
-def batch(
-    tokenizer: object, train: Sequence[tuple[int, int]], draw: random.Random
-) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(tokenizer: Any, train: Sequence[tuple[int, int]], draw: random.Random) -> tuple[torch.Tensor, torch.Tensor]:
     """Return tokens and labels, both [BATCH, longest]. Only answers and ends have labels."""
     rows = []
     for _ in range(BATCH):
         a, b = draw.choice(train)
         answer = a + b + (draw.random() < WRONG)
-        rows.append((tokenizer.encode(f"{a}+{b}="), [*tokenizer.encode(str(answer)), END]))  # type: ignore[attr-defined]
+        rows.append((tokenizer.encode(f"{a}+{b}="), [*tokenizer.encode(str(answer)), END]))
     longest = max(len(given) + len(learnt) for given, learnt in rows)
     tokens, labels = torch.zeros(BATCH, longest, dtype=torch.long), torch.full((BATCH, longest), -100)
     for row, (given, learnt) in enumerate(rows):
@@ -52,24 +50,13 @@ def main(folder: Path) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     config = Qwen3MoeConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=64,
+        **SIZES,
         intermediate_size=128,
         moe_intermediate_size=64,
         num_experts=4,
         num_experts_per_tok=2,
         norm_topk_prob=True,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,  # the smallest that vLLM's attention for CPUs has
-        max_position_embeddings=256,
-        tie_word_embeddings=True,
         initializer_range=0.05,
-        eos_token_id=END,
-        bos_token_id=None,
-        pad_token_id=0,
-        dtype="float32",
     )
     model = Qwen3MoeForCausalLM(config)
     tokenizer = AutoTokenizer.from_pretrained(write_tokenizer(folder / "base", template=None))

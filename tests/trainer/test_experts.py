@@ -212,7 +212,10 @@ def test_what_is_recomputed_is_what_was_computed(model_folder, recompute: str) -
 
 def test_experts_are_computed_as_by_transformers() -> None:
     stream = torch.Generator().manual_seed(0)
-    draw = lambda *shape: torch.randn(*shape, generator=stream)  # noqa: E731
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=stream)
+
     x, gate_up, down = draw(21, 16), draw(EXPERTS, 24, 16), draw(EXPERTS, 16, 12)
     chosen = torch.randn(21, EXPERTS, generator=stream).topk(2).indices
     weights = draw(21, 2).softmax(-1)

@@ -7,7 +7,8 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from lorarl_api.rules import Rule
-from lorarl_api.v1alpha1.common import Model, SecretName, Uri, uri_rules, without_credentials
+from lorarl_api.v1alpha1.common import Model, Uri, uri_rules
+from lorarl_api.v1alpha1.scoring import ApiServer, retries_field
 
 
 class GrpoSpec(Model):
@@ -132,7 +133,7 @@ class PpoSpec(Model):
     )
 
 
-class TeacherServer(Model):
+class TeacherServer(ApiServer):
     """A teacher behind an OpenAI-compatible API that returns the log-probabilities of a prompt's tokens (/completions).
 
     It is asked with token ids, so it must have the base model's tokenizer. That is checked with every answer.
@@ -142,18 +143,7 @@ class TeacherServer(Model):
         description="Address of the API: http(s)://HOST/v1, to which /completions is added.",
         examples=["http://teacher:8000/v1"],
     )
-    model: str = Field(
-        min_length=1, max_length=256, description="Name of the model at the server.", examples=["Qwen/Qwen3-32B"]
-    )
-    concurrency: int = Field(32, ge=1, le=4096, description="Requests at a time.")
-    retries: int = Field(
-        4,
-        ge=0,
-        le=100,
-        description="How often a request is repeated if the server cannot be reached, takes longer than "
-        "timeoutSeconds, has the status 429 or 5xx, or gives no log-probabilities. The pauses begin with half a second "
-        "and double, or are as long as the server asks, but 30 s at most.",
-    )
+    retries: int = retries_field("timeoutSeconds", "log-probabilities")
     timeout_seconds: float = Field(60.0, gt=0.0, le=3600.0, description="Longest time of one request, in seconds.")
     max_failed_share: float = Field(
         1.0,
@@ -163,19 +153,6 @@ class TeacherServer(Model):
         "them. If more are, the run stops and names the most common failure. With 1, only a step without any score "
         "stops it.",
         examples=[0.1],
-    )
-    credentials_secret: SecretName | None = Field(
-        None, description="Name of a Secret with the key OPENAI_API_KEY. Default: none is sent."
-    )
-
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            "url",
-            "self.url.matches(r'^https?://[^/].*$')",
-            "be a URL that starts with http:// or https://",
-            "Write it as http://HOST:PORT/v1.",
-        ),
-        without_credentials("url"),
     )
 
 

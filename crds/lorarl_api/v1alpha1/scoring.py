@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -64,7 +64,42 @@ def _only_chat(field: str) -> Rule:
     )
 
 
-class ServerReward(Model):
+class ApiServer(Model):
+    """A server behind an OpenAI-compatible API. Each kind describes its own url."""
+
+    url: Uri
+    model: str = Field(
+        min_length=1, max_length=256, description="Name of the model at the server.", examples=["Qwen/Qwen3-32B"]
+    )
+    concurrency: int = Field(32, ge=1, le=4096, description="Requests at a time.")
+    credentials_secret: SecretName | None = Field(
+        None, description="Name of a Secret with the key OPENAI_API_KEY. Default: none is sent."
+    )
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "url",
+            "self.url.matches(r'^https?://[^/].*$')",
+            "be a URL that starts with http:// or https://",
+            "Write it as http://HOST:PORT/v1.",
+        ),
+        without_credentials("url"),
+    )
+
+
+def retries_field(unless: str, nothing: str) -> Any:
+    """The field for how often a request is repeated, which takes so long or gives nothing."""
+    return Field(
+        4,
+        ge=0,
+        le=100,
+        description=f"How often a request is repeated if the server cannot be reached, takes longer than {unless}, has "
+        f"the status 429 or 5xx, or gives no {nothing}. The pauses begin with half a second and double, or are as long "
+        "as the server asks, but 30 s at most.",
+    )
+
+
+class ServerReward(ApiServer):
     """Ask a judge or a reward model over HTTP, by an API that OpenAI, vLLM and others have.
 
     A request that fails is repeated; a completion whose requests all fail is left out.
@@ -73,9 +108,6 @@ class ServerReward(Model):
     url: Uri = Field(
         description="Address of the API, to which api adds its path: http(s)://HOST/v1 for chat.",
         examples=["http://judge:8000/v1"],
-    )
-    model: str = Field(
-        min_length=1, max_length=256, description="Name of the model at the server.", examples=["Qwen/Qwen3-32B"]
     )
     api: Literal["chat", "classify", "pooling"] = Field(
         "chat",
@@ -100,27 +132,10 @@ class ServerReward(Model):
     max_tokens: int | None = Field(
         None, ge=1, le=1_000_000, description="chat: longest reply, in tokens. Default: 512.", examples=[512]
     )
-    concurrency: int = Field(32, ge=1, le=4096, description="Requests at a time.")
-    retries: int = Field(
-        4,
-        ge=0,
-        le=100,
-        description="How often a request is repeated if the server cannot be reached, takes longer than "
-        "reward.timeoutSeconds, has the status 429 or 5xx, or gives no score. The pauses begin with half a second and "
-        "double, or are as long as the server asks, but 30 s at most.",
-    )
-    credentials_secret: SecretName | None = Field(
-        None, description="Name of a Secret with the key OPENAI_API_KEY. Default: none is sent."
-    )
+    retries: int = retries_field("reward.timeoutSeconds", "score")
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            "url",
-            "self.url.matches(r'^https?://[^/].*$')",
-            "be a URL that starts with http:// or https://",
-            "Write it as http://HOST:PORT/v1.",
-        ),
-        without_credentials("url"),
+        *ApiServer.rules,
         _only_chat("instruction"),
         _only_chat("highest"),
         _only_chat("maxTokens"),

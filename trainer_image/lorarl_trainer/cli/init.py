@@ -99,7 +99,7 @@ def command(
         gpus=(1 if largest_gpu() else 0) if gpus is None else gpus,
         positions=new_job.positions_of(base),
     )
-    job.spec  # noqa: B018 - it names what is wrong with the answers
+    job.load()  # names what is wrong with the answers
     job = new_job.sized(job, sample)
     files = job.files()
     kept = (folder / new_job.REWARD_FILE).exists() and files.pop(new_job.REWARD_FILE, "")

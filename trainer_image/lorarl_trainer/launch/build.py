@@ -283,7 +283,7 @@ def make_rollouts(
             evaluations=evaluations,
             group_size=algorithm.group_size,
             workers=workers,
-            teacher=scorers.teacher or InTheWorkers(),
+            scorer=scorers.teacher or InTheWorkers(),
             decode=vocabulary.decode,
             progress=progress,
             decode_prompts=vocabulary.decode_prompts,

@@ -99,9 +99,8 @@ class NewJob:
             **({} if self.data else {DATA_FILE: train, HELD_OUT_FILE: held_out}),
         }
 
-    @property
-    def spec(self) -> LoRARLJobSpec:
-        """The job's spec.
+    def load(self) -> LoRARLJobSpec:
+        """Return the job's spec, as it will be read from its manifest.
 
         Raises:
             ManifestError: an answer cannot be used.
@@ -118,7 +117,7 @@ def sized(job: NewJob, sample: Sample) -> NewJob:
     if job.gpus or not job.model.startswith("file:"):
         return replace(job, size=usual_run(from_data=from_data, on_gpu=bool(job.gpus), answer_tokens=longest))
     size = first_run(
-        lambda size: replace(job, size=size).spec,
+        lambda size: replace(job, size=size).load(),
         sizes_of(read_model_config(local_path(job.model, "--model"))),
         arithmetic_speed(),
         from_data=from_data,
@@ -135,8 +134,7 @@ def advice(job: NewJob, columns: Sequence[str]) -> list[str]:
         job: the new one.
         columns: of its data, as far as they are known.
     """
-    size, spec = job.size, job.spec
-    lines = []
+    size, lines = job.size, []
     if size.seconds is not None:
         each = f"{size.prompts} rows"
         if job.algorithm == "grpo":
@@ -152,7 +150,7 @@ def advice(job: NewJob, columns: Sequence[str]) -> list[str]:
             f"Write your own rule there{f'. `row` has {others}' if others else ''}. "
             "Or name the column: --answer-field COLUMN."
         )
-    if spec.data.eval is None and job.data:
+    if job.data and job.held_out is None:
         lines.append("\nNo held-out rows were found, so nothing would be measured. Name them (--held-out), or split:")
         lines += [f"  {line}" for line in _splitting(job.data)]
     return lines

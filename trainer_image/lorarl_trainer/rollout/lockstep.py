@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.algorithms.base import Rewards
 from lorarl_trainer.algorithms.groups import with_signal
-from lorarl_trainer.data.encoding import EncodedRow
-from lorarl_trainer.data.stream import RowStream
-from lorarl_trainer.progress import EvalDone, Progress
 from lorarl_trainer.protocols.rollouts import StepBatch, TakeGroup
-from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.components import component_metrics
-from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.rollout.collect import ScoredRollouts, joined
-from lorarl_trainer.rollout.evaluation import Evaluation
-from lorarl_trainer.rollout.generation import Generation
-from lorarl_trainer.rollout.groups import Groups
 from lorarl_trainer.rollout.refill import groups_to_train, indices_of, prompts_to_add
+from lorarl_trainer.rollout.rounds import Rounds
 from lorarl_trainer.rollout.signal import SignalWatch
-from lorarl_trainer.samples.types import Sample
-from lorarl_trainer.schedule import seed_of
-
-
-@dataclass(frozen=True)
-class _Round:
-    """What one call of the engines made."""
-
-    rows_S: Sequence[EncodedRow]
-    samples_S: Sequence[Sample]
-    rollouts: ScoredRollouts
 
 
 def _keep(first: int, group: StepBatch) -> None:
@@ -42,42 +21,20 @@ def _keep(first: int, group: StepBatch) -> None:
 
 
 @dataclass
-class Lockstep:
+class Lockstep(Rounds):
     """G completions of each of the next P prompts, generated and scored before the step trains on them.
 
     Attributes:
-        rows: the training rows.
-        evaluations: by name.
-        group_size: G.
-        decode: turns completions' token ids into texts, without special tokens.
-        decode_prompts: turns prompts' token ids into texts, with special tokens: what the model sees.
         max_refills: how many times per step more prompts are generated for, in place of groups without signal.
     """
 
-    spec: LoRARLJobSpec
-    rows: RowStream
-    evaluations: Mapping[str, Evaluation]
-    group_size: int
-    workers: Workers
-    scorer: Scorer
-    decode: Callable[[Sequence[Any]], list[str]]
-    progress: Progress
-    decode_prompts: Callable[[Sequence[Any]], list[str]]
     max_refills: int = 0
     _watch: SignalWatch = field(init=False)
-    _generation: Generation = field(init=False)
 
     def __post_init__(self) -> None:
         """Begin to watch for signal."""
+        super().__post_init__()
         self._watch = SignalWatch(self.spec.rollout)
-        self._generation = Generation(
-            self.spec, self.workers, self.progress, self.decode, self.decode_prompts, self.evaluations
-        )
-
-    @property
-    def position(self) -> int:
-        """Rows taken so far."""
-        return self.rows.position
 
     async def next(self, step: int, adapter_version: int, take: TakeGroup) -> StepBatch:
         """Generate and score the samples of a step, and hand each group over when it is whole.
@@ -87,13 +44,14 @@ class Lockstep:
         wanted, size = self.spec.rollout.prompts_per_step, self.group_size
         if self.max_refills:
             take = _keep
-        first = await self._round(step, self.rows.next(wanted), 0, adapter_version, take)
+        limits = self._generation.limits
+        first = await self._round(step, self.rows.next(wanted), 0, adapter_version, limits, take)
         rounds = [first]
         while len(rounds) <= self.max_refills:
             so_far = np.concatenate([one.rollouts.rewards for one in rounds]).reshape(-1, size)
             if not (count := prompts_to_add(so_far, wanted)):
                 break
-            rounds.append(await self._round(step, self.rows.next(count), so_far.size, adapter_version, take))
+            rounds.append(await self._round(step, self.rows.next(count), so_far.size, adapter_version, limits, take))
         rows_S, samples_S, rollouts = first.rows_S, first.samples_S, first.rollouts
         if len(rounds) > 1:
             rows_S = [row for one in rounds for row in one.rows_S]
@@ -119,28 +77,6 @@ class Lockstep:
             seconds=rollouts.seconds,
             shown=self._generation.shown(rollouts, rows_S, size),
         )
-
-    async def _round(
-        self, step: int, rows_P: Sequence[EncodedRow], before: int, adapter_version: int, take: TakeGroup
-    ) -> _Round:
-        """Generate and score G completions of each row, after so many completions of the same step."""
-        rows_S = [row for row in rows_P for _ in range(self.group_size)]
-        # One seed per sample: the same completions on any number of engines.
-        seeds_S = [seed_of(self.spec.trainer.seed, "sample", step, before + index) for index in range(len(rows_S))]
-        groups = Groups(rows_S, self.group_size, self.spec.rollout.temperature, take)
-        limits = self._generation.limits
-        rollouts = await self._generation.roll_out(
-            rows_S, seeds_S, None, adapter_version, self.scorer, limits, f"in step {step}", groups.add
-        )
-        return _Round(rows_S, [groups.samples[index] for index in range(len(rows_S))], rollouts)
-
-    def probe_prompts(self, count: int) -> list[list[int]]:
-        """Return the first prompts of the data."""
-        return [list(row.prompt_ids) for row in self.rows.first(count)]
-
-    async def evaluate(self, name: str, step: int, adapter_version: int) -> EvalDone:
-        """See `Generation.evaluate`."""
-        return await self._generation.evaluate(name, step, adapter_version)
 
 
 def metrics_of(rollouts: ScoredRollouts, group_size: int) -> dict[str, float]:

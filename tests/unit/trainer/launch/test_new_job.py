@@ -42,7 +42,7 @@ def init(*words: object, gpus: int = 0) -> Result:
 def test_every_answer_makes_a_valid_manifest(reward: str, gpus: int) -> None:
     columns = {"promptField": "question", "answerField": "the solution"}
     job = NewJob("sums", "hf://org/model", "file:rows.csv", reward, columns, gpus=gpus)
-    files, spec = job.files(), job.spec
+    files, spec = job.files(), job.load()
     assert (spec.reward and (spec.reward.type or spec.reward.function)) == (
         "my_reward:score" if reward == "function" else reward
     )
@@ -138,7 +138,7 @@ def size_of(model: ModelSizes, algorithm: str = "grpo", answer: int = 4) -> Firs
     job = NewJob("sums", "hf://org/model", None, "numeric", algorithm=algorithm)
     size = partial(replace, job)
     return first_run(
-        lambda one: size(size=one).spec,
+        lambda one: size(size=one).load(),
         model,
         2e11,
         from_data=algorithm != "grpo",

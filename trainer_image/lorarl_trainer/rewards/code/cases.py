@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 FORMS = (
@@ -87,13 +88,20 @@ def require_python(cases: Sequence[Case]) -> None:
     Raises:
         CasesError: naming the first.
     """
-    with warnings.catch_warnings(action="ignore"):  # of `is` with a literal, for example
-        for case in cases:
-            try:
-                compile(case.assertions or "", "<test>", "exec")
-            except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-                what = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
-                raise CasesError(f"a test that is not valid Python, {_brief(case.assertions)} ({what})") from None
+    for case in cases:
+        if what := _fault_of(case.assertions or ""):
+            raise CasesError(f"a test that is not valid Python, {_brief(case.assertions)} ({what})")
+
+
+@lru_cache(maxsize=4096)  # all completions of a row have the same tests
+def _fault_of(assertions: str) -> str:
+    """Return why a text is no Python; empty if it is."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of `is` with a literal, for example
+            compile(assertions, "<test>", "exec")
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        return f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
+    return ""
 
 
 _BLOCK = re.compile(r"^[ \t]*```[ \t]*([\w+.-]*)[^\n]*\n(.*?)(?:^[ \t]*```[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)

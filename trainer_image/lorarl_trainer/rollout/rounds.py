@@ -1,0 +1,98 @@
+"""What rollouts share whose samples the newest adapter generates: rounds of completions, and evaluations.
+
+Shape suffixes: P prompts of a round, G completions per prompt, S = P * G samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.data.encoding import EncodedRow
+from lorarl_trainer.data.stream import RowStream
+from lorarl_trainer.progress import EvalDone, Progress
+from lorarl_trainer.protocols.rollouts import TakeGroup
+from lorarl_trainer.protocols.workers import Workers
+from lorarl_trainer.rewards.scores import Scorer
+from lorarl_trainer.rollout.collect import ScoredRollouts
+from lorarl_trainer.rollout.evaluation import Evaluation
+from lorarl_trainer.rollout.generation import Generation
+from lorarl_trainer.rollout.groups import Groups
+from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.schedule import seed_of
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one call of the engines made, [S] each."""
+
+    rows_S: Sequence[EncodedRow]
+    samples_S: Sequence[Sample]
+    rollouts: ScoredRollouts
+
+
+@dataclass
+class Rounds:
+    """Makes G completions of each of the next rows, and scores them.
+
+    Attributes:
+        rows: the training rows.
+        evaluations: by name.
+        group_size: G.
+        scorer: of the completions.
+        decode, decode_prompts: see `Generation`.
+    """
+
+    spec: LoRARLJobSpec
+    rows: RowStream
+    evaluations: Mapping[str, Evaluation]
+    group_size: int
+    workers: Workers
+    scorer: Scorer
+    decode: Callable[[Sequence[Any]], list[str]]
+    progress: Progress
+    decode_prompts: Callable[[Sequence[Any]], list[str]]
+    _generation: Generation = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make what generates."""
+        self._generation = Generation(
+            self.spec, self.workers, self.progress, self.decode, self.decode_prompts, self.evaluations
+        )
+
+    @property
+    def position(self) -> int:
+        """Rows taken so far."""
+        return self.rows.position
+
+    def probe_prompts(self, count: int) -> list[list[int]]:
+        """Return the first prompts of the data."""
+        return [list(row.prompt_ids) for row in self.rows.first(count)]
+
+    async def evaluate(self, name: str, step: int, adapter_version: int) -> EvalDone:
+        """See `Generation.evaluate`."""
+        return await self._generation.evaluate(name, step, adapter_version)
+
+    async def _round(
+        self,
+        step: int,
+        rows_P: Sequence[EncodedRow],
+        before: int,
+        adapter_version: int,
+        limits: Mapping[str, float],
+        take: TakeGroup,
+    ) -> Round:
+        """Generate and score G completions of each row, after so many completions of the same step.
+
+        `limits`: see `Generation.roll_out`. Each group goes to `take` when it is whole.
+        """
+        rows_S = [row for row in rows_P for _ in range(self.group_size)]
+        # One seed per sample: the same completions on any number of engines.
+        seeds_S = [seed_of(self.spec.trainer.seed, "sample", step, before + index) for index in range(len(rows_S))]
+        groups = Groups(rows_S, self.group_size, self.spec.rollout.temperature, take)
+        rollouts = await self._generation.roll_out(
+            rows_S, seeds_S, None, adapter_version, self.scorer, limits, f"in step {step}", groups.add
+        )
+        return Round(rows_S, [groups.samples[index] for index in range(len(rows_S))], rollouts)
