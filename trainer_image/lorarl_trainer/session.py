@@ -204,7 +204,8 @@ class Session:
                 self.report_checkpoints(await self.workers.drain_uploads(seconds))
         except (LorarlError, TimeoutError) as error:
             if not isinstance(error, WorkerError) and str(error) != str(failure):
-                self.progress.emit(Warned(f"the last checkpoints could not be published after the failure: {error}"))
+                why = str(error) or "the workers did not answer in time"
+                self.progress.emit(Warned(f"the last checkpoints could not be published after the failure: {why}"))
 
     def report_checkpoints(self, published: Sequence[Published]) -> None:
         """Report checkpoints that were not reported yet."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import sys
 from collections.abc import Sequence
@@ -27,6 +28,11 @@ NODE_LOSS_SECONDS = 40.0
 
 Calls to that machine fail at once, and so do the collective operations of its peers.
 """
+PEER_END_SECONDS = 120.0
+"""The same where a worker itself says that another has ended. Ray takes longer on a busy machine, and does tell."""
+_PEER_ENDED = re.compile("closed by peer|reset by peer|remote process exited")
+"""Words of gloo and NCCL."""
+_PAUSE_SECONDS = 0.2
 ASK_SECONDS = 20.0
 """How long a worker's pod may take to say whether its memory has run out: it starts a process to find out."""
 
@@ -68,7 +74,7 @@ class Failures:
             return error
         questions = [asyncio.create_task(_end_of(actor)) for actor in self._actors]
         try:
-            for question in asyncio.as_completed(questions, timeout=NODE_LOSS_SECONDS):
+            for question in asyncio.as_completed(questions, timeout=patience_with(error)):
                 if (end := await question) is not None:
                     return end
         except TimeoutError:
@@ -140,6 +146,11 @@ class Failures:
         return "\n".join([f"{sentence} The end of {newest}:", *(f"  | {line[:_LONGEST_LINE]}" for line in lines)])
 
 
+def patience_with(error: Exception) -> float:
+    """Return how many seconds Ray gets to say that a worker has ended, which would explain a failure."""
+    return PEER_END_SECONDS if _PEER_ENDED.search(str(error)) else NODE_LOSS_SECONDS
+
+
 async def _end_of(actor: Any) -> Exception | None:
     """Return how a worker ended, once Ray knows; None if it is alive and idle."""
     from ray.exceptions import ActorUnavailableError, RayActorError
@@ -149,7 +160,8 @@ async def _end_of(actor: Any) -> Exception | None:
         try:
             await actor.drain_asked.remote()
         except ActorUnavailableError:
-            continue  # Ray needs time for this answer
+            await asyncio.sleep(_PAUSE_SECONDS)  # Ray needs time for this answer
+            continue
         except (RayActorError, EndedByRayError) as end:
             return end
         return None
