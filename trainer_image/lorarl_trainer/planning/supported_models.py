@@ -60,8 +60,7 @@ def require_supported(
 
 def has_plain_layers(config: Mapping[str, Any]) -> bool:
     """Return whether a model's layers are Llama's, which `backends/megatron/fused_layer.py` computes in a few steps."""
-    known = config.get("model_type") in FAMILIES and not is_mixture(config)
-    return known and config.get("hidden_act", "silu") in _ACTIVATIONS
+    return config.get("model_type") in FAMILIES and config.get("hidden_act", "silu") in _ACTIVATIONS
 
 
 def family_of(config: Mapping[str, Any]) -> Family | FsdpFamily:

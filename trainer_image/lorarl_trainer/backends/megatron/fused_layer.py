@@ -5,7 +5,7 @@ SwiGLU, rotation) is computed again in the backward pass here: for each token a 
 the attention's output, gate and up. Keys of a shared prompt, which attention wants once per completion, are gathered
 again. `fused_linear` says what becomes of the adapters, and how several ranks share a layer.
 
-This is for layers of Llama's kind (RMSNorm, rotary positions, SwiGLU), with adapters without dropout. Megatron's own
+This is for layers of Llama's kind (RMSNorm, rotary positions, SwiGLU or a mixture of such), with adapters without dropout. Megatron's own
 code runs all others. `planning.execution` decides which way a job's layers go.
 """
 
@@ -17,6 +17,7 @@ import torch
 
 from lorarl_trainer.backends.kernels.heads import Heads
 from lorarl_trainer.backends.megatron.collectives import Ranks
+from lorarl_trainer.backends.megatron.fused_experts import FusedExperts, are_plain_experts
 from lorarl_trainer.backends.megatron.fused_linear import FusedLinear, is_plain_linear, whole_parameters
 from lorarl_trainer.backends.megatron.fused_steps import Taken, add_mlp, add_projection, attend_packed, project_normed
 from lorarl_trainer.backends.megatron.own_heads import OwnHeads
@@ -47,24 +48,30 @@ class _FusedLayer:
         self._key = Heads(groups, 1, queries * size, width, size)
         self._value = Heads(groups, 1, (queries + 1) * size, width, size)
         qkv, gate_up = [queries * size, size, size], [config.ffn_hidden_size // ranks.size] * 2
-        fc1, fc2 = layer.mlp.linear_fc1, layer.mlp.linear_fc2
         own = OwnHeads.of(config, ranks)
         self._qkv = FusedLinear(attention.linear_qkv, ranks, qkv, "qkv", layer.input_layernorm, eps, own)
         self._proj = FusedLinear(attention.linear_proj, ranks)
-        self._fc1 = FusedLinear(fc1, ranks, gate_up, ("gate", "up"), layer.pre_mlp_layernorm, eps)
-        self._fc2, self._ranks = FusedLinear(fc2, ranks), ranks
+        self._experts = FusedExperts(layer, eps) if config.num_moe_experts else None
+        self._mlp: list[FusedLinear] = []
+        if self._experts is None:
+            fc1 = FusedLinear(layer.mlp.linear_fc1, ranks, gate_up, ("gate", "up"), layer.pre_mlp_layernorm, eps)
+            self._mlp = [fc1, FusedLinear(layer.mlp.linear_fc2, ranks)]
+        self._ranks = ranks
         self._head_norms = [None if norm is None else (norm.weight, eps) for norm in _head_norms(attention)]
 
     def forward(self, hidden_states: torch.Tensor, **_: Any) -> tuple[torch.Tensor, None]:
         """Return the layer's output as Megatron's layer does, [S, 1, H]: of this rank's share of the tokens."""
-        linears = (self._qkv, self._proj, self._fc1, self._fc2)
-        of_qkv, of_proj, of_fc1, of_fc2 = whole_parameters(linears, self._ranks)
+        of_qkv, of_proj, *of_mlp = whole_parameters([self._qkv, self._proj, *self._mlp], self._ranks)
         hidden_S_H = hidden_states.flatten(0, 1)
         qkv_T_O, residual_S_H = project_normed(hidden_S_H, self._qkv, of_qkv)
         attended_T_I = attend_packed(qkv_T_O, self._heads(), self._current.get().extents, self._scale)
         hidden_S_H = add_projection(residual_S_H, attended_T_I, self._proj, of_proj)
-        recompute = self._layer.recompute_mlp and self._layer.training
-        hidden_S_H = add_mlp(hidden_S_H, self._fc1, self._fc2, [*of_fc1, *of_fc2], recompute=recompute)
+        if self._experts is not None:
+            hidden_S_H = self._experts.add(hidden_S_H)
+        else:
+            recompute = self._layer.recompute_mlp and self._layer.training
+            (fc1, fc2), (of_fc1, of_fc2) = self._mlp, of_mlp
+            hidden_S_H = add_mlp(hidden_S_H, fc1, fc2, [*of_fc1, *of_fc2], recompute=recompute)
         return hidden_S_H.view(hidden_states.shape), None
 
     def _heads(self) -> list[Taken]:
@@ -87,9 +94,13 @@ def _is_plain(layer: Any) -> bool:
     if type(layer).__name__ != "TransformerLayer":
         return False
     config, attention, mlp = layer.config, layer.self_attention, layer.mlp
-    if (type(attention).__name__, type(mlp).__name__) != ("SelfAttention", "MLP"):
+    if type(attention).__name__ != "SelfAttention":
         return False
-    linears = [attention.linear_qkv, attention.linear_proj, mlp.linear_fc1, mlp.linear_fc2]
+    linears = [attention.linear_qkv, attention.linear_proj]
+    if type(mlp).__name__ == "MLP":
+        linears += [mlp.linear_fc1, mlp.linear_fc2]
+    elif not are_plain_experts(mlp) or config.tensor_model_parallel_size > 1:
+        return False
     return (
         not not_plain(config)
         and config.sequence_parallel == (config.tensor_model_parallel_size > 1)

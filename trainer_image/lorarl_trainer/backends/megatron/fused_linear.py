@@ -33,7 +33,7 @@ _LINEAR = {
     "ColumnParallelLinear",
     "RowParallelLinear",
 }
-_WRAPPERS = {"LoRALinear", "LoRALinearSplitQKV", "LoRALinearSplitFC1UpGate"}
+WRAPPERS = {"LoRALinear", "LoRALinearSplitQKV", "LoRALinearSplitFC1UpGate"}
 
 
 class FusedLinear:
@@ -60,7 +60,7 @@ class FusedLinear:
         `widths` are the outputs of the parts in each of the layer's groups. `own` are this rank's outputs of linear_qkv
         if they are not Megatron's share.
         """
-        self._wrapper = module if type(module).__name__ in _WRAPPERS else None
+        self._wrapper = module if type(module).__name__ in WRAPPERS else None
         layer = module if self._wrapper is None else module.to_wrap
         self.ranks, self._by_outputs, self._own = ranks, bool(parts), own
         self.weight, self._bias, self.eps = layer.weight, layer.bias, eps
@@ -210,12 +210,11 @@ class _Whole(torch.autograd.Function):
 
 def is_plain_linear(module: Any) -> bool:
     """Return whether a layer is W x + b, and its adapters B A x, and nothing else."""
-    if type(module).__name__ not in _WRAPPERS:
+    if type(module).__name__ not in WRAPPERS:
         return type(module).__name__ in _LINEAR
     adapters = module.adapter.values() if isinstance(module.adapter, torch.nn.ModuleDict) else [module.adapter]
     return type(module.to_wrap).__name__ in _LINEAR and all(
-        not adapter.is_expert
-        and isinstance(adapter.activation, torch.nn.Identity)
+        isinstance(adapter.activation, torch.nn.Identity)
         and isinstance(adapter.dropout, torch.nn.Identity)
         for adapter in adapters
         if hasattr(adapter, "linear_in")

@@ -54,7 +54,6 @@ _REQUIRED: dict[str, Any] = {
     "is_hybrid_model": False,
     "moe_layer_freq": 1,
     "mtp_num_layers": None,
-    "num_moe_experts": None,
     "restore_modelopt_state": False,
     # numbers in other formats, and other ways to compute
     "batch_invariant_mode": False,
@@ -79,9 +78,27 @@ _REQUIRED: dict[str, Any] = {
 }
 """The values that `fused_layer` computes."""
 
+_OF_EXPERTS: dict[str, Any] = {
+    "moe_apply_probs_on_input": False,
+    "moe_aux_loss_coeff": 0.0,
+    "moe_expert_capacity_factor": None,
+    "moe_input_jitter_eps": None,
+    "moe_latent_size": None,
+    "moe_router_dtype": None,
+    "moe_router_enable_expert_bias": False,
+    "moe_router_force_load_balancing": False,
+    "moe_router_load_balancing_type": "none",
+    "moe_router_num_groups": None,
+    "moe_router_score_function": "softmax",
+    "moe_router_topk_scaling_factor": None,
+    "moe_shared_expert_intermediate_size": None,
+    "moe_z_loss_coeff": None,
+}
+"""Those of a mixture of experts."""
+
 _FOLLOWED = """
     add_qkv_bias attention_backend ffn_hidden_size hidden_size kv_channels layernorm_epsilon num_attention_heads
-    num_layers num_query_groups qk_layernorm rope_scaling rope_scaling_factor rotary_base seq_len_interpolation_factor
+    num_layers num_moe_experts num_query_groups qk_layernorm rope_scaling rope_scaling_factor rotary_base seq_len_interpolation_factor
     sequence_parallel softmax_scale tensor_model_parallel_size
 """
 """Followed: sizes, positions' base and scaling, how ranks share a layer, and what the layer's own modules show."""
@@ -141,5 +158,7 @@ def not_plain(config: Any) -> list[str]:
         config: a `TransformerConfig`, or Megatron-Bridge's provider, which is one.
     """
     found = [name for name, value in _REQUIRED.items() if getattr(config, name) != value]
+    if config.num_moe_experts:
+        found += [name for name, value in _OF_EXPERTS.items() if getattr(config, name) != value]
     unknown = {field.name for field in dataclasses.fields(config)} - _REQUIRED.keys() - _ANY
     return found + sorted(name for name in unknown if not name.startswith(_SWITCHED_OFF))

@@ -1,0 +1,158 @@
+"""The mixture of experts of a fused layer, on the parameters of Megatron's: see `fused_layer`, `lora.grouped_experts`.
+
+Megatron keeps each expert's weights and adapters apart. Here the weights of a layer's experts move into one tensor, of
+which Megatron's become views, and the adapters are put together for each pass: they are a thousandth of the layer.
+
+Shape suffixes: T tokens, H hidden size, F an expert's inner size, E experts, I inputs and O outputs of a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch.nn.functional import linear
+from torch.utils.checkpoint import checkpoint
+
+from lorarl_trainer.backends.kernels.operations import rms_norm, rms_norm_backward, swiglu, swiglu_backward
+from lorarl_trainer.backends.megatron.fused_linear import WRAPPERS, is_plain_linear
+from lorarl_trainer.lora.grouped_experts import Adapter, choose_experts, compute_mixture, joined_adapter
+
+
+class FusedExperts:
+    """The norm, the router and the experts of one layer."""
+
+    def __init__(self, layer: Any, eps: float) -> None:
+        """Put the experts' weights together. No other rank may share the layer."""
+        mixture, config = layer.mlp, layer.config
+        experts = mixture.experts.local_experts
+        self._norm, self._eps, self._router = layer.pre_mlp_layernorm.weight, eps, mixture.router.weight
+        self._active, self._shares_of_all = config.moe_router_topk, config.moe_router_pre_softmax
+        self._recompute = config.recompute_granularity == "selective"
+        self._gate_up = _OfAllExperts([expert.linear_fc1 for expert in experts], ("gate", "up"))
+        self._down = _OfAllExperts([expert.linear_fc2 for expert in experts], ())
+
+    def add(self, hidden_T_H: torch.Tensor) -> torch.Tensor:
+        """Return the hidden states with the mixture of them added."""
+        if self._recompute and torch.is_grad_enabled():
+            added: torch.Tensor = checkpoint(self._add, hidden_T_H, use_reentrant=False, preserve_rng_state=False)
+            return added
+        return self._add(hidden_T_H)
+
+    def _add(self, hidden_T_H: torch.Tensor) -> torch.Tensor:
+        normed_T_H, residual_T_H = _Normed.apply(hidden_T_H, self._norm, self._eps)
+        logits_T_E = linear(normed_T_H, self._router)
+        weights_T_K, chosen_T_K = choose_experts(logits_T_E, self._active, shares_of_all=self._shares_of_all)
+        adapters = self._gate_up.adapter(), self._down.adapter()
+        mixed_T_H = compute_mixture(
+            normed_T_H, weights_T_K, chosen_T_K, self._gate_up.weight, self._down.weight, adapters, _SwiGlu.apply
+        )
+        return residual_T_H + mixed_T_H
+
+
+class _OfAllExperts:
+    """One linear layer of every expert.
+
+    Attributes:
+        weight: [E, O, I].
+    """
+
+    def __init__(self, layers: Sequence[Any], parts: Sequence[str]) -> None:
+        self._wrappers = [layer if type(layer).__name__ in WRAPPERS else None for layer in layers]
+        plain = [layer if wrapper is None else wrapper.to_wrap for layer, wrapper in zip(layers, self._wrappers, strict=True)]
+        self.weight = torch.stack([layer.weight.detach() for layer in plain])
+        for layer, weight in zip(plain, self.weight, strict=True):
+            layer.weight.data = weight
+        adapted = next((wrapper for wrapper in self._wrappers if wrapper is not None), None)
+        split = adapted is not None and isinstance(adapted.adapter, torch.nn.ModuleDict)
+        self._parts = [_Part(self._of_part(part), len(self.weight[0]) // len(parts)) for part in parts] if split else [
+            _Part(self._of_part(None), len(self.weight[0]))
+        ]
+
+    def _of_part(self, part: str | None) -> list[Any]:
+        """Return each expert's adapter of a part, None where there is none."""
+        found = [
+            None if wrapper is None else wrapper.adapter if part is None else wrapper.adapter[f"adapter_{part}"]
+            for wrapper in self._wrappers
+        ]
+        return [adapter if hasattr(adapter, "linear_in") else None for adapter in found]
+
+    def adapter(self) -> Adapter | None:
+        """Return the adapters of all experts; None where there are none, or they are switched off."""
+        adapted = next((wrapper for wrapper in self._wrappers if wrapper is not None), None)
+        if adapted is None or not adapted._adapter_enabled:
+            return None
+        there = next(adapter for part in self._parts for adapter in part.adapters if adapter is not None)
+        shape = there.dim, self.weight.shape[2], self.weight
+        pairs = [part.stacked(*shape) for part in self._parts]
+        down_E_R_I, up_E_O_R = joined_adapter(tuple(a for a, _ in pairs), tuple(b for _, b in pairs))
+        return Adapter(down_E_R_I, up_E_O_R, there.alpha / there.dim)
+
+
+class _Part:
+    """One part of the layer, such as gate, of every expert: the adapters and the outputs."""
+
+    def __init__(self, adapters: Sequence[Any], outputs: int) -> None:
+        self.adapters, self._outputs = adapters, outputs
+
+    def stacked(self, rank: int, inputs: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return A [E, rank, I] and B [E, O, rank], with zeros where an expert has no adapter."""
+        no_down, no_up = like.new_zeros(rank, inputs), like.new_zeros(self._outputs, rank)
+        downs = [no_down if one is None else one.linear_in.weight for one in self.adapters]
+        ups = [no_up if one is None else one.linear_out.weight for one in self.adapters]
+        return torch.stack(downs), torch.stack(ups)
+
+
+def are_plain_experts(mixture: Any) -> bool:
+    """Return whether a mixture of Megatron's is what `FusedExperts` computes, and nothing else."""
+    if (type(mixture).__name__, type(mixture.experts).__name__) != ("MoELayer", "SequentialMLP"):
+        return False
+    layers = [layer for expert in mixture.experts.local_experts for layer in (expert.linear_fc1, expert.linear_fc2)]
+    return (
+        getattr(mixture, "shared_experts", None) is None
+        and type(mixture.router).__name__ == "TopKRouter"
+        and getattr(mixture.router, "bias", None) is None
+        and mixture.router.expert_bias is None
+        and all(is_plain_linear(layer) for layer in layers)
+        and _have_one_kind_of_adapter(layers[::2])
+    )
+
+
+def _have_one_kind_of_adapter(layers: Iterable[Any]) -> bool:
+    kinds = {type(layer).__name__ for layer in layers}
+    return len(kinds & WRAPPERS) <= 1
+
+
+class _Normed(torch.autograd.Function):
+    """The norm of the hidden states, and the residual, whose gradient is added in the norm's kernel."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden_T_H: torch.Tensor, norm: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+        normed_T_H, inverse_T = rms_norm(hidden_T_H, norm, eps)
+        ctx.norm = norm
+        ctx.save_for_backward(hidden_T_H, inverse_T)
+        return normed_T_H, hidden_T_H.view_as(hidden_T_H)
+
+    @staticmethod
+    def backward(ctx: Any, by_normed_T_H: torch.Tensor, by_residual_T_H: torch.Tensor) -> Any:
+        hidden_T_H, inverse_T = ctx.saved_tensors
+        # The kernel writes into the first gradient, which autograd may have given to others too.
+        by_hidden_T_H, _ = rms_norm_backward(
+            by_normed_T_H.clone(), by_residual_T_H, hidden_T_H, ctx.norm, inverse_T
+        )
+        return by_hidden_T_H, None, None
+
+
+class _SwiGlu(torch.autograd.Function):
+    """silu(gate) * up, which keeps its input alone."""
+
+    @staticmethod
+    def forward(ctx: Any, gate_up_N_2F: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(gate_up_N_2F)
+        return swiglu(gate_up_N_2F)
+
+    @staticmethod
+    def backward(ctx: Any, by_product_N_F: torch.Tensor) -> torch.Tensor:
+        (gate_up_N_2F,) = ctx.saved_tensors
+        return swiglu_backward(gate_up_N_2F, by_product_N_F.clone())[0]

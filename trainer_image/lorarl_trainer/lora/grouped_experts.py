@@ -1,0 +1,147 @@
+"""The experts of a mixture with their adapters, in one product for all experts. Trainer and engine round alike by it.
+
+A token's row is copied for each of its experts, and the rows are sorted by expert. A grouped product then multiplies
+each expert's rows with that expert's matrix. With an expert's weights G, U and D, the adapters' A and B, and the
+router's weight w,
+
+    h = silu(x Gᵀ + (x A_gᵀ) B_gᵀ) * (x Uᵀ + (x A_uᵀ) B_uᵀ)
+    y = sum over a token's experts of w (h Dᵀ + (h A_dᵀ) B_dᵀ)
+
+Shape suffixes: T tokens, K experts of a token, N = T K rows, E experts, H hidden size, F an expert's inner size, I inputs
+and O outputs of a layer, R rank of the adapter (of all parts), a multiple of RANK_MULTIPLE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.functional import grouped_mm, pad
+
+RANK_MULTIPLE = 8
+"""Grouped products want rows of 16 bytes, or several times as much."""
+
+
+class Adapter(NamedTuple):
+    """The adapters of one layer of all experts. What a token gets is scale B A x."""
+
+    down_E_R_I: torch.Tensor
+    up_E_O_R: torch.Tensor
+    scale: float = 1.0
+
+
+class Routing(NamedTuple):
+    """Which rows each expert gets: `order` sorts the rows, and `ends` has where each expert's rows end."""
+
+    order_N: torch.Tensor
+    inverse_N: torch.Tensor
+    ends_E: torch.Tensor
+
+    @classmethod
+    def of(cls, chosen_T_K: torch.Tensor, experts: int) -> Routing:
+        """Sort rows by expert. Nothing here waits for a GPU, so CUDA graphs can hold it."""
+        expert_N, order_N = chosen_T_K.flatten().sort(stable=True)
+        rows = torch.arange(len(order_N), device=order_N.device)
+        inverse_N = torch.empty_like(order_N).scatter_(0, order_N, rows)
+        numbers = torch.arange(experts, device=order_N.device, dtype=expert_N.dtype)
+        return cls(order_N, inverse_N, torch.searchsorted(expert_N, numbers, right=True, out_int32=True))
+
+
+def choose_experts(
+    logits_T_E: torch.Tensor, active: int, *, shares_of_all: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a token's experts and their weights, each [T, K], from the router's logits.
+
+    The weights are shares of the softmax over a token's experts, or over all of them (`norm_topk_prob: false`).
+    """
+    logits_T_E = logits_T_E.float()
+    if shares_of_all:
+        weights_T_K, chosen_T_K = logits_T_E.softmax(-1).topk(active)
+    else:
+        highest_T_K, chosen_T_K = logits_T_E.topk(active)
+        weights_T_K = highest_T_K.softmax(-1)
+    return weights_T_K, chosen_T_K
+
+
+def compute_mixture(
+    x_T_H: torch.Tensor,
+    weights_T_K: torch.Tensor,
+    chosen_T_K: torch.Tensor,
+    gate_up_E_2F_H: torch.Tensor,
+    down_E_H_F: torch.Tensor,
+    adapters: tuple[Adapter | None, Adapter | None],
+    activate: Callable[[torch.Tensor], torch.Tensor],
+) -> torch.Tensor:
+    """Return the output of a mixture's experts, [T, H], differentiable.
+
+    Args:
+        x_T_H: tokens.
+        weights_T_K: of a token's experts.
+        chosen_T_K: the experts of each token.
+        gate_up_E_2F_H: each expert's gate, then its up.
+        down_E_H_F: each expert's down.
+        adapters: of gate and up as one layer, and of down; None for none.
+        activate: SwiGLU, of [N, 2F].
+    """
+    routing = Routing.of(chosen_T_K, len(down_E_H_F))
+    x_N_H = _Spread.apply(x_T_H, routing, chosen_T_K.shape[1])
+    product_N_F = activate(_multiply(x_N_H, gate_up_E_2F_H, adapters[0], routing))
+    y_N_H = _Gathered.apply(_multiply(product_N_F, down_E_H_F, adapters[1], routing), routing)
+    y_T_K_H = y_N_H.view(*chosen_T_K.shape, -1)
+    # In the precision of y: a copy in fp32 would be the largest tensor of a layer.
+    return torch.bmm(weights_T_K.to(y_T_K_H.dtype)[:, None], y_T_K_H)[:, 0]
+
+
+def joined_adapter(
+    downs: tuple[torch.Tensor, ...], ups: tuple[torch.Tensor, ...]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return A [E, R, I] and B [E, O, R] of a layer of several parts, given each part's: B is block-diagonal.
+
+    Zeros fill the rank up to a multiple of RANK_MULTIPLE.
+    """
+    down_E_R_I, first, rows = torch.cat(downs, dim=1), 0, []
+    rank = -(-down_E_R_I.shape[1] // RANK_MULTIPLE) * RANK_MULTIPLE
+    for up in ups:
+        rows.append(pad(up, (first, rank - first - up.shape[2])))
+        first += up.shape[2]
+    return pad(down_E_R_I, (0, 0, 0, rank - first)), torch.cat(rows, dim=1)
+
+
+def _multiply(
+    x_N_I: torch.Tensor, weight_E_O_I: torch.Tensor, adapter: Adapter | None, routing: Routing
+) -> torch.Tensor:
+    output_N_O = grouped_mm(x_N_I, weight_E_O_I.transpose(1, 2), offs=routing.ends_E)
+    if adapter is None:
+        return output_N_O
+    low_N_R = grouped_mm(x_N_I, adapter.down_E_R_I.transpose(1, 2), offs=routing.ends_E)
+    if adapter.scale != 1.0:
+        low_N_R = low_N_R * adapter.scale
+    return output_N_O + grouped_mm(low_N_R, adapter.up_E_O_R.transpose(1, 2), offs=routing.ends_E)
+
+
+class _Spread(torch.autograd.Function):
+    """A row of a token for each of its experts, sorted. Torch's own backward pass would add in any order."""
+
+    @staticmethod
+    def forward(ctx: Any, x_T_H: torch.Tensor, routing: Routing, active: int) -> torch.Tensor:
+        ctx.inverse, ctx.active = routing.inverse_N, active
+        return x_T_H[routing.order_N // active]
+
+    @staticmethod
+    def backward(ctx: Any, by_rows_N_H: torch.Tensor) -> Any:
+        return by_rows_N_H[ctx.inverse].unflatten(0, (-1, ctx.active)).sum(1), None, None
+
+
+class _Gathered(torch.autograd.Function):
+    """The rows in the order of tokens again."""
+
+    @staticmethod
+    def forward(ctx: Any, y_N_H: torch.Tensor, routing: Routing) -> torch.Tensor:
+        ctx.order = routing.order_N
+        return y_N_H[routing.inverse_N]
+
+    @staticmethod
+    def backward(ctx: Any, by_y_N_H: torch.Tensor) -> Any:
+        return by_y_N_H[ctx.order], None
+
