@@ -10,16 +10,16 @@ import torch
 
 
 def save_shape(config: Mapping[str, Any], folder: Path) -> Path:
-    """Write a Qwen2 model with this config.json in bf16, unless it is there."""
+    """Write a model with this config.json in bf16, unless it is there."""
     if folder.exists():
         return folder
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    own = Qwen2Config(**{key: value for key, value in config.items() if key != "model_type"})
+    own = AutoConfig.for_model(**config)
     torch.set_default_dtype(torch.bfloat16)
     try:
         with torch.device("cuda"):
-            Qwen2ForCausalLM(own).save_pretrained(folder)
+            AutoModelForCausalLM.from_config(own, dtype=torch.bfloat16).save_pretrained(folder)
     finally:
         torch.set_default_dtype(torch.float32)
     torch.cuda.empty_cache()

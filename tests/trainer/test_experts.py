@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from lorarl_trainer.devices.cpu import CpuDevice
 from lorarl_trainer.engine.vllm.engine import import_vllm
-from lorarl_trainer.engine.vllm.patches.experts import compute_experts
+from lorarl_trainer.engine.vllm.patches.cpu_experts import compute_experts
 from lorarl_trainer.lora.experts import is_expert
 from lorarl_trainer.lora.files import CONFIG_FILE, WEIGHTS_FILE
 from lorarl_trainer.lora.initial import InitialAdapter

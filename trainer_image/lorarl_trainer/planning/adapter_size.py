@@ -18,12 +18,14 @@ class AdapterSize:
         layers: how many there are of each size and rank, whatever their names.
         served_layers: layers that vLLM has buffers for. It has them for all experts or none.
         served_rank: of the buffers.
+        expert_rank: of the buffers of experts on a GPU (`engine/vllm/patches/gpu_experts.py`).
         dora: each output of a layer has a parameter more.
     """
 
     layers: tuple[tuple[LinearSize, int, int], ...]
     served_layers: tuple[LinearSize, ...]
     served_rank: int
+    expert_rank: int = 0
     dora: bool = False
 
     @classmethod
@@ -35,19 +37,27 @@ class AdapterSize:
             served += [one for one in model.linears if is_expert(one.name)]
         ranks = Counter((_nameless(one), of_experts if is_expert(one.name) else adapter.rank) for one in adapted)
         layers = tuple((layer, rank, count) for (layer, rank), count in ranks.items())
-        return cls(layers, tuple(served), served_rank(adapter.rank), adapter.dora)
+        return cls(layers, tuple(served), served_rank(adapter.rank), -(-of_experts // 8) * 8, adapter.dora)
 
     def trainable(self, ranks: int) -> int:
         """Return the adapter's parameters on each of so many tensor-parallel ranks."""
         more = int(self.dora)
         return sum(n * (r * one.inputs + (r + more) * one.outputs) for one, r, n in self.layers) // ranks
 
-    def served(self, ranks: int) -> int:
+    def served(self, ranks: int, *, on_gpu: bool = False) -> int:
         """Return the elements of vLLM's buffers on each of so many ranks.
 
-        A is split where the layer's input is, B where its output is.
+        A is split where the layer's input is, B where its output is. On a GPU, B of an expert's gate and up stands
+        along a diagonal, with as many zeros.
         """
-        return self.served_rank * sum(_whole_and_split(layer, ranks) for layer in self.served_layers)
+        found = 0
+        for layer in self.served_layers:
+            if on_gpu and is_expert(layer.name):
+                more = layer.outputs if layer.split_output else 0
+                found += self.expert_rank * (layer.inputs + layer.outputs + more)
+            else:
+                found += self.served_rank * _whole_and_split(layer, ranks)
+        return found
 
 
 def _nameless(layer: LinearSize) -> LinearSize:

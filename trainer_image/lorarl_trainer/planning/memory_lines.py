@@ -10,8 +10,9 @@ size, q and k the widths of queries and keys, and f that of the MLP, a token of 
     Megatron's own (tensor parallel, adapter dropout)  4h + 3q + 3k + 5f
         also the norms' outputs, q and k before rotation, SwiGLU's product, and fc1's output before and after its
         adapter's share
-    a mixture of experts, of which a token has e       4h + 3q + 3k + e (3h + 5f)
-        also a token's copies for its experts, and what they return
+    a mixture of experts, of which a token has e       2h + 2q + 2k + e (2h + 3f)
+        fused; instead of gate and up, a token's copies for its experts, and what they return; their gate and up, and
+        SwiGLU's product
 
 `trainer.recompute: selective` computes gate and up, or Megatron's MLP, again; `full` a whole layer (h stays). Either
 brings one layer back at a time. Sequence parallelism splits all of it over the ranks.
@@ -123,8 +124,8 @@ def activation_bytes(model: ModelSizes, precision: Precision, recompute: Recompu
     The module's text has the formulas.
     """
     h, q, k, f = model.hidden, model.width("q_proj"), model.width("k_proj"), model.width("up_proj")
-    mlp = model.active_experts * (3 * h + 5 * f) if model.experts else 5 * f
-    whole = 2 * h + 2 * q + 2 * k + 2 * f if fused else 4 * h + 3 * q + 3 * k + mlp
+    mlp = model.active_experts * (2 * h + 3 * f) if model.experts else 2 * f
+    whole = 2 * h + 2 * q + 2 * k + mlp if fused else 4 * h + 3 * q + 3 * k + 5 * f
     selective = 2 * h + 2 * q + 2 * k if fused else 3 * h + 3 * q + 3 * k
     kept = {"none": whole, "selective": selective, "full": h}[recompute]
     # A layer's gradients are as large as its activations. With recomputation, the activations come back too.
@@ -170,9 +171,11 @@ def engine_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPl
     else:
         phase: Phase = "generation" if "weights" in execution.offload else "always"
         yield Line("vLLM's base model", model.parameters(ranks) * width, phase, "its own copy")
-    yield _served_adapter(adapter, ranks, width)
+    yield _served_adapter(adapter, ranks, width, on_gpu=True)
     tokens, sequences = execution.engine_step_tokens, execution.sequences
     mlp = 3 * model.width("up_proj") // ranks + 4 * model.hidden
+    if model.experts:
+        mlp = model.active_experts * (5 * model.width("up_proj") + 4 * model.hidden)
     source = f"{tokens:,} tokens of prompts in a layer, logits of {sequences} sequences in fp32"
     yield Line("vLLM at work", tokens * mlp * width + 4 * sequences * model.vocabulary, "generation", source)
     yield Line("vLLM's CUDA graphs", GRAPHS_BYTES, "always", "allowance")
@@ -194,6 +197,6 @@ def host_engine_lines(model: ModelSizes, adapter: AdapterSize, execution: Execut
     )
 
 
-def _served_adapter(adapter: AdapterSize, ranks: int, width: int) -> Line:
+def _served_adapter(adapter: AdapterSize, ranks: int, width: int, *, on_gpu: bool = False) -> Line:
     source = f"its buffers for rank {adapter.served_rank}"
-    return Line("vLLM's adapter", adapter.served(ranks) * width, "always", source)
+    return Line("vLLM's adapter", adapter.served(ranks, on_gpu=on_gpu) * width, "always", source)

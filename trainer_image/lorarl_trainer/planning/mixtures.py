@@ -97,11 +97,13 @@ def require_mixture_job(spec: LoRARLJobSpec, model: ModelShape) -> None:
 
 def _not_compared(spec: LoRARLJobSpec) -> Iterator[tuple[bool, str, object, str, str]]:
     """Yield whether a job asks for something, the field, its value, what is expected, and the fix."""
-    expected = "0: experts are trained on CPUs so far. What GPUs compute them with was not compared"
-    hint = "Set spec.cluster.gpusPerNode: 0 for a small model, or choose a dense model."
-    yield spec.on_gpu, "cluster.gpusPerNode", spec.cluster.gpus_per_node, expected, hint
     one = "1: several workers were not compared"
-    yield spec.cluster.nodes > 1, "cluster.nodes", spec.cluster.nodes, one, "Set spec.cluster.nodes: 1."
+    gpus, nodes = spec.cluster.gpus_per_node, spec.cluster.nodes
+    yield gpus > 1, "cluster.gpusPerNode", gpus, one, "Set spec.cluster.gpusPerNode: 1."
+    yield nodes > 1, "cluster.nodes", nodes, one, "Set spec.cluster.nodes: 1."
+    single = spec.on_gpu and spec.precision == "fp32"
+    hint = "Set spec.trainer.precision: bf16."
+    yield single, "trainer.precision", "fp32", "bf16: GPUs have grouped products for it alone", hint
     for side, ranks in (("trainer", spec.trainer.tensor_parallel_size), ("rollout", spec.rollout.tensor_parallel_size)):
         yield (ranks or 1) > 1, f"{side}.tensorParallelSize", ranks, one, "Remove it."
     expected = "an algorithm without a critic: one on experts was not compared"

@@ -214,7 +214,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
             plain_layers=has_plain_layers(config),
             megatron=is_known_to_megatron(config),
             window=window_of(config),
-            served_as_it_is=not mixture and (other is None or other.shares_base),
+            served_as_it_is=other is None or other.shares_base,
             decoder=f"{other.layers if other else 'model.layers'}.",
             transposed=other is not None and other.transposed,
             # Transformers 5 writes the second name.

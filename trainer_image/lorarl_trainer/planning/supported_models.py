@@ -15,7 +15,7 @@ from typing import Any
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.planning.families import FAMILIES, REFUSED, SUPPORTED, BackendName, Family
 from lorarl_trainer.planning.fsdp_families import FSDP_FAMILIES, FsdpFamily, with_usual_names
-from lorarl_trainer.planning.mixtures import is_mixture, require_known_mixture
+from lorarl_trainer.planning.mixtures import require_known_mixture
 
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Constants in megatron.core.models.common.embeddings.rotary_pos_embedding; only the factor can be chosen."""

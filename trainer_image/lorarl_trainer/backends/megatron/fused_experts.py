@@ -33,6 +33,10 @@ class FusedExperts:
         self._gate_up = _OfAllExperts([expert.linear_fc1 for expert in experts], ("gate", "up"))
         self._down = _OfAllExperts([expert.linear_fc2 for expert in experts], ())
 
+    def weights(self) -> list[torch.Tensor]:
+        """Return each expert's gate and up, [E, 2F, H], and down, [E, H, F]."""
+        return [self._gate_up.weight, self._down.weight]
+
     def add(self, hidden_T_H: torch.Tensor) -> torch.Tensor:
         """Return the hidden states with the mixture of them added."""
         if self._recompute and torch.is_grad_enabled():

@@ -25,16 +25,18 @@ from lorarl_trainer.backends.megatron.packed_attention import Current
 from lorarl_trainer.backends.megatron.plain_config import not_plain
 
 
-def fuse_layers(model: torch.nn.Module, current: Current) -> int:
-    """Let those decoder layers of a Megatron GPT model that can compute in a few steps do so; return how many can."""
+def fuse_layers(model: torch.nn.Module, current: Current) -> list[FusedLayer]:
+    """Let those decoder layers of a Megatron GPT model that can compute in a few steps do so, and return them."""
     layers: Any = model.decoder.layers
-    chosen = [layer for layer in layers if _is_plain(layer)]
-    for layer in chosen:
-        layer.forward = _FusedLayer(layer, current).forward
-    return len(chosen)
+    fused = []
+    for layer in layers:
+        if _is_plain(layer):
+            fused.append(FusedLayer(layer, current))
+            layer.forward = fused[-1].forward
+    return fused
 
 
-class _FusedLayer:
+class FusedLayer:
     """The steps of one layer, on the parameters of Megatron's."""
 
     def __init__(self, layer: Any, current: Current) -> None:
@@ -74,6 +76,10 @@ class _FusedLayer:
             hidden_S_H = add_mlp(hidden_S_H, fc1, fc2, [*of_fc1, *of_fc2], recompute=recompute)
         return hidden_S_H.view(hidden_states.shape), None
 
+    def of_experts(self) -> list[torch.Tensor]:
+        """Return the weights that all experts share, of which Megatron's are views: gate and up, and down."""
+        return [] if self._experts is None else self._experts.weights()
+
     def _heads(self) -> list[Taken]:
         """Return what is taken for queries, keys and values."""
         keys, angles = self._current.get().keys, self._current.angles
@@ -90,7 +96,7 @@ def _head_norms(attention: Any) -> list[Any]:
 
 
 def _is_plain(layer: Any) -> bool:
-    """Return whether a layer is what `_FusedLayer` computes, and nothing else."""
+    """Return whether a layer is what `FusedLayer` computes, and nothing else."""
     if type(layer).__name__ != "TransformerLayer":
         return False
     config, attention, mlp = layer.config, layer.self_attention, layer.mlp

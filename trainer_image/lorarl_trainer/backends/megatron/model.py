@@ -117,9 +117,11 @@ class LoraModel(AdaptedModel):
         self._packing: Current | None = pack_attention(model) if plan.packed and not self.unpackable else None
         # Tensor cores like multiples of 16, and with sequence parallelism each rank holds an equal part of the tokens.
         self._tokens_multiple = 16 * self.parallel.tensor_size
+        self._of_experts: list[torch.Tensor] = []
         if plan.fused_layers:
-            fused = self._packing is not None and fuse_layers(model, self._packing) == len(model.decoder.layers)
-            plan.require("fused_layers", fused)
+            fused = [] if self._packing is None else fuse_layers(model, self._packing)
+            plan.require("fused_layers", len(fused) == len(model.decoder.layers))
+            self._of_experts = [tensor for layer in fused for tensor in layer.of_experts()]
 
     def _unwrapped(self) -> Any:
         """Return the model without the wrapper that mixed precision puts around it."""
@@ -208,11 +210,14 @@ class LoraModel(AdaptedModel):
     def base_in_hf_names(self) -> dict[frozenset[str], torch.Tensor]:
         """Return this rank's frozen parameters, by the Hugging Face parameters that each is made of (collective).
 
-        Of q, k and v these are the rank's own heads, see `own_heads`. Those that the bridge does not know are left out.
+        Of q, k and v these are the rank's own heads, see `own_heads`. Of experts it is what all of a layer share. Those
+        that the bridge does not know are left out.
         """
         registry = self._bridge._model_bridge.mapping_registry()
         ranks = Ranks.of(self.parallel.tensor_group)
         own = OwnHeads.of(self._unwrapped().config, ranks)
+        whole = {share.data_ptr(): number for number, tensor in enumerate(self._of_experts) for share in tensor}
+        of_experts: list[set[str]] = [set() for _ in self._of_experts]
         found = {}
         for name, parameter in self.base_parameters():
             # Wrappers for adapters and for mixed precision add to Megatron's own names.
@@ -220,11 +225,13 @@ class LoraModel(AdaptedModel):
             if mapping is None:
                 continue
             parts = hf_parts(mapping)
-            if own is None or "q" not in parts:
+            if (number := whole.get(parameter.data_ptr())) is not None:
+                of_experts[number].update(parts.values())
+            elif own is None or "q" not in parts:
                 found[frozenset(parts.values())] = parameter
             else:
                 found[frozenset(parts.values())] = own.take(WHOLE, ranks.gather(parameter))
-        return found
+        return found | dict(zip(map(frozenset, of_experts), self._of_experts, strict=True))
 
 
 def _open_bridge(model_path: Path, plan: ExecutionPlan) -> Any:

@@ -22,6 +22,9 @@ class CudaPlatform:
         provider.bias_activation_fusion = provider.gated_linear_unit and provider.activation_func is silu
         # One kernel splits q, k and v and turns q and k, if no norm stands between.
         provider.fused_single_qkv_rope = provider.position_embedding_type == "rope" and not provider.qk_layernorm
+        # `fused_experts` computes all experts at once, on weights that Megatron keeps apart.
+        provider.moe_grouped_gemm = provider.moe_permute_fusion = False
+        provider.moe_token_dispatcher_type = "allgather"
 
     def attention_mask(self, length: int) -> None:
         """See `Platform.attention_mask`. Transformer Engine's attention is causal by itself."""

@@ -122,7 +122,7 @@ class RolloutEngine:
             base.register()
         with (
             lean_start(hf_config.architectures or (), config.sampling.temperature),
-            one_adapter_layers() if plan.one_adapter else nullcontext(),
+            one_adapter_layers(plan.expert_rank) if plan.one_adapter else nullcontext(),
             rollout_sampler(),
             cpu_sampler(),
             timed_start(self._clock),

@@ -166,8 +166,8 @@ class AdapterLayers(Feature):
     UnquantizedLinearMethod: Any = _used("vllm.model_executor.layers.linear:UnquantizedLinearMethod")
 
 
-class CpuExperts(Feature):
-    """`patches/experts.py`, on a CPU."""
+class Experts(Feature):
+    """`patches/expert_buffers.py`, for mixtures of experts."""
 
     what = "adapters on experts"
     follows = (
@@ -178,13 +178,38 @@ class CpuExperts(Feature):
         "vllm.lora.model_manager:LoRAModelManager._create_lora_modules",
         "vllm.lora.model_manager:LoRAModelManager._create_merged_loras_inplace",
         "vllm.lora.model_manager:LoRAModelManager.create_dummy_lora",
+    )
+    BaseLayerWithLoRA: Any = _used("vllm.lora.layers:BaseLayerWithLoRA")
+    FusedMoEWithLoRA: Any = _used("vllm.lora.layers:FusedMoEWithLoRA")
+
+
+class CpuExperts(Feature):
+    """`patches/cpu_experts.py`."""
+
+    what = "a mixture of experts on a CPU"
+    follows = (
         "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method:UnquantizedFusedMoEMethod.apply_monolithic",
         "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method:UnquantizedFusedMoEMethod"
         ".process_weights_after_loading",
     )
     CPUFusedMOE: Place = _replaced("vllm.model_executor.layers.fused_moe.cpu_fused_moe:CPUFusedMOE")
-    BaseLayerWithLoRA: Any = _used("vllm.lora.layers:BaseLayerWithLoRA")
-    FusedMoEWithLoRA: Any = _used("vllm.lora.layers:FusedMoEWithLoRA")
+
+
+class GpuExperts(Feature):
+    """`patches/gpu_experts.py`."""
+
+    what = "a mixture of experts on a GPU"
+    follows = (
+        "vllm.lora.layers.fused_moe:FusedMoEWithLoRA._create_lora_a_weights",
+        "vllm.lora.layers.fused_moe:FusedMoEWithLoRA._create_lora_b_weights",
+        "vllm.model_executor.layers.fused_moe.routed_experts:RoutedExperts._replace_quant_method",
+        "vllm.model_executor.layers.fused_moe.routed_experts:RoutedExperts.forward_modular",
+        "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method:UnquantizedFusedMoEMethod._setup_kernel",
+    )
+    FusedMoEMethodBase: Any = _used("vllm.model_executor.layers.fused_moe.fused_moe_method_base:FusedMoEMethodBase")
+    UnquantizedFusedMoEMethod: Any = _used(
+        "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method:UnquantizedFusedMoEMethod"
+    )
 
 
 class AdapterModels(Feature):
@@ -286,8 +311,8 @@ class SleepingMemory(Feature):
     unmap_and_release: Any = _used("vllm.device_allocator.cumem:unmap_and_release")
 
 
-ALWAYS = (Build, Requests, Scheduling, AdapterSlots, AdapterLayers, LeanStart, BaseModel)
-ON_GPU = (AdapterGraphs, Sampling, GpuWorker)
+ALWAYS = (Build, Requests, Scheduling, AdapterSlots, AdapterLayers, LeanStart, BaseModel, Experts)
+ON_GPU = (AdapterGraphs, Sampling, GpuWorker, GpuExperts)
 ON_CPU = (CpuWorker, CpuSampling, CpuExperts)
 FEATURES = (*ALWAYS, *ON_GPU, *ON_CPU, AdapterModels, SleepingMemory)
 

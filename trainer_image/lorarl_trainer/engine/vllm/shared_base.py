@@ -19,6 +19,8 @@ from lorarl_trainer.protocols.adapter import SharesBase
 LOAD_FORMAT = "lorarl-trainer"
 """The name by which vLLM finds the loader."""
 
+_OF_EXPERTS = {"w13_weight": ("gate_proj", "up_proj"), "w2_weight": ("down_proj",)}
+"""vLLM's tensors of all experts of a layer, and what they consist of."""
 _QUERY_KEY_VALUE = ["q_proj", "k_proj", "v_proj"]
 
 
@@ -80,7 +82,11 @@ class SharedBase:
         """Return the trainer's tensor for a parameter of vLLM's, in vLLM's layout."""
         *parents, module, kind = name.split(".")
         fused = getattr(model, "packed_modules_mapping", {}).get(module, [module])
-        tensor = self._tensors.get(frozenset(".".join([*parents, one, kind]) for one in fused))
+        hf_names = [".".join([*parents, one, kind]) for one in fused]
+        if parts := _OF_EXPERTS.get(kind):
+            layer_name = name[: name.index(".experts.") + len(".experts.")]
+            hf_names = [f"{layer_name}{expert}.{part}.weight" for expert in range(len(parameter)) for part in parts]
+        tensor = self._tensors.get(frozenset(hf_names))
         if tensor is None or tensor.dtype != parameter.dtype or tensor.numel() != parameter.numel():
             return None
         if fused == _QUERY_KEY_VALUE and self._qkv_by_group:

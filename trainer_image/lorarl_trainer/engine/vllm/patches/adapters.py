@@ -1,4 +1,4 @@
-"""The layers with an adapter, ours in the place of vLLM's: `linear.py` and, on a CPU, `experts.py`.
+"""The layers with an adapter, ours in the place of vLLM's: `linear.py`, `cpu_experts.py` and `gpu_experts.py`.
 
 vLLM has no door for LoRA layers, for the adapters that CUDA graphs are captured with (`cudagraph_specialize_lora` keeps
 a graph without an adapter), or for the lookup before a step.
@@ -13,24 +13,32 @@ from typing import Any
 
 from lorarl_trainer.engine.vllm import names, slices
 from lorarl_trainer.engine.vllm.names import AdapterGraphs, AdapterLayers, CpuExperts
-from lorarl_trainer.engine.vllm.patches.experts import one_adapter_experts, unpacked_experts
+from lorarl_trainer.engine.vllm.patches import cpu_experts, gpu_experts
+from lorarl_trainer.engine.vllm.patches.expert_buffers import expert_buffers
 from lorarl_trainer.engine.vllm.patches.linear import linear_classes
 from lorarl_trainer.engine.vllm.patches.replaced import replaced
 
 
 @contextmanager
-def one_adapter_layers() -> Iterator[None]:
-    """Let an engine that starts within the block build its model with these layers in place of vLLM's own."""
+def one_adapter_layers(expert_rank: int | None) -> Iterator[None]:
+    """Let an engine that starts within the block build its model with these layers in place of vLLM's own.
+
+    `expert_rank` is the rank of the adapter on experts; None for a model without.
+    """
     with ExitStack() as stack:
         place = AdapterLayers.all_lora_classes
         # The first class that fits a layer is used.
-        stack.enter_context(replaced(place, (*_layer_classes(), *getattr(*place))))
+        classes = linear_classes()
         if names.on_gpu():
+            if expert_rank is not None:
+                classes += (gpu_experts.one_adapter_experts(expert_rank),)
             # Every request has the adapter, so CUDA graphs of batches without one are never used.
             capture_cases = AdapterGraphs.get_lora_capture_cases
             stack.enter_context(replaced(capture_cases, lambda lora, _: [lora.max_loras + 1]))
         else:
-            stack.enter_context(replaced(CpuExperts.CPUFusedMOE, unpacked_experts()))
+            classes += (cpu_experts.one_adapter_experts(),)
+            stack.enter_context(replaced(CpuExperts.CPUFusedMOE, cpu_experts.unpacked_experts()))
+        stack.enter_context(replaced(place, (*classes, *getattr(*place))))
         yield
 
 
@@ -38,19 +46,15 @@ def skip_adapter_lookup(worker: Any) -> None:
     """Run in the vLLM worker: if every layer is one of these, stop working out each token's adapter before a step."""
     manager = names.adapter_manager(worker)
     for module in manager.modules.values():
-        if names.on_gpu() or not isinstance(module, one_adapter_experts()):
+        if not isinstance(module, expert_buffers()):
             names.checked(module, slices.LoRALayer, AdapterLayers)
-    if all(isinstance(module, _layer_classes()) for module in manager.modules.values()):
+    if all(isinstance(module, (*linear_classes(), expert_buffers())) for module in manager.modules.values()):
         manager._set_adapter_mapping = _ignore
         if state := getattr(worker.model_runner, "lora_state", None):  # only the V2 runner has it
             names.checked(state, slices.LoraState, AdapterGraphs)
             get_adapters = partial(_adapter_in_use, state)
             state.get_activate_loras = get_adapters
             state.make_lora_inputs = lambda requests, *_: ((), (), get_adapters(requests))
-
-
-def _layer_classes() -> tuple[type, ...]:
-    return linear_classes() if names.on_gpu() else (*linear_classes(), one_adapter_experts())
 
 
 def _ignore(mapping: Any) -> None:

@@ -8,9 +8,6 @@ Here an expert with weights G, U and D computes, for the tokens that the router 
 
 and a token's output is the sum of its experts' y by the router's weights. B includes the adapter's scale, as in vLLM's
 buffers, which these layers use as they are. A missing adapter is zero there.
-
-vLLM has no door for this. Its layer for adapters on experts builds on kernels for GPUs, so it is not initialised. Its
-class keeps its name, by which vLLM's manager knows it.
 """
 
 from __future__ import annotations
@@ -22,6 +19,7 @@ import torch
 from torch.nn.functional import linear, pad, silu
 
 from lorarl_trainer.engine.vllm.names import CpuExperts
+from lorarl_trainer.engine.vllm.patches.expert_buffers import expert_buffers
 from lorarl_trainer.engine.vllm.patches.linear import FEWEST_ROWS
 
 type Adapter = tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]
@@ -90,19 +88,10 @@ def unpacked_experts() -> type:
 @cache
 def one_adapter_experts() -> type:
     """Return the layer that holds the experts' adapter. vLLM must have been set up."""
-    base: Any = CpuExperts.FusedMoEWithLoRA
+    base: Any = expert_buffers()
 
     class OneAdapterExperts(base):
-        """vLLM's own buffers, and the methods that fill them."""
-
-        def __init__(self, base_layer: Any) -> None:
-            CpuExperts.BaseLayerWithLoRA.__init__(self)
-            self.base_layer, self.moe_config = base_layer, base_layer.moe_config
-            parallel = self.moe_config.moe_parallel_config
-            self.tp_size, self.tp_rank = parallel.tp_size, parallel.tp_rank
-            self.device = base_layer.routed_experts.w13_weight.device
-            self._w13_slices = 2  # gate and up
-            self.n_slices = self.local_num_experts * (self._w13_slices + 1)
+        """vLLM's own buffers."""
 
         def create_lora_weights(self, *arguments: Any, **options: Any) -> None:
             super().create_lora_weights(*arguments, **options)
@@ -112,15 +101,12 @@ def one_adapter_experts() -> type:
             adapter = (gate_a[0], up_a[0], down_a[0]), (gate_b[0], up_b[0], down_b[0])
             self.base_layer.routed_experts.quant_method.cpu_fused_moe.adapter = adapter
 
-        def set_mapping(self, punica_wrapper: Any) -> None:
-            """Do nothing: no token's adapter is looked up."""
-
         @classmethod
         def can_replace_layer(cls, **arguments: Any) -> bool:
             experts = getattr(arguments["source_layer"], "routed_experts", None)
             method = getattr(experts, "quant_method", None)
             plain = isinstance(getattr(method, "cpu_fused_moe", None), unpacked_experts())
-            return plain and arguments["lora_config"].max_loras == 1 and super().can_replace_layer(**arguments)
+            return plain and super().can_replace_layer(**arguments)
 
     OneAdapterExperts.__name__ = base.__name__
     return OneAdapterExperts

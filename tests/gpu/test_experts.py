@@ -1,0 +1,120 @@
+"""Mixtures of experts on one GPU, in bf16: the trainer's grouped products and the engine's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from lorarl_trainer.devices.cuda import CudaDevice
+from lorarl_trainer.lora.grouped_experts import Adapter, compute_mixture, joined_adapter
+from lorarl_trainer.samples.agreement import AgreementLimits
+from lorarl_trainer.samples.types import LOGPROB_DIFFERENCE
+from support.in_process import Colocated, prompts, samples_of, update_request
+from support.tiny_models import VOCABULARY
+from support.training import BareTrainer, grouped_samples, relative_difference
+from support.transformers_side import hf_logprobs, peft_model
+
+MODEL = "qwen3_moe-gpu"
+MEAN_DIFFERENCE, KL = 0.02, 2e-3
+
+
+@pytest.mark.parametrize("adapter_type", ["canonical_lora", "lora"])
+def test_rollout_and_trainer_agree_while_experts_learn(on_gpu, adapter_type: str) -> None:
+    worker: Colocated = on_gpu(MODEL, adapter__type=adapter_type)
+    assert worker.worker._plan.execution.shared_base and worker.worker._plan.execution.fused_layers
+    worker.randomise(scale=0.02)
+    base = worker.worker.backend.base_digest()
+    worker.sync()
+    for _ in range(10):
+        samples = samples_of(prompts(64), worker.generate(prompts(64)))
+        result = worker.worker.update(
+            update_request(samples, learning_rate=1e-4, limits=AgreementLimits(tolerance=0.05))
+        )
+        assert result.disagreement is None
+        print(result.metrics[LOGPROB_DIFFERENCE], result.metrics["rollout_kl"])
+        assert result.metrics[LOGPROB_DIFFERENCE] < MEAN_DIFFERENCE and result.metrics["rollout_kl"] < KL
+        worker.sync()
+    assert worker.worker.backend.base_digest() == base
+
+
+def test_transformers_and_peft_say_the_same(on_gpu, tmp_path: Path) -> None:
+    worker: Colocated = on_gpu(MODEL)
+    worker.randomise(scale=0.05)
+    worker.sync()
+    samples = samples_of(prompts(32), rollouts := worker.generate(prompts(32)))
+    peft = hf_logprobs(peft_model(worker.model, worker.write_peft(tmp_path / "adapter")), samples)
+    base = hf_logprobs(AutoModelForCausalLM.from_pretrained(worker.model, dtype=torch.float32).eval(), samples)
+
+    def mean(found: list[np.ndarray]) -> float:
+        return float(np.mean([np.abs(a - b).mean() for a, b in zip(found, peft, strict=True)]))
+
+    print(mean(worker.trainer_logprobs(samples)), mean([c.logprobs for c in rollouts]), mean(base))
+    assert mean(worker.trainer_logprobs(samples)) < MEAN_DIFFERENCE
+    assert mean([c.logprobs for c in rollouts]) < MEAN_DIFFERENCE
+    assert mean(base) > 3 * MEAN_DIFFERENCE, "an adapter that changes nothing would prove nothing"
+
+
+def test_tensor_and_disk_give_the_experts_the_same_bits(on_gpu) -> None:
+    buffers = []
+    for transport in ("tensor", "disk"):
+        worker: Colocated = on_gpu(MODEL, rollout__adapterSync=transport)
+        worker.randomise()
+        worker.sync()
+        buffers.append(worker.vllm_buffers())
+    assert all(torch.equal(a, b) for a, b in zip(*buffers, strict=True))
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_recomputed_experts_have_the_same_gradients(model_folder, recompute: str) -> None:  # noqa: F811
+    samples = grouped_samples(VOCABULARY)
+    trainers = [
+        BareTrainer(CudaDevice(), model_folder(MODEL), "bf16", recompute=how, packed=True, fused=True)
+        for how in ("none", recompute)
+    ]
+    (loss, gradients), (same_loss, same_gradients) = (trainer.loss_and_gradients(samples) for trainer in trainers)
+    assert same_loss == pytest.approx(loss, abs=1e-6)
+    assert relative_difference(same_gradients, gradients) < 1e-3
+
+
+@pytest.mark.parametrize(("tokens", "rank"), [(1, 4), (7, 4), (300, 12)])
+def test_grouped_products_are_those_of_each_expert(tokens: int, rank: int) -> None:
+    """Also in a CUDA graph, with experts that no token has."""
+    stream = torch.Generator("cuda").manual_seed(0)
+    experts, hidden, inner, active = 32, 256, 128, 4
+
+    def draw(*shape: int) -> torch.Tensor:
+        return (torch.randn(*shape, generator=stream, device="cuda") * 0.3).bfloat16()
+
+    x, gate_up, down = draw(tokens, hidden), draw(experts, 2 * inner, hidden), draw(experts, hidden, inner)
+    chosen = torch.randn(tokens, experts, generator=stream, device="cuda").topk(active).indices
+    weights = torch.rand(tokens, active, generator=stream, device="cuda")
+    parts = [draw(experts, rank, hidden) for _ in range(2)], [draw(experts, inner, rank) for _ in range(2)]
+    first = Adapter(*joined_adapter(tuple(parts[0]), tuple(parts[1])))
+    second = Adapter(*joined_adapter((draw(experts, rank, inner),), (draw(experts, hidden, rank),)))
+
+    def swiglu(rows: torch.Tensor) -> torch.Tensor:
+        gate, up = rows.chunk(2, dim=-1)
+        return torch.nn.functional.silu(gate) * up
+
+    def compute() -> torch.Tensor:
+        return compute_mixture(x, weights, chosen, gate_up, down, (first, second), swiglu)
+
+    with torch.no_grad():
+        found = compute()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = compute()
+        graph.replay()
+    assert torch.equal(captured, found)
+    whole_gate_up = gate_up.double() + first.up_E_O_R.double() @ first.down_E_R_I.double()
+    whole_down = down.double() + second.up_E_O_R.double() @ second.down_E_R_I.double()
+    expected = torch.zeros(tokens, hidden, dtype=torch.double, device="cuda")
+    for place in range(active):
+        rows = torch.einsum("th,toh->to", x.double(), whole_gate_up[chosen[:, place]])
+        product = torch.einsum("tf,thf->th", swiglu(rows), whole_down[chosen[:, place]])
+        expected += weights[:, place, None] * product
+    assert (found - expected).norm() / expected.norm() < 0.01
