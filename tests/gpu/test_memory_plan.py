@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +44,8 @@ LONGEST_CACHE = FULL | {"rollout__maxResponseTokens": 16_000, "trainer__tokensPe
         ("7B", FULL | {"trainer__recompute": "full"}),
         ("7B", FULL | {"adapter__dropout": 0.1, "trainer__tokensPerMicroBatch": 8192}),
         ("7B", FULL | {"algorithm__type": "ppo"}),
+        ("A3B", FULL | {"rollout__maxResponseTokens": 256}),
+        ("A3B", FULL | {"rollout__maxResponseTokens": 256, "trainer__recompute": "selective"}),
         ("7B", LONG_PROMPTS),
         ("7B", LONGEST_CACHE),  # its cache takes all that is free
     ],
@@ -58,10 +61,12 @@ def test_a_step_takes_what_was_planned(
     asked = [row for row in rows for _ in range(group)]
     response = min(fields["rollout__maxResponseTokens"], 256)
     for _ in range(3):
-        worker.sync()
+        began = [time.perf_counter()]
+        synced = worker.sync()
         found = list(worker.worker.generate(asked, list(range(len(asked))), response))
         completions = {i: one for chunk in found for i, one in zip(chunk.indices, chunk.completions, strict=True)}
         samples = samples_of(asked, [completions[index] for index in range(len(asked))])
+        began.append(time.perf_counter())
         critic = None
         if worker.worker.backend.critic is not None:
             values = worker.worker.values(Samples(samples))
@@ -69,9 +74,12 @@ def test_a_step_takes_what_was_planned(
             critic = CriticUpdate(learning_rate=1e-5, clip_range=10.0, alone=False)
         limits = AgreementLimits(tolerance=float("inf"))
         result = worker.worker.update(update_request(samples, learning_rate=1e-5, limits=limits, critic=critic))
+        began.append(time.perf_counter())
     planned = max(worker.worker._plan.peaks)
     taken = max(value * GB for column, value in result.metrics.items() if column.startswith("gpu_memory/"))
+    generating, training = began[1] - began[0], began[2] - began[1]
     print(f"\n{name}: took {taken / GB:.1f} GB, planned {planned / GB:.1f}\n{worker.built.memory}")
+    print(f"last step: generating {generating:.2f} s, training {training:.2f} s, sync {1000 * synced:.2f} ms")
     assert result.warnings == () and taken <= planned
     if response == fields["rollout__maxResponseTokens"]:
         assert taken >= 0.9 * planned

@@ -21,6 +21,24 @@ def config(family: str = "qwen2", **sizes: Any) -> dict[str, Any]:
     return {"model_type": family, "architectures": [FAMILIES[family].architecture], **shape, **sizes}
 
 
+QWEN3_30B_A3B: dict[str, Any] = {
+    "model_type": "qwen3_moe",
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "hidden_size": 2048,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "norm_topk_prob": True,
+    "vocab_size": 151_936,
+    "max_position_embeddings": 40_960,
+}
 SHAPES = {
     "0.5B": config(
         hidden_size=896,
@@ -40,6 +58,7 @@ SHAPES = {
         tie_word_embeddings=True,
     ),
     "7B": config(),
+    "A3B": QWEN3_30B_A3B | {"num_hidden_layers": 10},
 }
 SMOLLM2 = config(
     "llama",

@@ -17,24 +17,6 @@ from lorarl_trainer.planning.verdict import judge
 from unit.trainer.planning.jobs import cpu_job
 
 GB = 1_000_000_000
-QWEN3_30B_A3B: dict[str, Any] = {
-    "model_type": "qwen3_moe",
-    "architectures": ["Qwen3MoeForCausalLM"],
-    "hidden_size": 2048,
-    "num_hidden_layers": 48,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 4,
-    "head_dim": 128,
-    "intermediate_size": 6144,
-    "moe_intermediate_size": 768,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
-    "decoder_sparse_step": 1,
-    "mlp_only_layers": [],
-    "norm_topk_prob": True,
-    "vocab_size": 151_936,
-    "max_position_embeddings": 40_960,
-}
 PARAMETERS = 30_532_122_624
 """Of Qwen3-30B-A3B, as its model card's total has it."""
 SMALL = QWEN3_30B_A3B | {"num_hidden_layers": 2, "num_experts": 16, "num_experts_per_tok": 4}

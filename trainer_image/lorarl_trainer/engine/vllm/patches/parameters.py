@@ -17,12 +17,16 @@ from lorarl_trainer.engine.vllm.patches.replaced import replaced
 
 @contextmanager
 def unallocated_parameters() -> Iterator[None]:
-    """Let every parameter that a module registers be one element, expanded to the parameter's shape."""
+    """Let every parameter that a module registers be one element, expanded to the parameter's shape.
+
+    A parameter in the place of another one stays: it has the trainer's values, in the layout of vLLM's kernels.
+    """
     register = torch.nn.Module.register_parameter
 
     def unallocated(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter | None) -> None:
+        is_new = module._parameters.get(name) is None
         register(module, name, parameter)
-        if parameter is not None:
+        if parameter is not None and is_new:
             parameter.data = parameter.data.new_empty(()).expand(parameter.shape)
 
     with replaced(Place(torch.nn.Module, "register_parameter"), unallocated):
