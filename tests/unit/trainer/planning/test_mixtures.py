@@ -15,6 +15,7 @@ from lorarl_trainer.planning.mixtures import REASONS, require_known_mixture
 from lorarl_trainer.planning.model_sizes import sizes_of
 from lorarl_trainer.planning.verdict import judge
 from unit.trainer.planning.jobs import cpu_job
+from unit.trainer.planning.shapes import QWEN3_30B_A3B
 
 GB = 1_000_000_000
 PARAMETERS = 30_532_122_624
