@@ -25,7 +25,7 @@ MEAN_DIFFERENCE, KL = 0.02, 2e-3
 @pytest.mark.parametrize("adapter_type", ["canonical_lora", "lora"])
 def test_rollout_and_trainer_agree_while_experts_learn(on_gpu, adapter_type: str) -> None:
     worker: Colocated = on_gpu(MODEL, adapter__type=adapter_type)
-    assert worker.worker._plan.execution.shared_base and worker.worker._plan.execution.fused_layers
+    assert worker.worker._plan.shared_base and worker.worker._plan.fused_layers
     worker.randomise(scale=0.02)
     base = worker.worker.backend.base_digest()
     worker.sync()

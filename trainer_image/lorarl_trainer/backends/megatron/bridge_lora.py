@@ -20,6 +20,7 @@ def make_lora(adapter: AdapterSpec, targets: Sequence[Target], expert_rank: int 
     from megatron.bridge.peft.utils import is_expert_linear
 
     names, numbers = [target.name for target in targets], AdapterConfig.of(adapter, expert_rank)
+    whole_names = frozenset(names)
     # The bridge has no rsLoRA. It divides alpha by the rank.
     alpha = numbers.scale * adapter.rank if adapter.rslora else adapter.alpha
     common = {"target_modules": names, "dim": adapter.rank, "alpha": alpha, "dropout": adapter.dropout}
@@ -29,6 +30,15 @@ def make_lora(adapter: AdapterSpec, targets: Sequence[Target], expert_rank: int 
 
         dim: int
         alpha: float
+        canonical_mapping: dict[str, set[str]]
+
+        def match(self, m: Any, name: str | None = None, prefix: str | None = None) -> tuple[str, str] | None:
+            """Look a layer up by its full name. The bridge compiles a pattern for each layer and target."""
+            full_name = f"{prefix}.{name}"
+            if full_name not in (self.canonical_mapping or whole_names):
+                return None
+            self._record_match(full_name, full_name)  # type: ignore[attr-defined]  # the bridge's
+            return full_name, full_name
 
         def transform(self, m: Any, name: str | None = None, prefix: str | None = None) -> Any:
             self.dim, self.alpha = adapter.rank, alpha
