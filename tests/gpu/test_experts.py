@@ -35,7 +35,7 @@ def test_rollout_and_trainer_agree_while_experts_learn(on_gpu, adapter_type: str
             update_request(samples, learning_rate=1e-4, limits=AgreementLimits(tolerance=0.05))
         )
         assert result.disagreement is None
-        print(result.metrics[LOGPROB_DIFFERENCE], result.metrics["rollout_kl"])
+        print(f"{result.metrics[LOGPROB_DIFFERENCE]:.4f} {result.metrics['rollout_kl']:.1e}")
         assert result.metrics[LOGPROB_DIFFERENCE] < MEAN_DIFFERENCE and result.metrics["rollout_kl"] < KL
         worker.sync()
     assert worker.worker.backend.base_digest() == base
@@ -69,7 +69,7 @@ def test_tensor_and_disk_give_the_experts_the_same_bits(on_gpu) -> None:
 
 
 @pytest.mark.parametrize("recompute", ["selective", "full"])
-def test_recomputed_experts_have_the_same_gradients(model_folder, recompute: str) -> None:  # noqa: F811
+def test_recomputed_experts_have_the_same_gradients(model_folder, recompute: str) -> None:
     samples = grouped_samples(VOCABULARY)
     trainers = [
         BareTrainer(CudaDevice(), model_folder(MODEL), "bf16", recompute=how, packed=True, fused=True)

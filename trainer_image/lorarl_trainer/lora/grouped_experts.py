@@ -7,8 +7,8 @@ router's weight w,
     h = silu(x Gᵀ + (x A_gᵀ) B_gᵀ) * (x Uᵀ + (x A_uᵀ) B_uᵀ)
     y = sum over a token's experts of w (h Dᵀ + (h A_dᵀ) B_dᵀ)
 
-Shape suffixes: T tokens, K experts of a token, N = T K rows, E experts, H hidden size, F an expert's inner size, I inputs
-and O outputs of a layer, R rank of the adapter (of all parts), a multiple of RANK_MULTIPLE.
+Shape suffixes: T tokens, K experts of a token, N = T K rows, E experts, H hidden size, F an expert's inner size, I
+inputs and O outputs of a layer, R rank of the adapter (of all parts), a multiple of RANK_MULTIPLE.
 """
 
 from __future__ import annotations
@@ -48,9 +48,7 @@ class Routing(NamedTuple):
         return cls(order_N, inverse_N, torch.searchsorted(expert_N, numbers, right=True, out_int32=True))
 
 
-def choose_experts(
-    logits_T_E: torch.Tensor, active: int, *, shares_of_all: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
+def choose_experts(logits_T_E: torch.Tensor, active: int, *, shares_of_all: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a token's experts and their weights, each [T, K], from the router's logits.
 
     The weights are shares of the softmax over a token's experts, or over all of them (`norm_topk_prob: false`).
@@ -93,9 +91,7 @@ def compute_mixture(
     return torch.bmm(weights_T_K.to(y_T_K_H.dtype)[:, None], y_T_K_H)[:, 0]
 
 
-def joined_adapter(
-    downs: tuple[torch.Tensor, ...], ups: tuple[torch.Tensor, ...]
-) -> tuple[torch.Tensor, torch.Tensor]:
+def joined_adapter(downs: tuple[torch.Tensor, ...], ups: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return A [E, R, I] and B [E, O, R] of a layer of several parts, given each part's: B is block-diagonal.
 
     Zeros fill the rank up to a multiple of RANK_MULTIPLE.
@@ -144,4 +140,3 @@ class _Gathered(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, by_y_N_H: torch.Tensor) -> Any:
         return by_y_N_H[ctx.order], None
-

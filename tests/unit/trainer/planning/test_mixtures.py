@@ -54,7 +54,11 @@ def test_other_layers_are_refused(fields: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["cluster.gpusPerNode=1"], "cluster.gpusPerNode: got 1 for a mixture of experts, expected 0: experts are"),
+        (["cluster.gpusPerNode=2"], "cluster.gpusPerNode: got 2 for a mixture of experts, expected 1: several workers"),
+        (
+            ["cluster.gpusPerNode=1", "trainer.precision=fp32"],
+            "trainer.precision: got fp32 for a mixture of experts, expected bf16",
+        ),
         (["cluster.nodes=2"], "cluster.nodes: got 2 for a mixture of experts, expected 1: several workers"),
         (
             ["trainer.tensorParallelSize=2"],
@@ -89,7 +93,7 @@ def test_qwen3_moe_is_taken_by_either_name_of_its_experts(name: str) -> None:
     verdict = judge(cpu_job(), config, Host(64 * GB, 60 * GB))
     assert verdict.family == "Qwen3-MoE" and not verdict.slower
     assert verdict.plan is not None and verdict.plan.execution.expert_rank == 8
-    assert not verdict.plan.execution.fused_layers and not verdict.plan.execution.shared_base
+    assert verdict.plan.execution.fused_layers and verdict.plan.execution.shared_base
 
 
 def test_sizes_are_those_of_the_model_card() -> None:
@@ -119,6 +123,9 @@ def test_the_plan_counts_every_expert() -> None:
     one = AdapterSize.of(cpu_job("adapter.rank=32", "adapter.targetModules=['*.experts.3.up_proj']").adapter, sizes)
     assert one.served(1) == 2 * 16 * 32 * 3 * (2048 + 768)
     lines = {line.what: line.bytes for line in make_plan(sizes, size, decide(spec, sizes, None), there).lines}
-    assert lines["base model"] == lines["vLLM's base model"] == 4 * sizes.parameters(1)
+    assert size.served(1, on_gpu=True) == 2 * (attention + 16 * 8 * (3 * 2048 + 5 * 768)), (
+        "rank 8, B of gate and up twice"
+    )
+    assert lines["base model"] == 4 * sizes.parameters(1) and "vLLM's base model" not in lines
     assert lines["vLLM's packed weights"] == 4 * 2 * 2048 * (2 * 4096 + 2 * 512), "experts are not packed"
     assert lines["vLLM's adapter"] == 4 * size.served(1)

@@ -64,15 +64,19 @@ class _OfAllExperts:
 
     def __init__(self, layers: Sequence[Any], parts: Sequence[str]) -> None:
         self._wrappers = [layer if type(layer).__name__ in WRAPPERS else None for layer in layers]
-        plain = [layer if wrapper is None else wrapper.to_wrap for layer, wrapper in zip(layers, self._wrappers, strict=True)]
+        plain = [
+            layer if wrapper is None else wrapper.to_wrap for layer, wrapper in zip(layers, self._wrappers, strict=True)
+        ]
         self.weight = torch.stack([layer.weight.detach() for layer in plain])
         for layer, weight in zip(plain, self.weight, strict=True):
             layer.weight.data = weight
         adapted = next((wrapper for wrapper in self._wrappers if wrapper is not None), None)
         split = adapted is not None and isinstance(adapted.adapter, torch.nn.ModuleDict)
-        self._parts = [_Part(self._of_part(part), len(self.weight[0]) // len(parts)) for part in parts] if split else [
-            _Part(self._of_part(None), len(self.weight[0]))
-        ]
+        self._parts = (
+            [_Part(self._of_part(part), len(self.weight[0]) // len(parts)) for part in parts]
+            if split
+            else [_Part(self._of_part(None), len(self.weight[0]))]
+        )
 
     def _of_part(self, part: str | None) -> list[Any]:
         """Return each expert's adapter of a part, None where there is none."""
@@ -132,7 +136,9 @@ class _Normed(torch.autograd.Function):
     """The norm of the hidden states, and the residual, whose gradient is added in the norm's kernel."""
 
     @staticmethod
-    def forward(ctx: Any, hidden_T_H: torch.Tensor, norm: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        ctx: Any, hidden_T_H: torch.Tensor, norm: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         normed_T_H, inverse_T = rms_norm(hidden_T_H, norm, eps)
         ctx.norm = norm
         ctx.save_for_backward(hidden_T_H, inverse_T)
@@ -142,9 +148,7 @@ class _Normed(torch.autograd.Function):
     def backward(ctx: Any, by_normed_T_H: torch.Tensor, by_residual_T_H: torch.Tensor) -> Any:
         hidden_T_H, inverse_T = ctx.saved_tensors
         # The kernel writes into the first gradient, which autograd may have given to others too.
-        by_hidden_T_H, _ = rms_norm_backward(
-            by_normed_T_H.clone(), by_residual_T_H, hidden_T_H, ctx.norm, inverse_T
-        )
+        by_hidden_T_H, _ = rms_norm_backward(by_normed_T_H.clone(), by_residual_T_H, hidden_T_H, ctx.norm, inverse_T)
         return by_hidden_T_H, None, None
 
 

@@ -214,8 +214,7 @@ def is_plain_linear(module: Any) -> bool:
         return type(module).__name__ in _LINEAR
     adapters = module.adapter.values() if isinstance(module.adapter, torch.nn.ModuleDict) else [module.adapter]
     return type(module.to_wrap).__name__ in _LINEAR and all(
-        isinstance(adapter.activation, torch.nn.Identity)
-        and isinstance(adapter.dropout, torch.nn.Identity)
+        isinstance(adapter.activation, torch.nn.Identity) and isinstance(adapter.dropout, torch.nn.Identity)
         for adapter in adapters
         if hasattr(adapter, "linear_in")
     )

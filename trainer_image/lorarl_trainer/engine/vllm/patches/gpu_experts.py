@@ -7,7 +7,6 @@ both round alike. vLLM's own code routes the tokens. CUDA graphs hold all of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -36,7 +35,9 @@ def one_adapter_method() -> type:
         def get_fused_moe_quant_config(self, layer: Any) -> Any:
             return self.moe_quant_config
 
-        def apply(self, layer: Any, x: torch.Tensor, topk_weights: torch.Tensor, topk_ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        def apply(
+            self, layer: Any, x: torch.Tensor, topk_weights: torch.Tensor, topk_ids: torch.Tensor, *_: Any, **__: Any
+        ) -> torch.Tensor:
             weights = layer.w13_weight, layer.w2_weight
             return compute_mixture(x, topk_weights, topk_ids, *weights, self.adapters, swiglu)
 
