@@ -5,8 +5,8 @@ SwiGLU, rotation) is computed again in the backward pass here: for each token a 
 the attention's output, gate and up. Keys of a shared prompt, which attention wants once per completion, are gathered
 again. `fused_linear` says what becomes of the adapters, and how several ranks share a layer.
 
-This is for layers of Llama's kind (RMSNorm, rotary positions, SwiGLU or a mixture of such), with adapters without dropout. Megatron's own
-code runs all others. `planning.execution` decides which way a job's layers go.
+This is for layers of Llama's kind (RMSNorm, rotary positions, SwiGLU or a mixture of such), with adapters without
+dropout. Megatron's own code runs all others. `planning.execution` decides which way a job's layers go.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The buffers of the adapter on a mixture's experts, which `cpu_experts.py` and `gpu_experts.py` compute with.
 
 vLLM has no door for this. Its layer for adapters on experts serves many adapters at a time, with kernels that look up
-each token's. Of that layer only the buffers are made, and the methods that fill them. Its class keeps its name, by which
-vLLM's manager knows it.
+each token's. Of that layer only the buffers are made, and the methods that fill them. Its class keeps its name, by
+which vLLM's manager knows it.
 """
 
 from __future__ import annotations
