@@ -30,3 +30,4 @@ install "$flavour" "$lock"
 install added
 if [ "$flavour" = gpu ]; then touch .venv/lorarl-gpu; fi
 echo "$want" > "$stamp"
+echo "setup: done. Next: . .venv/bin/activate, and then lorarl init for your own task, or make demo for a first look" >&2

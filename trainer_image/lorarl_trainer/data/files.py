@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from lorarl_trainer.data.foreign import foreign_format, json_hint
 from lorarl_trainer.errors import InputError, StorageError, unreadable
 from lorarl_trainer.storage.hints import missing_hint
+from lorarl_trainer.storage.hub import cache_if_unreachable
 
 if TYPE_CHECKING:
     import pyarrow
 
 Fetch = Callable[[str], Path]
 """Returns the local file of a URI."""
+_NAMED_LINES = 3
 _CHECKED_LINES = 1000
 """Lines in which a key that is there twice is looked for, which makes reading slower."""
 Numbered = Iterator[tuple[int, dict[str, Any]]]
@@ -77,7 +79,7 @@ def _read_jsonl(path: Path, uri: str, field: str) -> Numbered:
                 got = f"line {number} of {uri}, which has the key {error} twice"
                 raise InputError(f"{field}.uri", got, "each key once", "Rename or remove one of the two.") from None
             except UnicodeDecodeError as error:
-                raise _not_utf8(uri, field, f"line {number}") from error
+                raise _not_utf8(uri, field, path) from error
             except ValueError as error:
                 raise InputError(
                     f"{field}.uri",
@@ -152,7 +154,7 @@ def _read_csv(path: Path, uri: str, field: str, text_columns: Sequence[str]) -> 
         rows = table.to_pylist()
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         if "UTF8" in str(error) or isinstance(error, UnicodeDecodeError):
-            raise _not_utf8(uri, field, "the file") from error
+            raise _not_utf8(uri, field, path) from error
         if "Empty CSV" in str(error):
             return
         raise InputError(
@@ -175,13 +177,26 @@ def _require_names(table: pyarrow.Table, uri: str, field: str) -> None:
         raise InputError(f"{field}.uri", got, "commas between the columns", "Write it again with commas.")
 
 
-def _not_utf8(uri: str, field: str, where: str) -> InputError:
+def _not_utf8(uri: str, field: str, path: Path) -> InputError:
+    """Return the error of a file with lines in another encoding. It counts them, and names the first few."""
+    with path.open("rb") as file:
+        lines = [number for number, line in enumerate(file, start=1) if not _is_utf8(line)]
+    named = ", ".join(map(str, lines[:_NAMED_LINES])) + ", ..." * (len(lines) > _NAMED_LINES)
+    where = f"{len(lines):,} lines are not UTF-8 ({named})" if len(lines) > 1 else f"line {named} is not UTF-8"
     return InputError(
         f"{field}.uri",
-        f"{uri}, but {where} is not UTF-8",
+        f"{uri}, but {where}",
         "text in UTF-8",
-        "Convert it, for example with iconv -t UTF-8.",
+        "Convert it, for example with iconv -f WINDOWS-1252 -t UTF-8, as Windows and Excel write it.",
     )
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def read_hub(name: str, subset: str | None, split: str, *, field: str, token: str | None) -> Numbered:
@@ -206,12 +221,14 @@ def read_hub(name: str, subset: str | None, split: str, *, field: str, token: st
     from huggingface_hub.errors import HfHubHTTPError
 
     datasets.disable_progress_bars()
+    why = ""
     try:
-        rows = datasets.load_dataset(name, subset, split=split, token=token)
+        with cache_if_unreachable() as why:
+            rows = datasets.load_dataset(name, subset, split=split, token=token)
     except (ValueError, OSError, HTTPError, HfHubHTTPError, datasets.exceptions.DatasetsError) as error:
         wanted = f"hf://{name}, subset {subset or 'default'}, split {split}"
-        got = f"{wanted} ({type(error).__name__}: {_first_line(error)})"
-        if is_unreachable(error):
+        got = f"{wanted} ({why or f'{type(error).__name__}: {_first_line(error)}'})"
+        if why or is_unreachable(error):
             raise StorageError(f"{field}.uri: {got}. Check the network (HF_ENDPOINT, proxies).") from error
         raise InputError(
             f"{field}.uri",

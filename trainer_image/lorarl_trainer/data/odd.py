@@ -40,6 +40,16 @@ def shared_prompts(train: Sequence[EncodedRow], held_out: Sequence[EncodedRow], 
         )
 
 
+def few_rows(rows: Sequence[EncodedRow], prompts_per_step: int) -> Iterator[str]:
+    """Yield a warning if a step takes more rows than there are, so that some come twice in it."""
+    if len(rows) < prompts_per_step:
+        yield (
+            f"spec.rollout.promptsPerStep: {prompts_per_step:,}, but the data has only {len(rows):,} "
+            f"row{'s' * (len(rows) > 1)}, so each step takes some more than once. Add rows, or lower it: a model "
+            "learns so few by heart."
+        )
+
+
 def same_prompts(rows: Sequence[EncodedRow], field: str) -> Iterator[str]:
     """Yield a warning if different prompts have the same tokens: the chat template ignores them."""
     differ = any(row.row.prompt != rows[0].row.prompt for row in rows)

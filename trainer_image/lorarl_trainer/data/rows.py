@@ -17,6 +17,10 @@ from lorarl_trainer.data.lessons import Conversation, Lesson, lesson_of
 from lorarl_trainer.data.pairs import pair_of
 from lorarl_trainer.errors import InputError
 
+MOST_FAULTS = 1000
+"""Rows that cannot be used are counted up to here."""
+_NAMED = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -75,10 +79,17 @@ def load_rows(
             fetch=fetch,
             text_columns=(source.prompt_field, source.answer_field, *(source.pair_fields if pairs else ())),
         )
-    rows = [
-        _pair(raw, number, source, field) if pairs else _row(raw, number, source, field, needs_answer)
-        for number, raw in numbered
-    ]
+    rows, faults = [], []
+    for number, raw in numbered:
+        try:
+            row = _pair(raw, number, source, field) if pairs else _row(raw, number, source, field, needs_answer)
+            rows.append(row)
+        except InputError as error:
+            faults.append((number, error))
+            if len(faults) == MOST_FAULTS:
+                break
+    if faults:
+        raise with_others(faults)
     if not rows:
         raise InputError(
             f"{field}.uri",
@@ -91,6 +102,22 @@ def load_rows(
             rows[0].raw, source.answer_field, f"{field}.answerField", f"row {rows[0].number} of {source.origin}"
         )
     return rows
+
+
+def with_others(faults: Sequence[tuple[int, InputError]]) -> InputError:
+    """Return the first fault of some rows; it also names the next rows that have the same field wrong.
+
+    Args:
+        faults: the number of each row, and what is wrong with it; at most MOST_FAULTS.
+    """
+    _, first = faults[0]
+    others = [number for number, error in faults[1:] if (error.field, error.expected) == (first.field, first.expected)]
+    if not others:
+        return first
+    more = " or more" * (len(faults) == MOST_FAULTS)
+    named = ", ".join(map(str, others[:_NAMED])) + ", ..." * (len(others) > _NAMED)
+    rows = f"row {named}" if len(others) == 1 else f"{len(others):,}{more} other rows ({named})"
+    return InputError(first.field, f"{first.got}, and it is as wrong in {rows}", first.expected, first.hint)
 
 
 def digest_of(rows: Sequence[Row]) -> str:

@@ -10,8 +10,11 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from lorarl_trainer.environment.locks import Flavour, extract, missing, pins
@@ -19,6 +22,7 @@ from lorarl_trainer.errors import LorarlError
 
 COMPILED = frozenset({"transformer-engine-torch"})
 """Packages that are compiled against the installed torch, so without build isolation."""
+QUIET_SECONDS = 15.0
 _KEPT_LINES = 12
 # What these programs print, by the cause that a person can do something about; the first that is found counts.
 _CAUSES = (
@@ -153,11 +157,14 @@ def cause_of(output: Iterable[str]) -> str | None:
 
 
 def _run(command: list[str], environment: dict[str, str], say: Callable[[str], None]) -> None:
-    """Run an installer; show its large downloads as they come, and the rest if it fails."""
+    """Run an installer; show its large downloads as they come, that it still works, and the rest if it fails."""
     last: deque[str] = deque(maxlen=200)
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    ) as process:
+    with (
+        subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        ) as process,
+        still_at_work(say),
+    ):
         assert process.stdout is not None
         for line in process.stdout:
             last.append(line.rstrip())
@@ -169,6 +176,24 @@ def _run(command: list[str], environment: dict[str, str], say: Callable[[str], N
         program = "pip" if command[1:3] == ["-m", "pip"] else "uv"
         why = cause_of(last) or f"{program} ended with exit code {process.returncode}; its last lines are above"
         raise LorarlError(f"the packages were not installed: {why}. Then run the same command again")
+
+
+@contextmanager
+def still_at_work(say: Callable[[str], None], every: float = QUIET_SECONDS) -> Iterator[None]:
+    """Say from time to time that the block still runs: to compile 34,000 modules takes minutes without a line."""
+    began, done = time.monotonic(), threading.Event()
+
+    def tell() -> None:
+        while not done.wait(every):
+            say(f"still at work after {time.monotonic() - began:.0f} s: unpacking, and compiling Python modules")
+
+    teller = threading.Thread(target=tell, name="still-at-work", daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        done.set()
+        teller.join()
 
 
 def is_progress(line: str) -> bool:

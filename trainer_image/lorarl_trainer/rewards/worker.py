@@ -44,6 +44,7 @@ SCORE = "score"
 """The key of a mapping that is the reward; the other keys are its components."""
 MOST_COMPONENTS = 32
 """Each name is a column of metrics.jsonl and a curve."""
+NO_ANSWER = "answer is None: the row has none, or answerField of its data names another column"
 SLOW_SECONDS = 3.0
 """An import that takes longer is reported, with the line where it is."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -199,7 +200,7 @@ def _serve(connection: Connection, function: Callable[..., Any], nowhere: TextIO
             try:
                 reply = check(function(*sample))
             except BaseException as error:  # noqa: BLE001  a user's function may raise anything, SystemExit included
-                reply = _failed("exception", _logged(error))
+                reply = _failed("exception", _logged(error, sample))
             connection.send((number, *reply))
         faulthandler.cancel_dump_traceback_later()
 
@@ -216,7 +217,7 @@ def _serve_async(connection: Connection, function: Callable[..., Any], nowhere: 
             reply = (
                 _failed("timeout", f"took more than {limit:g} s, the reward's timeoutSeconds")
                 if timer.expired()
-                else _failed("exception", _logged(error))
+                else _failed("exception", _logged(error, sample))
             )
         connection.send((number, *reply))
 
@@ -259,6 +260,8 @@ def _end_after(seconds: float, nowhere: TextIO) -> None:
 
 def check(value: Any) -> Reply:
     """Accept a function's result: one finite number, or a mapping with SCORE and components, all finite numbers."""
+    if value is None:
+        return _failed("wrong_type", "returned None: some way through the function ends without a return")
     if not isinstance(value, Mapping):
         number, cause, message = _number(value)
         return number, cause, message, {}
@@ -298,8 +301,8 @@ def _failed(cause: str, message: str) -> Reply:
     return math.nan, cause, message, {}
 
 
-def _logged(error: BaseException) -> str:
-    """Describe an exception, and print its traceback unless the process has printed one from the same line."""
+def _logged(error: BaseException, sample: Sequence[Any]) -> str:
+    """Describe a sample's exception, and print its traceback unless the process has printed one from the same line."""
     frames = traceback.extract_tb(error.__traceback__)
     place = (type(error), frames[-1].filename, frames[-1].lineno) if frames else (type(error),)
     if place not in _printed:
@@ -308,7 +311,9 @@ def _logged(error: BaseException) -> str:
         while own is not None and own.tb_next is not None and own.tb_frame.f_code.co_filename == __file__:
             own = own.tb_next  # the user's part
         traceback.print_exception(type(error), error, own)
-    return _describe(error)
+    answer = sample[PARAMETERS.index("answer")]
+    stumbled = answer is None and isinstance(error, TypeError | AttributeError) and "NoneType" in str(error)
+    return f"{_describe(error)}; {NO_ANSWER}" if stumbled else _describe(error)
 
 
 def _describe(error: BaseException) -> str:

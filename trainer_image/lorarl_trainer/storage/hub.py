@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import socket
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from lorarl_api.v1alpha1 import BaseModelSpec
 from lorarl_trainer.errors import InputError, StorageError
 from lorarl_trainer.storage.meter import Meter, OnBytes, metered
+from lorarl_trainer.storage.retries import HASTY, usual_policy
 
 _FIELD = "spec.model.uri"
 
@@ -39,8 +43,9 @@ def fetch_files(
         token=token,
         allow_patterns=list(patterns),
         ignore_patterns=list(but),
+        local_files_only=bool(why := why_unreachable()),
     )
-    with _explained(spec.uri, spec.revision):
+    with _explained(spec.uri, spec.revision, why=why):
         missing = _missing_bytes(fetch) if on_bytes else 0
         if not missing:
             return Path(fetch(tqdm_class=_silent_bar()))
@@ -82,8 +87,10 @@ def fetch_file(spec: BaseModelSpec, name: str, token: str | None) -> Path:
     """Download one file; see `fetch_files` for the errors."""
     from huggingface_hub import hf_hub_download
 
-    with _explained(spec.uri, spec.revision):
-        return Path(hf_hub_download(_name(spec), name, revision=spec.revision, token=token, tqdm_class=_silent_bar()))
+    cached = bool(why := why_unreachable())
+    fetch = partial(hf_hub_download, revision=spec.revision, token=token, tqdm_class=_silent_bar())
+    with _explained(spec.uri, spec.revision, why=why):
+        return Path(fetch(_name(spec), name, local_files_only=cached))
 
 
 def fetch_adapter(uri: str, names: Sequence[str], token: str | None, field: str) -> Path:
@@ -95,11 +102,42 @@ def fetch_adapter(uri: str, names: Sequence[str], token: str | None, field: str)
     """
     from huggingface_hub import snapshot_download
 
-    with _explained(uri, None, field):
-        bar = _silent_bar()
-        return Path(
-            snapshot_download(uri.removeprefix("hf://"), token=token, allow_patterns=list(names), tqdm_class=bar)
-        )
+    cached = bool(why := why_unreachable())
+    fetch = partial(snapshot_download, token=token, allow_patterns=list(names), tqdm_class=_silent_bar())
+    with _explained(uri, None, field, why):
+        return Path(fetch(uri.removeprefix("hf://"), local_files_only=cached))
+
+
+def why_unreachable() -> str:
+    """Return why the hub's machine cannot be reached; empty if it can, or if nobody waits for the answer.
+
+    The hub's client repeats its requests for half a minute. That is right for a run, and too long for a dry run, which
+    then looks into the hub's cache alone. Behind a proxy, only the client knows the way.
+    """
+    from huggingface_hub.constants import ENDPOINT
+
+    if usual_policy() is not HASTY or urllib.request.getproxies():
+        return ""
+    url = urlsplit(ENDPOINT)
+    port = url.port or (80 if url.scheme == "http" else 443)
+    try:
+        socket.create_connection((url.hostname or "", port), timeout=HASTY.request_seconds).close()
+    except OSError as error:
+        return f"{url.hostname}, port {port}: {error.strerror or 'no answer'}"
+    return ""
+
+
+@contextmanager
+def cache_if_unreachable() -> Iterator[str]:
+    """Let the hub's client use its cache alone in the block if `why_unreachable` says why; yield that."""
+    from huggingface_hub import constants
+
+    usual, why = constants.HF_HUB_OFFLINE, why_unreachable()
+    constants.HF_HUB_OFFLINE = usual or bool(why)
+    try:
+        yield why
+    finally:
+        constants.HF_HUB_OFFLINE = usual
 
 
 def _name(spec: BaseModelSpec) -> str:
@@ -107,8 +145,11 @@ def _name(spec: BaseModelSpec) -> str:
 
 
 @contextmanager
-def _explained(uri: str, revision: str | None, field: str = _FIELD) -> Iterator[None]:
-    """Explain why a model or an adapter cannot be had. If the hub cannot be reached, the manifest is not at fault."""
+def _explained(uri: str, revision: str | None, field: str = _FIELD, why: str = "") -> Iterator[None]:
+    """Explain why a model or an adapter cannot be had. If the hub cannot be reached, the manifest is not at fault.
+
+    `why` says why only the hub's cache was looked into; empty if it was not so.
+    """
     what = "a model" if field == _FIELD else "an adapter"
     from httpx import HTTPError
     from huggingface_hub.errors import (
@@ -141,7 +182,7 @@ def _explained(uri: str, revision: str | None, field: str = _FIELD) -> Iterator[
             field, f"{uri}, which has no config.json", "a model in Hugging Face format", f"Fix {field}."
         ) from error
     except (HTTPError, OSError, ValueError, KeyError) as error:  # KeyError: a login page answered instead of the hub
-        reason = (str(error).strip().splitlines() or [""])[0]
+        reason = why or (str(error).strip().splitlines() or [""])[0]
         raise StorageError(
             f"{field}: {uri} could not be downloaded ({reason}). Check the network (HF_ENDPOINT, proxies), or "
             "download it and name its folder with file:."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lorarl_trainer.data.encoding import EncodedRow
-from lorarl_trainer.data.odd import odd_prompts, same_prompts, shared_prompts
+from lorarl_trainer.data.odd import few_rows, odd_prompts, same_prompts, shared_prompts
 from lorarl_trainer.data.rows import Row
 
 
@@ -65,3 +65,10 @@ def test_held_out_prompts_that_are_trained_on_are_a_warning() -> None:
     (found,) = shared_prompts(train, held_out, "spec.data.eval")
     assert found.startswith("spec.data.eval: 2 of 3 prompts are also trained on, first that of row c.")
     assert list(shared_prompts(train, held_out[:1], "spec.data.eval")) == []
+
+
+def test_fewer_rows_than_a_step_takes_are_a_warning() -> None:
+    rows = [EncodedRow(chat("user", number=number), [number], []) for number in range(4)]
+    (warning,) = few_rows(rows, 8)
+    assert warning.startswith("spec.rollout.promptsPerStep: 8, but the data has only 4 rows, so each step takes some")
+    assert not list(few_rows(rows, 4))

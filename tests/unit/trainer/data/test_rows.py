@@ -326,3 +326,34 @@ def test_an_unreadable_file_is_named_with_user_and_command(name):
     assert "Permission denied" in error.got
     assert error.expected == f"files that user {USER} can read"
     assert f"chmod -R a+rX {path}" in error.hint
+
+
+def test_rows_with_the_same_fault_are_counted_and_the_first_few_named(tmp_path):
+    def rows(faulty: int) -> Path:
+        return jsonl(tmp_path, *[{"prompt": " ", "answer": "a"}] * faulty, {"prompt": "b", "answer": "c"})
+
+    def others(faulty: int) -> str:
+        return refused(rows(faulty)).got.partition("train.jsonl")[2]
+
+    assert others(1) == ""
+    assert others(2) == ", and it is as wrong in row 2"
+    assert others(6) == ", and it is as wrong in 5 other rows (2, 3, 4, ...)"
+    assert others(2000) == ", and it is as wrong in 999 or more other rows (2, 3, 4, ...)"
+
+
+def test_another_fault_is_not_counted_as_the_same(tmp_path):
+    path = jsonl(tmp_path, {"prompt": "", "answer": "a"}, {"prompt": "b"}, {"prompt": "", "answer": "c"})
+    assert refused(path).got.endswith("and it is as wrong in row 3")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_lines_in_another_encoding_are_counted_and_named(tmp_path, suffix):
+    line = {"csv": "Schreib den 3. März\n", "jsonl": '{"prompt": "Schreib den 3. März"}\n'}[suffix]
+    first = {"csv": "prompt\n", "jsonl": '{"prompt": "a"}\n'}[suffix]
+    path = tmp_path / f"rows.{suffix}"
+    path.write_bytes((first + line).encode("latin-1"))
+    assert refused(path, needs_answer=False).got.endswith("but line 2 is not UTF-8")
+    path.write_bytes((first + 5 * line).encode("latin-1"))
+    error = refused(path, needs_answer=False)
+    assert error.got.endswith("but 5 lines are not UTF-8 (2, 3, 4, ...)")
+    assert "iconv -f WINDOWS-1252 -t UTF-8" in error.hint

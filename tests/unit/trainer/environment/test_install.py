@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import queue
 import re
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from lorarl_trainer.environment.install import (
     installer,
     is_progress,
     pip_options,
+    still_at_work,
     uv_options,
 )
 from lorarl_trainer.environment.locks import extract, missing, pins
@@ -119,3 +122,11 @@ def test_a_failure_that_is_not_known_is_not_guessed() -> None:
 )
 def test_only_what_takes_long_is_shown(line: str, shown: bool) -> None:
     assert is_progress(line) is shown
+
+
+def test_a_silent_installer_is_said_to_be_at_work() -> None:
+    said: queue.Queue[str] = queue.Queue()
+    with still_at_work(said.put, every=0.01):
+        lines = [said.get(timeout=10) for _ in range(2)]
+    assert all(line.startswith("still at work after 0 s: ") for line in lines)
+    assert "still-at-work" not in {thread.name for thread in threading.enumerate()}

@@ -64,6 +64,7 @@ def test_each_row_shows_what_three_completions_score(tmp_path: Path) -> None:
         ("return {'score': 1.0, 'why': 'good'}", "9 x wrong_type: returned str 'good' as 'why'"),
         ("return [1.0] * 2", "9 x wrong_type: returned list [1.0, 1.0]; it is called for one completion at a time"),
         ("return row['gold']", "9 x exception: KeyError: 'gold' (mine.py, line 2)"),
+        ("pass", "9 x wrong_type: returned None: some way through the function ends without a return"),
         ("import sys; sys.exit(3)", "9 x exception: SystemExit: 3 (mine.py, line 2)"),
         ("return float(input('score? '))", "9 x exception: EOFError: EOF when reading a line (mine.py, line 2)"),
     ],
@@ -74,6 +75,20 @@ def test_a_reward_that_scores_nothing_is_refused_with_the_cause(tmp_path: Path, 
     assert refused.value.field == "spec.reward.function"
     assert refused.value.got == f"no score for any of 9 completions that were made up to try it ({why})"
     assert "Fix the reward or its data" in refused.value.hint
+
+
+@pytest.mark.parametrize("body", ["return float(answer in completion)", "return float(answer.strip() == completion)"])
+def test_a_reward_that_stumbles_over_a_missing_answer_is_told_so(tmp_path: Path, body: str) -> None:
+    rows = [EncodedRow(Row("prompt", None, {}, 1), [1], [])]
+    with pytest.raises(InputError) as refused:
+        tried(tmp_path, body, rows)
+    assert "(mine.py, line 2); answer is None: the row has none, or answerField of its data" in refused.value.got
+
+
+def test_a_reward_that_stumbles_over_another_none_is_not(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        tried(tmp_path, "return row['level'].get(1)")
+    assert "answer is None" not in refused.value.got
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -214,3 +215,43 @@ def test_a_configuration_that_the_hub_does_not_have_is_explained(hub, tmp_path):
     assert missing[:2] == ["spec.model.uri", "hf://org/tiny, which has no config.json"]
     assert revision[0] == "spec.model.revision"
     assert "put HF_TOKEN into spec.model.credentialsSecret" in gated[2]
+
+
+def test_a_dry_run_does_not_wait_for_a_hub_that_is_not_there(tmp_path: Path) -> None:
+    """The hub's client would repeat its requests for half a minute."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        looked = subprocess.run(
+            [sys.executable, "-c", LOOK],
+            env={**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path), "http_proxy": "", "https_proxy": ""},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    seconds, *errors = looked.stdout.splitlines()
+    assert float(seconds) < 2, looked
+    assert [error.partition(": ")[0] for error in errors] == ["spec.model.uri", "spec.data.train.uri"]
+    assert all(f"(127.0.0.1, port {endpoint.rpartition(':')[2]}: Connection refused)" in error for error in errors)
+
+
+LOOK = """
+import time
+import datasets
+from lorarl_api.v1alpha1 import BaseModelSpec
+from lorarl_trainer.data.files import read_hub
+from lorarl_trainer.errors import StorageError
+from lorarl_trainer.storage.downloads import fetch_model_config
+from lorarl_trainer.storage.retries import hasty_stores
+began, errors = time.monotonic(), []
+with hasty_stores():
+    for look in (
+        lambda: fetch_model_config(BaseModelSpec(uri="hf://org/tiny"), secret={}, open_folder=None),
+        lambda: list(read_hub("org/rows", None, "train", field="spec.data.train", token=None)),
+    ):
+        try:
+            look()
+        except StorageError as error:
+            errors.append(str(error))
+print(time.monotonic() - began, *errors, sep="\\n")
+"""
