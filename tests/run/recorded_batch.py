@@ -52,7 +52,7 @@ async def _update(manifest: Path, batch: Path, out: Path) -> None:
             await _record(workers, batch)
         request = _request(pickle.loads(batch.read_bytes()))
         result = await workers.update(request)
-        await workers.publish(step=1, adapter_version=1, position=0, results={}, kl_coefficient=None)
+        await workers.publish(step=1, adapter_version=1, position=0, results={}, kl_coefficient=None, curriculum=None)
         await workers.drain_uploads()
         print(
             f"{workers.size} worker(s): loss {result.metrics['loss']:.9f}, "

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from run.command import Ended, digest, local_folder
-from run.jobs import EVERY, REWARD, STEPS, Job, published_steps
+from run.jobs import EVERY, NAME, REWARD, STEPS, Job, published_steps
 
 PHASES = {"generate", "reward", "forward_backward", "optimizer", "sync", "checkpoint", "evaluate", "other"}
 
@@ -52,6 +52,15 @@ def test_the_report_is_named_before_the_wait_and_at_the_end(reference: Ended) ->
         f"Report    lorarl open {folder}, or the file {folder}/report.html; its numbers are in {folder}/metrics.jsonl"
         in (lines[-6:])
     )
+
+
+def test_a_finished_job_says_so_before_anything_starts(reference: Ended, reference_job: Job) -> None:
+    rows = reference.rows
+    again = reference_job.run()
+    assert again.code == 0, again
+    assert again.stdout.startswith(f"job {NAME} is finished: all {STEPS} steps are made")
+    assert "starting Ray" not in again.stdout and reference.adapter_uri in again.stdout
+    assert again.rows == rows, "nothing is trained, and nothing is lost"
 
 
 def test_a_healthy_run_s_log_has_no_traceback(reference: Ended) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.errors import StorageError
-from lorarl_trainer.launch.room import checkpoint_bytes, require_room, require_run_folder, room_lines
+from lorarl_trainer.launch.room import checkpoint_bytes, holds_no_files, require_room, require_run_folder, room_lines
 from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.model_sizes import sizes_of
 from support.other_user import as_a_user, open_folder
@@ -89,3 +89,10 @@ def test_logs_that_are_a_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("")
     with pytest.raises(StorageError, match=r"^--out: .*logs: cannot write: .*logs is not a folder\. Use another"):
         require_run_folder(tmp_path)
+
+
+def test_a_file_system_that_holds_no_files_is_not_called_full() -> None:
+    assert holds_no_files(Path("/proc/ck")) and not holds_no_files(Path("/nowhere/ck"))
+    job = LoRARLJob.model_validate(manifest({"spec.checkpoint.uri": "file:/proc/ck"}))
+    with pytest.raises(StorageError, match=r"^spec\.checkpoint\.uri: /proc/ck holds no files, as /proc\. Use another"):
+        require_room(job, SIZES)

@@ -220,9 +220,15 @@ class OneWorker:
         return self.worker.values(Samples(samples))
 
     async def publish(
-        self, step: int, adapter_version: int, position: int, results: CardResults, kl_coefficient: float | None
+        self,
+        step: int,
+        adapter_version: int,
+        position: int,
+        results: CardResults,
+        kl_coefficient: float | None,
+        curriculum: Mapping[str, Any] | None,
     ) -> None:
-        self.worker.publish(step, adapter_version, position, results, kl_coefficient)
+        self.worker.publish(step, adapter_version, position, results, kl_coefficient, curriculum)
 
     async def complete(self, step: int, results: CardResults, value: float | None) -> None:
         self.worker.complete(step, results, value)

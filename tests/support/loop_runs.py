@@ -26,7 +26,7 @@ from lorarl_trainer.protocols.workers import JobCheckpoints
 from lorarl_trainer.rewards.scores import Outcome, ToScore
 from lorarl_trainer.rollout.lockstep import Lockstep
 from lorarl_trainer.rollout.taught import InTheWorkers, Taught
-from lorarl_trainer.session import Session, starting_kl_coefficient
+from lorarl_trainer.session import Session, starting_curriculum, starting_kl_coefficient
 from lorarl_trainer.timing import StartClock
 from support.in_process import Colocated, OneWorker
 
@@ -97,7 +97,8 @@ async def run_in_process(
     resumed = await workers.resume()
     algorithm, learning = get_algorithm(spec.algorithm, spec.rollout.max_response_tokens), list(train_rows or rows())
     progress = Progress(direct=[sink, _StopAfter(stop_after, stop), _AfterStep(after_step)], queued=[])
-    stream = RowStream(learning, spec.trainer.seed, resumed.position)
+    curriculum = starting_curriculum(spec, len(learning), resumed)
+    stream = RowStream(learning, spec.trainer.seed, resumed.position, None, curriculum)
     rollouts: Rollouts
     if spec.algorithm.type == "sft":
         rollouts = Answers(stream, {}, spec.rollout.prompts_per_step, workers)
@@ -134,6 +135,7 @@ async def run_in_process(
         published_step=resumed.step,
         tokens_trained_ahead=tokens_trained_ahead,
         kl_coefficient=starting_kl_coefficient(spec, resumed),
+        curriculum=curriculum,
     )
     await train(session, resumed.step)
     await session.drain_uploads()

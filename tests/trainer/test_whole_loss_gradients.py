@@ -36,8 +36,11 @@ KINDS = {
     "gspo": ({"gspo": {"clipRangeLow": 0.2, "clipRangeHigh": 0.3}}, BY_SEQUENCE),
     "cispo": ({"cispo": {"maxWeight": 1.2}}, OF_TOKENS),
     "sapo": ({}, BY_TOKEN),
+    "ppo": ({"clipRange": 0.2}, BY_TOKEN),
     "distillation": (TAUGHT, OF_TOKENS),
 }
+OF_EACH_TOKEN = ("ppo", "distillation")
+"""Types whose advantages are of tokens: a critic's, or a teacher's."""
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +91,8 @@ def test_the_whole_loss_has_the_gradient_of_autograd(
     trainer: BareTrainer, samples: list[Sample], peft: Any, kind: str, estimator: str
 ) -> None:
     fields, correction = KINDS[kind]
-    token_losses = clipped if kind == "distillation" else CASES[kind][1]
-    chosen = of_tokens(samples) if kind == "distillation" else samples
+    token_losses = clipped if kind in OF_EACH_TOKEN else CASES[kind][1]
+    chosen = of_tokens(samples) if kind in OF_EACH_TOKEN else samples
     spec = {"type": kind, **fields, "correction": correction, "klCoefficient": KL, "kl": {"estimator": estimator}}
     choice = get_algorithm(AlgorithmSpec.model_validate(spec), LIMIT).loss
     tokens = sum(sample.trained_length for sample in chosen)

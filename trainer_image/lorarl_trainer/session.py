@@ -15,6 +15,7 @@ from lorarl_trainer.algorithms.policy_gradient import PolicyGradient
 from lorarl_trainer.checkpoint import Best, Published
 from lorarl_trainer.checkpoint.contents import ADAPTER
 from lorarl_trainer.checkpoint.open import best_by
+from lorarl_trainer.data.curriculum import Curriculum
 from lorarl_trainer.errors import LorarlError, WorkerError
 from lorarl_trainer.progress import BestFound, CheckpointDone, Progress, StartedUp, StepDone, Warned
 from lorarl_trainer.protocols.rollouts import KeepBatch, Rollouts
@@ -85,6 +86,7 @@ class Session:
         best: the best checkpoint that was reported.
         keep: keeps each step's samples; None for nothing.
         kl_coefficient: the present weight of a KL penalty that keeps a divergence; None where it is fixed.
+        curriculum: what decides which rows take their turn, the same object as in the rollouts' stream of rows.
     """
 
     spec: LoRARLJobSpec
@@ -109,6 +111,7 @@ class Session:
     best: Best | None = None
     keep: KeepBatch | None = None
     kl_coefficient: float | None = None
+    curriculum: Curriculum | None = None
     _reported_step: int = 0
 
     def adapt_kl(self, metrics: Mapping[str, float]) -> dict[str, float]:
@@ -172,7 +175,12 @@ class Session:
     async def publish(self, step: int) -> None:
         """Hand a checkpoint of this step to the uploader of the first worker."""
         await self.workers.publish(
-            step, self.adapter_version, self.rollouts.position, self.results, self.kl_coefficient
+            step,
+            self.adapter_version,
+            self.rollouts.position,
+            self.results,
+            self.kl_coefficient,
+            self.curriculum.state if self.curriculum else None,
         )
         self.published_step = step
 
@@ -257,3 +265,9 @@ def starting_kl_coefficient(spec: LoRARLJobSpec, resumed: Resumed) -> float | No
     if spec.algorithm.kl is None or spec.algorithm.kl.target is None:
         return None
     return resumed.kl_coefficient or spec.algorithm.effective_kl_coefficient
+
+
+def starting_curriculum(spec: LoRARLJobSpec, rows: int, resumed: Resumed) -> Curriculum | None:
+    """Return what decides which of so many rows take their turn, where the run begins; None if all do."""
+    chosen = spec.data.curriculum
+    return Curriculum(chosen, spec.trainer.seed, rows, resumed.curriculum) if chosen else None

@@ -17,7 +17,15 @@ from lorarl_api.v1alpha1.common import (
     Model,
     claim_of,
 )
-from lorarl_api.v1alpha1.data import DataSource, DataSpec, EvalSource, EvalSpec, MixtureSource, ReasoningGymData
+from lorarl_api.v1alpha1.data import (
+    CurriculumSpec,
+    DataSource,
+    DataSpec,
+    EvalSource,
+    EvalSpec,
+    MixtureSource,
+    ReasoningGymData,
+)
 from lorarl_api.v1alpha1.job import RULES_LATER, LoRARLJob, LoRARLJobSpec
 from lorarl_api.v1alpha1.metadata import MAX_NAME, Metadata
 from lorarl_api.v1alpha1.pods import (
@@ -76,6 +84,7 @@ __all__ = [
     "ClusterSpec",
     "CodeReward",
     "Condition",
+    "CurriculumSpec",
     "DataSource",
     "DataSpec",
     "EvalSource",

@@ -238,6 +238,23 @@ class EvalSpec(EvalSource):
     )
 
 
+class CurriculumSpec(Model):
+    """How often a row is drawn, by its pass rate: the share of its completions that pass, in its past groups.
+
+    A row with the pass rate p takes 4 p (1 - p) of its turns: all of them where half of its completions pass, and fewer
+    the closer p is to 0 or 1. A row that was not drawn before takes its turn.
+    """
+
+    pass_reward: float = Field(1.0, description="Least reward of a completion that passes.")
+    least_share: float = Field(
+        0.1,
+        ge=0.01,
+        le=1.0,
+        description="Share of its turns that every row takes at least, so that rows which the policy has learned, or "
+        "cannot do yet, are tried again.",
+    )
+
+
 class DataSpec(Model):
     """The training rows and the held-out rows."""
 
@@ -251,6 +268,12 @@ class DataSpec(Model):
         examples=[
             [{"name": "sums", "uri": "file:sums.jsonl"}, {"name": "logic", "weight": 0.5, "uri": "file:logic.jsonl"}]
         ],
+    )
+    curriculum: CurriculumSpec | None = Field(
+        None,
+        description="Draw a row more often the closer its pass rate is to one half. Needs a reward, and groups of "
+        "several completions. Default: each row once per epoch.",
+        examples=[{"leastShare": 0.1}],
     )
     eval: EvalSource | None = Field(
         None,

@@ -90,6 +90,19 @@ SPEC_RULES: tuple[Rule, ...] = (
         "Remove rewards, or set algorithm.type to grpo. An evaluation in data.evals may have its own.",
     ),
     Rule(
+        "data.curriculum",
+        f"!({_WITHOUT_REWARD}) || !has(self.data.curriculum)",
+        "not be set if algorithm.type is sft, dpo or distillation, which score no completions",
+        "Remove data.curriculum, or set algorithm.type to grpo.",
+    ),
+    Rule(
+        "data.curriculum",
+        "!has(self.data.curriculum) || "
+        "(has(self.algorithm.groupSize) ? self.algorithm.groupSize > 1 : self.algorithm.type != 'ppo')",
+        "not be set for groups of one completion, whose pass rate can only be 0 or 1",
+        "Set algorithm.groupSize, for example to 8, or remove data.curriculum.",
+    ),
+    Rule(
         "data.eval",
         f"!({_TAUGHT}) || !has(self.data.eval)",
         "not be set if algorithm.type is distillation: it is scored as the training is, which has no reward",

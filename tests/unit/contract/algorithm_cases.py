@@ -273,6 +273,23 @@ ALGORITHM_CASES = [
         "Remove maxRefills",
     ),
     Case(
+        "a curriculum needs a reward",
+        TAUGHT | {"spec.data.curriculum": {}},
+        {"spec.data.curriculum": {}},
+        "spec.data.curriculum",
+        "Remove data.curriculum",
+    ),
+    *(
+        Case(
+            f"a curriculum needs groups: {name}",
+            {"spec.algorithm": other, "spec.data.curriculum": {"leastShare": 0.2}},
+            {"spec.algorithm": {"type": "ppo", "groupSize": 2}, "spec.data.curriculum": {"leastShare": 0.2}},
+            "spec.data.curriculum",
+            "Set algorithm.groupSize",
+        )
+        for name, other in {"ppo": {"type": "ppo"}, "one": {"type": "reinforce", "groupSize": 1}}.items()
+    ),
+    Case(
         "the overlong penalty begins within the limit",
         {"spec.algorithm": {"type": "dapo", "dapo": {"overlongBufferTokens": 1024}}},
         {"spec.algorithm": {"type": "dapo", "dapo": {"overlongBufferTokens": 1023}}},

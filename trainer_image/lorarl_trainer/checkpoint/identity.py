@@ -64,6 +64,7 @@ def training_identity(spec: LoRARLJobSpec, model_fingerprint: str) -> dict[str, 
         "data": {
             "mixture": [source.model_dump(by_alias=True, exclude_none=True) for source in spec.data.mixture or []]
             or None,
+            "curriculum": spec.data.curriculum.model_dump(by_alias=True) if spec.data.curriculum else None,
             "chatTemplate": spec.data.chat_template,
             "chatTemplateArguments": spec.data.chat_template_arguments or None,
         },

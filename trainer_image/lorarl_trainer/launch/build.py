@@ -64,7 +64,7 @@ from lorarl_trainer.rollout.replay import Replay
 from lorarl_trainer.rollout.taught import InTheWorkers, Taught
 from lorarl_trainer.samples.columns import eval_column
 from lorarl_trainer.schedule import evaluations_due
-from lorarl_trainer.session import FIRST_RESULTS, Session, starting_kl_coefficient
+from lorarl_trainer.session import FIRST_RESULTS, Session, starting_curriculum, starting_kl_coefficient
 from lorarl_trainer.storage.base_model import base_model_name, is_remote
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.threads import in_background
@@ -220,11 +220,13 @@ class OpenRun:
             *resumed.warnings,
         ):
             progress.emit(Warned(warning))
+        curriculum = starting_curriculum(spec, len(rows.train), resumed)
+        stream = RowStream(rows.train, spec.trainer.seed, resumed.position, rows.parts, curriculum)
         session = Session(
             spec=spec,
             workers=workers,
             algorithm=get_algorithm(spec.algorithm, spec.rollout.max_response_tokens),
-            rollouts=make_rollouts(launch, workers, rows, model.vocabulary, self.scorers, resumed.position, progress),
+            rollouts=make_rollouts(launch, workers, rows, model.vocabulary, self.scorers, stream, progress),
             progress=progress,
             stop=self.interruption.asked,
             clock=clock,
@@ -238,6 +240,7 @@ class OpenRun:
             steer=launch.runtime.steering and launch.runtime.steering(workers),
             adapter_uri=resumed.adapter_uri,
             kl_coefficient=starting_kl_coefficient(spec, resumed),
+            curriculum=curriculum,
             keep=dump.keep if (dump := launch.rehearsal.dumping(job)) else None,
         )
         started = _started(launch, built, resumed, rows)
@@ -259,12 +262,11 @@ def make_rollouts(
     rows: inputs.EncodedData,
     vocabulary: inputs.Vocabulary,
     scorers: Scorers,
-    position: int,
+    stream: RowStream,
     progress: Progress,
 ) -> Rollouts:
     """Return where the samples come from: generated and scored, or for sft and dpo the data's own answers."""
     spec = launch.job.spec
-    stream = RowStream(rows.train, spec.trainer.seed, position, rows.parts)
     reward, paths = scorers.reward, inputs.eval_fields(spec)
     evaluations = {
         name: Evaluation.of(name, source, paths[name], rows.evals[name], scorer, spec.rollout)
@@ -273,7 +275,7 @@ def make_rollouts(
     }
     algorithm = get_algorithm(spec.algorithm, spec.rollout.max_response_tokens)
     if launch.rehearsal.replay is not None:
-        return Replay(launch.rehearsal.replay, position, algorithm.group_size)
+        return Replay(launch.rehearsal.replay, stream.position, algorithm.group_size)
     if spec.algorithm.type == "distillation":
         if scorers.teacher is not None:
             scorers.teacher.knows(vocabulary.token_text)

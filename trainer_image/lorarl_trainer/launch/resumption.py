@@ -10,6 +10,7 @@ from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.checkpoint.reader import CheckpointReader, Found
 from lorarl_trainer.errors import LorarlError
+from lorarl_trainer.progress import read_summary
 from lorarl_trainer.progress.settings import flat
 from lorarl_trainer.storage import RetryPolicy, open_store
 from lorarl_trainer.storage.secrets import Secrets, secret_of
@@ -45,6 +46,20 @@ def what_next(job: LoRARLJob, secrets: Secrets, unpublished: Path) -> str:
     if job.spec.checkpoint.resume == "Never":
         return "the same command starts from the beginning, because spec.checkpoint.resume is Never"
     return "no checkpoint is published yet, so the same command starts from the beginning"
+
+
+def is_finished(job: LoRARLJob, secrets: Secrets, out_dir: Path, unpublished: Path) -> bool:
+    """Return whether the last start here succeeded with this very manifest, and its last checkpoint is in the store."""
+    try:
+        summary = read_summary(out_dir)
+        before = load_job(sorted((out_dir / STARTS).glob("*.yaml"))[-1])
+        made = (summary["job"], summary["state"], summary["step"]) == (job.name, "succeeded", job.spec.trainer.steps)
+        if not made or changes(before, job):
+            return False
+        newest = newest_checkpoint(job, secrets, unpublished)
+    except (OSError, ValueError, KeyError, IndexError, ManifestError, LorarlError):
+        return False
+    return newest is not None and newest.checkpoint.step >= job.spec.trainer.steps
 
 
 def keep_manifest(out_dir: Path, manifest: str, resumed_from_step: int | None) -> None:

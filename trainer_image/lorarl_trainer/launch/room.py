@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shutil import disk_usage
 
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.errors import StorageError
@@ -52,6 +53,8 @@ def require_room(job: LoRARLJob, sizes: ModelSizes) -> None:
     """
     need = checkpoint_bytes(job, sizes)
     if (folder := checkpoint_folder(job)) and (free := free_bytes(folder)) < need:
+        if holds_no_files(folder):
+            raise StorageError(f"spec.checkpoint.uri: {folder} holds no files, as /proc. Use another folder.")
         hint = "another spec.checkpoint.uri"
         raise StorageError(f"spec.checkpoint.uri: {_full(folder, 'one checkpoint needs about', need, free, hint)}")
 
@@ -88,6 +91,12 @@ def checkpoint_bytes(job: LoRARLJob, sizes: ModelSizes) -> int:
 def in_words(count: int) -> str:
     """Return a number of bytes for people."""
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def holds_no_files(folder: Path) -> bool:
+    """Return whether a folder is, or would be, in a file system without any space, as /proc."""
+    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    return disk_usage(there).total == 0
 
 
 def _full(folder: Path, what: str, need: int, free: int, other: str) -> str:

@@ -17,7 +17,7 @@ from lorarl_trainer.errors import FencedError, InputError, LorarlError, NodeLost
 from lorarl_trainer.launch.build import Launch, OpenRun, open_run
 from lorarl_trainer.launch.local import only_run_in
 from lorarl_trainer.launch.replay import Rehearsal
-from lorarl_trainer.launch.resumption import what_next
+from lorarl_trainer.launch.resumption import is_finished, what_next
 from lorarl_trainer.launch.runtime import cluster_runtime, local_runtime, report_invalid_input
 from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.launch.watchdog import Watchdog
@@ -30,6 +30,7 @@ from lorarl_trainer.progress import (
     Warned,
     WorkersLost,
     final_message,
+    no_gain_line,
     open_progress,
     read_rows,
     read_summary,
@@ -48,6 +49,10 @@ EXIT_ABORTED = 130
 """What a shell reports for a program that Ctrl-C ended."""
 INTERRUPTED = "Interrupted"
 """The reason of a run that was asked to end. Other reasons are those of the errors."""
+_NOTHING_LEFT = (
+    "job {name} is finished: all {step} steps are made, with this manifest. To train on, raise spec.trainer.steps; "
+    "to train again, use another metadata.name."
+)
 _RECOVERY_RESCUE_SECONDS = 5.0
 """How long checkpoints that are still uploading may delay new workers, which otherwise repeat their steps."""
 
@@ -77,6 +82,15 @@ def run_manifest(
         return EXIT_FAILED
     try:
         with contextlib.nullcontext() if runtime.in_pods else only_run_in(out_dir):
+            here = not runtime.in_pods and rehearsal == Rehearsal()
+            if here and is_finished(job, secrets, out_dir, launch.unpublished):
+                print(
+                    _NOTHING_LEFT.format(name=job.name, step=job.spec.trainer.steps),
+                    report_line(out_dir, here=True),
+                    sep="\n",
+                )
+                print(final_message(read_summary(out_dir), out_dir))
+                return 0
             return asyncio.run(_run(launch))
     except LorarlError as error:
         print(f"lorarl: {error}", file=sys.stderr)
@@ -153,8 +167,16 @@ async def _run(launch: Launch) -> int:
             finish("succeeded")
         else:
             finish("interrupted", _after_interruption(launch, outcome), INTERRUPTED)
-    print(final_message(read_summary(out_dir), None if runtime.in_pods else out_dir))
+    _print_last_lines(launch, outcome.done)
     return 0 if outcome.done else EXIT_INTERRUPTED
+
+
+def _print_last_lines(launch: Launch, done: bool) -> None:
+    """Print how the adapter is used, and after the last step also if it is no better than the base model."""
+    out_dir = launch.out_dir
+    if done and (line := no_gain_line(read_rows(out_dir / METRICS), launch.job.spec.algorithm.type)):
+        print(line)
+    print(final_message(read_summary(out_dir), None if launch.runtime.in_pods else out_dir))
 
 
 async def _train(launch: Launch, progress: Progress, interruption: Interruption, outcome: _Outcome) -> None:

@@ -100,7 +100,8 @@ def find_run(name: str, on_wait: Callable[[Path], None] | None = None) -> Path:
         raise InputError("RUN", f"{name}, which failed before it trained", "a run that has loaded its model", failure)
     known = [str(run.folder) for run in find_runs(Path("out"))] if Path("out").is_dir() else []
     hint = f"Runs here: {', '.join(known[:5])}." if known else "A run's folder is out/NAME, or what --out named."
-    raise InputError("RUN", f"{name}, which has no {SUMMARY}", "the folder of a run that has loaded its model", hint)
+    lacks = f"has no {SUMMARY}" if any(folder.exists() for folder in _folders(name)) else "does not exist"
+    raise InputError("RUN", f"{name}, which {lacks}", "the folder of a run that has loaded its model", hint)
 
 
 def early_failure_of(name: str) -> str | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from lorarl_api.v1alpha1 import served_rank
 from lorarl_api.v1alpha1.algorithm_types import FROM_DATA
+from lorarl_trainer.progress.evaluations import evaluations_of
 from lorarl_trainer.progress.records import METRICS, REPORT
 
 ADAPTER_FOLDER = "lora_adapter"
@@ -98,6 +99,26 @@ def report_line(out_dir: Path, *, here: bool) -> str:
     """Return where the report of a run is. `here`: on the user's machine, which has a browser, and not in a pod."""
     page = f"{open_command(out_dir)}, or the file {out_dir / REPORT}" if here else str(out_dir / REPORT)
     return f"Report    {page}; its numbers are in {out_dir / METRICS}"
+
+
+def no_gain_line(rows: Sequence[Mapping[str, Any]], algorithm: str) -> str | None:
+    """Return that training did not clearly improve the first held-out result, and what helps; None if it did.
+
+    `rows` are those of metrics.jsonl. A gain is clear if the 95% intervals before and after do not overlap. None too
+    where there are no two results with intervals.
+    """
+    first = next(iter(evaluations_of(rows)), None)
+    if first is None or not (first["before_interval"] and first["after_interval"]):
+        return None
+    lower_is_better = first["metric"] == "loss"
+    (low, high), (low_after, high_after) = first["before_interval"], first["after_interval"]
+    if high_after < low if lower_is_better else low_after > high:
+        return None
+    hint = "add rows or steps."
+    if algorithm not in FROM_DATA:
+        hint = "if hardly any is right, teach the form first: algorithm.type sft, then adapter.initFrom."
+    result = f"held-out {first['metric']} {first['before']:.3f} -> {first['after']:.3f}"
+    return f"No gain   {result} is no improvement beyond its 95% intervals. Look at the samples; {hint}"
 
 
 def _next_line(summary: Mapping[str, Any], folder: str) -> str:

@@ -65,6 +65,7 @@ class Resumed:
         warnings: checkpoints that were skipped, and why.
         published: that checkpoint; None if there is none, or if it is only now being published.
         kl_coefficient: the weight of a KL penalty that keeps a divergence; None where it is fixed, or from the start.
+        curriculum: see `Curriculum.state`; None without one, or from the start.
     """
 
     step: int
@@ -74,6 +75,7 @@ class Resumed:
     warnings: tuple[str, ...]
     published: Published | None = None
     kl_coefficient: float | None = None
+    curriculum: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -163,9 +165,18 @@ class Workers(Protocol):
         """Return the critic's values of each sample's response tokens: the return that it expects before each."""
 
     async def publish(
-        self, step: int, adapter_version: int, position: int, results: CardResults, kl_coefficient: float | None
+        self,
+        step: int,
+        adapter_version: int,
+        position: int,
+        results: CardResults,
+        kl_coefficient: float | None,
+        curriculum: Mapping[str, Any] | None,
     ) -> None:
-        """Take a checkpoint and publish it in the background. Its model card shows the results, values by name."""
+        """Take a checkpoint and publish it in the background. Its model card shows the results, values by name.
+
+        `position`, `kl_coefficient` and `curriculum` are what a run resumes with, see `Resumed`.
+        """
 
     async def complete(self, step: int, results: CardResults, value: float | None) -> None:
         """Add an evaluation's results to the card of its step's checkpoint, and let the best one be chosen by `value`.

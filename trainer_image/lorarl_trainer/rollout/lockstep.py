@@ -60,6 +60,7 @@ class Lockstep(Rounds):
         metrics = metrics_of(rollouts, size)
         if self.max_refills:
             metrics |= {"sampling/rounds": float(len(rounds)), "sampling/prompts": float(len(rows_S) // size)}
+        metrics |= self.rows.record(rollouts.rewards.reshape(-1, size))
         if len(rounds) > 1:
             indices = indices_of(groups_to_train(rollouts.rewards.reshape(-1, size), wanted), size)
             rows_S, samples_S = [rows_S[index] for index in indices], [samples_S[index] for index in indices]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES, TOKENIZER_FILES
 from lorarl_trainer.checkpoint.open import open_checkpoints
@@ -77,6 +77,7 @@ class CheckpointingWorker(Worker):
             ),
             published=published,
             kl_coefficient=checkpoint.state.get("klCoefficient"),
+            curriculum=checkpoint.state.get("curriculum"),
         )
 
     def _other_commit(self, checkpoint: Checkpoint) -> list[str]:
@@ -101,7 +102,13 @@ class CheckpointingWorker(Worker):
         super().restore(state or self.found_state())
 
     def publish(
-        self, step: int, adapter_version: int, position: int, results: CardResults, kl_coefficient: float | None = None
+        self,
+        step: int,
+        adapter_version: int,
+        position: int,
+        results: CardResults,
+        kl_coefficient: float | None = None,
+        curriculum: Mapping[str, Any] | None = None,
     ) -> None:
         """Take a checkpoint (collective) and hand it to the uploader; training continues while it is published.
 
@@ -147,6 +154,7 @@ class CheckpointingWorker(Worker):
                 "position": position,
                 **({"criticUpdates": taken.critic_updates} if self.backend.critic else {}),
                 **({} if kl_coefficient is None else {"klCoefficient": kl_coefficient}),
+                **({} if curriculum is None else {"curriculum": dict(curriculum)}),
             },
             state_tensors=[write_tensors(part) for part in in_parts(taken.state, STATE_FILE_BYTES)],
             tokenizer=self._tokenizer,

@@ -260,7 +260,13 @@ class Worker:
             return self.backend.values(samples)
 
     def publish(
-        self, step: int, adapter_version: int, position: int, results: CardResults, kl_coefficient: float | None = None
+        self,
+        step: int,
+        adapter_version: int,
+        position: int,
+        results: CardResults,
+        kl_coefficient: float | None = None,
+        curriculum: Mapping[str, Any] | None = None,
     ) -> None:
         """Take part in a checkpoint (collective). The first worker, a `CheckpointingWorker`, publishes it."""
         with self._memory_explained("a checkpoint was taken"):

@@ -11,7 +11,14 @@ import pytest
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.checkpoint import CheckpointStore
-from lorarl_trainer.launch.resumption import STARTS, changes, changes_since_last_start, keep_manifest, what_next
+from lorarl_trainer.launch.resumption import (
+    STARTS,
+    changes,
+    changes_since_last_start,
+    is_finished,
+    keep_manifest,
+    what_next,
+)
 from lorarl_trainer.storage import LocalStore
 from support.checkpoints import checkpoint
 from unit.contract.manifests import manifest
@@ -68,6 +75,30 @@ def test_the_next_start_follows_from_the_store(tmp_path: Path, resume: str, publ
         store.start("Auto")
         uri = store.publish(checkpoint(7)).uri
     assert what_next(asked, {}, tmp_path / "unpublished") == said.format(uri=uri)
+
+
+def test_a_job_is_finished_if_its_last_start_and_the_store_say_so(tmp_path: Path) -> None:
+    def asked(**more: Any) -> LoRARLJob:
+        return job({"spec.checkpoint": {"uri": f"file://{tmp_path}/store"}, "spec.trainer.steps": 7, **more})
+
+    def finished(**more: Any) -> bool:
+        return is_finished(asked(**more), {}, tmp_path / "out", tmp_path / "unpublished")
+
+    def summary(state: str) -> None:
+        (tmp_path / "out/run_summary.json").write_text(json.dumps({"job": asked().name, "state": state, "step": 7}))
+
+    assert not finished(), "it was never started"
+    keep_manifest(tmp_path / "out", asked().model_dump_json(by_alias=True, exclude_unset=True), None)
+    summary("succeeded")
+    assert not finished(), "there is no checkpoint"
+    store = CheckpointStore(LocalStore(tmp_path / "store"), asked().name, keep=2, identity={})
+    store.start("Auto")
+    store.publish(checkpoint(7))
+    assert finished()
+    assert not finished(**{"spec.trainer.steps": 8}), "a step is left"
+    assert not finished(**{"spec.trainer.learningRate": 0.5}), "another training, which a run refuses"
+    summary("failed")
+    assert not finished()
 
 
 def test_where_the_store_does_not_answer_nothing_false_is_said(tmp_path: Path) -> None:

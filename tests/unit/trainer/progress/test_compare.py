@@ -104,7 +104,7 @@ def test_a_run_can_be_named_by_its_job(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     made_run(Path("out/sums"))
     assert find_run("sums") == find_run("out/sums") == Path("out/sums")
-    with pytest.raises(InputError, match=r"RUN: got summs, which has no run_summary.json.*Runs here: out/sums"):
+    with pytest.raises(InputError, match=r"RUN: got summs, which does not exist, expected.*Runs here: out/sums"):
         find_run("summs")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lorarl_trainer.progress import final_message, open_command, report_line
+from lorarl_trainer.progress import final_message, no_gain_line, open_command, report_line
 from lorarl_trainer.progress.usage import download_command, local_path, peft_snippet, vllm_command
 
 
@@ -121,3 +121,31 @@ def test_a_report_is_named_with_the_command_that_opens_it() -> None:
         "its numbers are in out/my run/metrics.jsonl"
     )
     assert "lorarl open" not in report_line(folder, here=False), "a pod has no browser"
+
+
+def evaluated(before: tuple[float, float], after: tuple[float, float], metric: str = "score") -> list[dict[str, Any]]:
+    """The rows of metrics.jsonl of a run whose held-out results have these intervals."""
+    return [
+        {
+            "step": step,
+            f"eval_{metric}": (low + high) / 2,
+            f"eval_{metric}_low": low,
+            f"eval_{metric}_high": high,
+            "eval_rows": 96,
+        }
+        for step, (low, high) in ((0, before), (20, after))
+    ]
+
+
+def test_a_run_without_a_clear_gain_says_what_helps() -> None:
+    line = no_gain_line(evaluated((0.095, 0.101), (0.1, 0.1)), "grpo")
+    assert line is not None and "held-out score 0.098 -> 0.100 is no improvement beyond its 95% intervals" in line
+    assert "algorithm.type sft, then adapter.initFrom" in line
+    falling = no_gain_line(evaluated((0.5, 0.6), (0.55, 0.65), "loss"), "sft")
+    assert falling is not None and falling.endswith("add rows or steps.")
+
+
+def test_a_clear_gain_needs_no_advice() -> None:
+    assert no_gain_line(evaluated((0.1, 0.2), (0.3, 0.4)), "grpo") is None
+    assert no_gain_line(evaluated((0.5, 0.6), (0.1, 0.2), "loss"), "sft") is None
+    assert no_gain_line([{"step": 1, "loss": 0.5}], "grpo") is None, "nothing was measured"
