@@ -74,7 +74,8 @@ def mission(installed: RealCluster, bucket: Bucket, base: Path, out: Path) -> It
     make_room(installed, TEAM)
     bucket.clear(ADAPTERS)  # of an earlier run on this node: the job would go on from them
     mission = Mission(installed, out, datetime.now(UTC).isoformat(timespec="seconds"), operators(installed))
-    (out / "get.txt").unlink(missing_ok=True)
+    for name in ("get.txt", "worker.log"):
+        (out / name).unlink(missing_ok=True)
     with running([*installed.kubectl_command, "get", "lorarljobs", "-n", TEAM, "-w"], out / "get.txt"):
         started = time.monotonic()
         installed.must("apply", "-n", TEAM, "-f", str(ADDITION.file))
@@ -82,6 +83,9 @@ def mission(installed: RealCluster, bucket: Bucket, base: Path, out: Path) -> It
         def ended() -> bool:
             status = mission.job().get("status", {})
             mark(mission, started, status)
+            if status.get("step") and not (out / "worker.log").exists():
+                worker = ("-n", TEAM, "-l", f"lorarl.io/job={JOB},lorarl.io/role=worker", "--tail=-1")
+                (out / "worker.log").write_text(installed.must("logs", *worker))
             return status.get("phase") in ("Succeeded", "Failed")
 
         try:
@@ -153,7 +157,13 @@ def test_the_adapter_in_the_store_does_the_task(mission: Mission, bucket: Bucket
 def test_logs_and_ray_s_dashboard_can_be_read(mission: Mission) -> None:
     text = (mission.out / "job.log").read_text()
     assert "step 30/30" in text, text[-2000:]
-    assert STORE_KEYS["AWS_SECRET_ACCESS_KEY"] not in text + (mission.out / "describe.txt").read_text()
+    of_worker = (mission.out / "worker.log").read_text()
+    assert re.search(
+        r"^\[worker 0\] The steps of the training are in .* container ray-job-submitter\.$", of_worker, re.M
+    )
+    assert re.search(r"^\[worker 0\] .*number of parameters on", of_worker, re.M), of_worker
+    everything = text + of_worker + (mission.out / "describe.txt").read_text()
+    assert STORE_KEYS["AWS_SECRET_ACCESS_KEY"] not in everything
     service, _, _ = mission.job()["status"]["dashboardURL"].removeprefix("http://").partition(".")
     (head,) = mission.cluster.api.list("Pod", TEAM, labels=f"lorarl.io/job={JOB},lorarl.io/role=head")
     secret = mission.cluster.api.get("Secret", head["metadata"]["labels"]["ray.io/cluster"], TEAM)

@@ -35,7 +35,7 @@ JOB, COMPETITOR = "holds", "waits"
 QUEUE = "room-for-one"
 QUOTA = {"cpu": "2", "memory": "10Gi", "ephemeral-storage": "5Gi"}
 MORE_THAN_IT_WILL_MAKE = 2000
-LAST_STEPS = 5
+LAST_STEPS = 15
 STALLS_AFTER = 90
 STOP = """
 import psutil, signal
@@ -232,6 +232,7 @@ def test_the_training_hangs(trial: Trial, store_folder: str) -> None:
         before, record = trial.job.now.counters[0], trial.job.now.status["record"]
         cluster.must("exec", pod, "-n", TEAM, "-c", "ray-worker", "--", "python", "-c", STOP)
         trial.job.until(STALLS_AFTER * 2, "the hang is noticed", lambda seen: seen.counters[0] == before + 1)
+        trial.set_spec({"trainer": {"steps": trial.job.now.step + LAST_STEPS}})  # the next attempt begins with it
     told = backing_off(trial)
     assert "Stalled: " in told, told
     assert f"progressDeadlineSeconds, {STALLS_AFTER} s, since step" in told, told
@@ -243,13 +244,12 @@ def test_the_training_hangs(trial: Trial, store_folder: str) -> None:
 
 
 def backing_off(trial: Trial) -> str:
-    """The Events that say why attempts ended."""
+    """The Events that say why attempts ended, one on a line."""
     about = f"involvedObject.name={JOB},reason=BackingOff"
-    return trial.cluster.must("get", "events", "-n", TEAM, "--field-selector", about, "-o", "yaml")
+    return "\n".join(event["message"] for event in trial.cluster.api.list("Event", TEAM, fields=about))
 
 
 def test_it_succeeds(trial: Trial) -> None:
-    trial.set_spec({"trainer": {"steps": trial.job.now.step + LAST_STEPS}})
     status = trial.job.until(
         START_SECONDS, "it has succeeded", lambda seen: seen.status.get("phase") == "Succeeded"
     ).status

@@ -50,9 +50,14 @@ class Example:
         job["metadata"]["name"] = name
         return changed(job, changes or {})
 
-    def upload(self, bucket: Bucket) -> Path:
-        """Make base model and data where they are not there yet, and bring them to the store; the folder of both."""
+    def make(self) -> Path:
+        """Make base model and data where they are not there yet; the folder of both."""
         run([sys.executable, str(self.maker), "--out", str(self.folder)])
+        return self.folder
+
+    def upload(self, bucket: Bucket) -> Path:
+        """Make them, and bring them to the store; the folder of both."""
+        self.make()
         parts = [str(self.folder / name) for name in ("base", "train.jsonl", "held_out.jsonl")]
         environment = {**STORE_KEYS, "AWS_ENDPOINT_URL": bucket.url}
         run([sys.executable, "-m", "lorarl_trainer.cli", "upload", *parts, f"s3://lorarl/{self.prefix}"], environment)

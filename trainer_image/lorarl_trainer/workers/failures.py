@@ -51,6 +51,11 @@ _DRIVER_LOGS = {
 """Where KubeRay keeps the driver's output, which includes the workers', by spec.cluster.submissionMode."""
 
 
+def driver_log(spec: LoRARLJobSpec) -> str:
+    """Return where the output of this process, the driver, is in a cluster."""
+    return _DRIVER_LOGS[spec.cluster.submission_mode].format(pod=socket.gethostname())
+
+
 class Failures:
     """Explains failures of one group of workers in a user's words."""
 
@@ -134,8 +139,7 @@ class Failures:
         if not logs:
             if traceback:
                 print(traceback, file=sys.stderr, flush=True)
-            driver_log = _DRIVER_LOGS[self._spec.cluster.submission_mode].format(pod=socket.gethostname())
-            return sentence if any(self._logs) else f"{sentence}; its output is in {driver_log}"
+            return sentence if any(self._logs) else f"{sentence}; its output is in {driver_log(self._spec)}"
         newest = max(logs, key=lambda log: log.stat().st_mtime)
         sentence = f"{sentence}."
         if traceback:

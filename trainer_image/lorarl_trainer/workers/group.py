@@ -42,7 +42,7 @@ from lorarl_trainer.samples.types import (
 from lorarl_trainer.timing import Span
 from lorarl_trainer.workers.base_model import fetch_fitting_model
 from lorarl_trainer.workers.checkpoints import CheckpointingWorker
-from lorarl_trainer.workers.failures import Failures
+from lorarl_trainer.workers.failures import Failures, driver_log
 from lorarl_trainer.workers.nodes import Nodes
 from lorarl_trainer.workers.stacks import stacks_of
 from lorarl_trainer.workers.worker import Rank, Worker
@@ -79,16 +79,15 @@ class WorkerGroup:
         logs = [log_dir / f"worker-{rank}.log" if log_dir else None for rank in range(self.size)]
         address, port = self._nodes.rendezvous() if self.size > 1 else (None, None)
         self._actors: list[Any] = []
-        for rank, (local_rank, bundle) in enumerate(place for node in self._nodes.bundles for place in enumerate(node)):
+        for rank, (local_rank, bundle) in enumerate(each for node in self._nodes.bundles for each in enumerate(node)):
             kind = Worker if rank else CheckpointingWorker
             actor = ray.remote(num_cpus=1, **groups)(kind).options(
                 num_gpus=1 if gpus else 0,
                 scheduling_strategy=self._nodes.at(bundle),
                 runtime_env={"env_vars": environment},
             )
-            self._actors.append(
-                actor.remote(spec, Rank(rank, self.size, local_rank, address, port, threads), logs[rank])
-            )
+            place = Rank(rank, self.size, local_rank, address, port, threads)
+            self._actors.append(actor.remote(spec, place, logs[rank], driver_log(spec)))
             self._actors[-1].preload.remote()  # runs while the caller prepares what `start` needs
         self._failures = Failures(spec, self._nodes, self._actors, logs)
 

@@ -19,7 +19,8 @@ from lorarl_trainer.devices.base import Gpu, Host
 from lorarl_trainer.devices.imports import quick_imports
 from lorarl_trainer.devices.registry import get_device
 from lorarl_trainer.lora.files import INIT_FROM, TEACHER
-from lorarl_trainer.pods.drain import drain_asked, register
+from lorarl_trainer.pods.drain import drain_asked, in_a_pod, register
+from lorarl_trainer.pods.output import show_in_pod_log
 from lorarl_trainer.pods.owner import pod_name
 from lorarl_trainer.protocols.workers import Built, CardResults
 from lorarl_trainer.timing import Span, StartClock
@@ -82,10 +83,20 @@ class State:
 class Worker:
     """One device's share of the job."""
 
-    def __init__(self, spec: LoRARLJobSpec, rank: Rank, log: Path | None = None) -> None:
-        """Set up the process; everything that libraries print goes to `log`, if given."""
+    def __init__(self, spec: LoRARLJobSpec, rank: Rank, log: Path | None = None, driver_log: str = "") -> None:
+        """Set up the process.
+
+        Args:
+            spec: the job.
+            rank: its place among the workers.
+            log: everything that libraries print goes there. Without it, Ray brings the output to the driver, and in a
+                pod it is in the pod's log, too.
+            driver_log: where the driver's output is, as the pod's log names it.
+        """
         if log is not None:
             _redirect_output(log)
+        elif in_a_pod():
+            show_in_pod_log(f"worker {rank.rank}", f"The steps of the training are in {driver_log}.")
         self._clock = StartClock(f"worker {rank.rank}", "worker process")
         self._spec, self._rank = spec, rank
         self._device = get_device(spec.cluster.gpus_per_node)
