@@ -88,8 +88,8 @@ else
 endif
 
 .PHONY: test-long
-test-long: setup tools ## Run the kill, chaos, full-disk and skew suites, and lorarl setup
-	$(PYTEST) -m long tests/run tests/apiserver tests/chaos tests/unit/distribution
+test-long: setup tools ## Run what is slow: kills, chaos, full disks, skew, the second backend, lorarl setup
+	$(PYTEST) -m long tests/trainer tests/run tests/apiserver tests/chaos tests/unit/distribution
 
 .PHONY: test-cluster
 test-cluster: setup tools ## Run the tests in a real cluster: the node below, or KUBECONFIG=...
