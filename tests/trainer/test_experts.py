@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from lorarl_trainer.backends.megatron.plain_config import not_plain
 from lorarl_trainer.devices.cpu import CpuDevice
 from lorarl_trainer.engine.vllm.engine import import_vllm
 from lorarl_trainer.engine.vllm.patches.cpu_experts import compute_experts
@@ -231,3 +232,21 @@ def test_experts_are_computed_as_by_transformers() -> None:
             gate, up = (whole_gate_up[expert] @ x[token]).chunk(2)
             expected[token] += weights[token, place] * (whole_down[expert] @ (torch.nn.functional.silu(gate) * up))
     assert torch.allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("moe_router_score_function", "sigmoid"),
+        ("moe_router_enable_expert_bias", True),
+        ("moe_shared_expert_intermediate_size", 96),
+        ("moe_expert_capacity_factor", 1.0),
+        ("moe_aux_loss_coeff", 1e-3),
+    ],
+)
+def test_other_mixtures_are_left_to_megatron(model_folder, field: str, value: object) -> None:
+    trainer = BareTrainer(CpuDevice(), model_folder("qwen3_moe"), "fp32", packed=True)
+    config = trainer.model._unwrapped().config
+    assert not_plain(config) == []
+    setattr(config, field, value)
+    assert not_plain(config) == [field]
