@@ -43,16 +43,14 @@ def _shown(line: bytes) -> bytes:
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
-def follow(name: str, process: int, paths: list[Path]) -> None:
-    """Print the lines of these files, each after `[name]`, until the process has ended.
+def follow(name: str, descriptor: int, files: list[Lines]) -> None:
+    """Print the lines of these files, each after `[name]`, until the process of this descriptor has ended.
 
     Raises:
-        OSError: there is no such process or file, or nobody reads standard output any more.
+        OSError: nobody reads standard output any more.
     """
-    descriptor = os.pidfd_open(process)
     waiting = select.poll()
     waiting.register(descriptor, select.POLLIN)
-    files = [Lines(path) for path in paths]
     ended = False
     while not ended:
         # What was written before the end is there after it.
@@ -70,11 +68,13 @@ def _write(data: bytes) -> None:
 def main() -> None:
     """Go on in the background: NAME PROCESS-ID FILE..."""
     name, process, *paths = sys.argv[1:]
+    # The process waits for this one to leave. Later it may be gone before its output is looked at.
+    descriptor, files = os.pidfd_open(int(process)), [Lines(Path(path)) for path in paths]
     if os.fork():
         os._exit(0)  # Ray ends the children of a worker that ends; this one has another parent now
     os.setsid()
     with suppress(OSError):
-        follow(name, int(process), [Path(path) for path in paths])
+        follow(name, descriptor, files)
 
 
 if __name__ == "__main__":

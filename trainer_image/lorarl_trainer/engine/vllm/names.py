@@ -178,6 +178,7 @@ class Experts(Feature):
         "vllm.lora.model_manager:LoRAModelManager._create_lora_modules",
         "vllm.lora.model_manager:LoRAModelManager._create_merged_loras_inplace",
         "vllm.lora.model_manager:LoRAModelManager.create_dummy_lora",
+        "vllm.model_executor.layers.fused_moe.routed_experts:RoutedExperts.forward_modular",
     )
     BaseLayerWithLoRA: Any = _used("vllm.lora.layers:BaseLayerWithLoRA")
     FusedMoEWithLoRA: Any = _used("vllm.lora.layers:FusedMoEWithLoRA")
@@ -187,11 +188,6 @@ class CpuExperts(Feature):
     """`patches/cpu_experts.py`."""
 
     what = "a mixture of experts on a CPU"
-    follows = (
-        "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method:UnquantizedFusedMoEMethod.apply_monolithic",
-        "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method:UnquantizedFusedMoEMethod"
-        ".process_weights_after_loading",
-    )
     CPUFusedMOE: Place = _replaced("vllm.model_executor.layers.fused_moe.cpu_fused_moe:CPUFusedMOE")
 
 
@@ -199,17 +195,8 @@ class GpuExperts(Feature):
     """`patches/gpu_experts.py`."""
 
     what = "a mixture of experts on a GPU"
-    follows = (
-        "vllm.lora.layers.fused_moe:FusedMoEWithLoRA._create_lora_a_weights",
-        "vllm.lora.layers.fused_moe:FusedMoEWithLoRA._create_lora_b_weights",
-        "vllm.model_executor.layers.fused_moe.routed_experts:RoutedExperts._replace_quant_method",
-        "vllm.model_executor.layers.fused_moe.routed_experts:RoutedExperts.forward_modular",
-        "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method:UnquantizedFusedMoEMethod._setup_kernel",
-    )
     FusedMoEMethodBase: Any = _used("vllm.model_executor.layers.fused_moe.fused_moe_method_base:FusedMoEMethodBase")
-    UnquantizedFusedMoEMethod: Any = _used(
-        "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method:UnquantizedFusedMoEMethod"
-    )
+    UnquantizedFusedMoEMethod: Any = _used("vllm.model_executor.layers.fused_moe:UnquantizedFusedMoEMethod")
 
 
 class AdapterModels(Feature):
