@@ -69,7 +69,10 @@ def test_each_row_shows_what_three_completions_score(tmp_path: Path) -> None:
         ("return float(input('score? '))", "9 x exception: EOFError: EOF when reading a line (mine.py, line 2)"),
     ],
 )
-def test_a_reward_that_scores_nothing_is_refused_with_the_cause(tmp_path: Path, body: str, why: str) -> None:
+def test_a_reward_that_scores_nothing_is_refused_with_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, why: str
+) -> None:
+    monkeypatch.setattr("lorarl_trainer.launch.reward_trial.PATIENCE_SECONDS", 60.0)  # a busy machine starts slowly
     with pytest.raises(InputError) as refused:
         tried(tmp_path, body)
     assert refused.value.field == "spec.reward.function"
