@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from lorarl_trainer.backends.megatron.fused_layer import FusedLayer
 from lorarl_trainer.errors import LorarlError, StaleAdapterError, WorkerError
 
 from .in_process import Colocated
@@ -101,9 +102,8 @@ def trainer_scale(worker: Colocated) -> None:
         if hasattr(module, "alpha") and hasattr(module, "linear_out"):
             module.alpha *= 2
         fused = getattr(getattr(module, "forward", None), "__self__", None)
-        for projection in ("_qkv", "_proj", "_fc1", "_fc2"):
-            if hasattr(fused, projection):
-                getattr(fused, projection).scale *= 2
+        for linear in fused.linears if isinstance(fused, FusedLayer) else ():
+            linear.scale *= 2
 
 
 def engine_ignores(worker: Colocated, layer: str) -> None:

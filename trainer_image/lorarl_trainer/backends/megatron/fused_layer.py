@@ -37,7 +37,11 @@ def fuse_layers(model: torch.nn.Module, current: Current) -> list[FusedLayer]:
 
 
 class FusedLayer:
-    """The steps of one layer, on the parameters of Megatron's."""
+    """The steps of one layer, on the parameters of Megatron's.
+
+    Attributes:
+        linears: linear_qkv, linear_proj and, where there are no experts, linear_fc1 and linear_fc2.
+    """
 
     def __init__(self, layer: Any, current: Current) -> None:
         attention, config, eps = layer.self_attention, layer.config, layer.config.layernorm_epsilon
@@ -51,28 +55,33 @@ class FusedLayer:
         self._value = Heads(groups, 1, (queries + 1) * size, width, size)
         qkv, gate_up = [queries * size, size, size], [config.ffn_hidden_size // ranks.size] * 2
         own = OwnHeads.of(config, ranks)
-        self._qkv = FusedLinear(attention.linear_qkv, ranks, qkv, "qkv", layer.input_layernorm, eps, own)
-        self._proj = FusedLinear(attention.linear_proj, ranks)
+        self.linears = [
+            FusedLinear(attention.linear_qkv, ranks, qkv, "qkv", layer.input_layernorm, eps, own),
+            FusedLinear(attention.linear_proj, ranks),
+        ]
         self._experts = FusedExperts(layer, eps) if config.num_moe_experts else None
-        self._mlp: list[FusedLinear] = []
         if self._experts is None:
-            fc1 = FusedLinear(layer.mlp.linear_fc1, ranks, gate_up, ("gate", "up"), layer.pre_mlp_layernorm, eps)
-            self._mlp = [fc1, FusedLinear(layer.mlp.linear_fc2, ranks)]
+            fc1, fc2 = layer.mlp.linear_fc1, layer.mlp.linear_fc2
+            self.linears += [
+                FusedLinear(fc1, ranks, gate_up, ("gate", "up"), layer.pre_mlp_layernorm, eps),
+                FusedLinear(fc2, ranks),
+            ]
         self._ranks = ranks
         self._head_norms = [None if norm is None else (norm.weight, eps) for norm in _head_norms(attention)]
 
     def forward(self, hidden_states: torch.Tensor, **_: Any) -> tuple[torch.Tensor, None]:
         """Return the layer's output as Megatron's layer does, [S, 1, H]: of this rank's share of the tokens."""
-        of_qkv, of_proj, *of_mlp = whole_parameters([self._qkv, self._proj, *self._mlp], self._ranks)
+        qkv, proj, *mlp = self.linears
+        of_qkv, of_proj, *of_mlp = whole_parameters(self.linears, self._ranks)
         hidden_S_H = hidden_states.flatten(0, 1)
-        qkv_T_O, residual_S_H = project_normed(hidden_S_H, self._qkv, of_qkv)
+        qkv_T_O, residual_S_H = project_normed(hidden_S_H, qkv, of_qkv)
         attended_T_I = attend_packed(qkv_T_O, self._heads(), self._current.get().extents, self._scale)
-        hidden_S_H = add_projection(residual_S_H, attended_T_I, self._proj, of_proj)
+        hidden_S_H = add_projection(residual_S_H, attended_T_I, proj, of_proj)
         if self._experts is not None:
             hidden_S_H = self._experts.add(hidden_S_H)
         else:
             recompute = self._layer.recompute_mlp and self._layer.training
-            (fc1, fc2), (of_fc1, of_fc2) = self._mlp, of_mlp
+            (fc1, fc2), (of_fc1, of_fc2) = mlp, of_mlp
             hidden_S_H = add_mlp(hidden_S_H, fc1, fc2, [*of_fc1, *of_fc2], recompute=recompute)
         return hidden_S_H.view(hidden_states.shape), None
 
