@@ -21,7 +21,7 @@ from lorarl_api.load import load_job
 from lorarl_trainer.checkpoint import Owner
 from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.launch import inputs
-from lorarl_trainer.protocols.workers import JobCheckpoints
+from lorarl_trainer.protocols.workers import DriverState, JobCheckpoints
 from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.types import Completion, GradientRequest, LossChoice, Sample, Samples, UpdateRequest
 from lorarl_trainer.workers import group
@@ -52,7 +52,7 @@ async def _update(manifest: Path, batch: Path, out: Path) -> None:
             await _record(workers, batch)
         request = _request(pickle.loads(batch.read_bytes()))
         result = await workers.update(request)
-        await workers.publish(step=1, adapter_version=1, position=0, results={}, kl_coefficient=None, curriculum=None)
+        await workers.publish(step=1, adapter_version=1, driver=DriverState(), results={})
         await workers.drain_uploads()
         print(
             f"{workers.size} worker(s): loss {result.metrics['loss']:.9f}, "

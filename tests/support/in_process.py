@@ -23,6 +23,7 @@ from lorarl_trainer.protocols.workers import (
     UPLOAD_SECONDS,
     Built,
     CardResults,
+    DriverState,
     Generated,
     JobCheckpoints,
     Resumed,
@@ -219,16 +220,8 @@ class OneWorker:
     async def values(self, samples: Sequence[Sample]) -> list[Floats]:
         return self.worker.values(Samples(samples))
 
-    async def publish(
-        self,
-        step: int,
-        adapter_version: int,
-        position: int,
-        results: CardResults,
-        kl_coefficient: float | None,
-        curriculum: Mapping[str, Any] | None,
-    ) -> None:
-        self.worker.publish(step, adapter_version, position, results, kl_coefficient, curriculum)
+    async def publish(self, step: int, adapter_version: int, driver: DriverState, results: CardResults) -> None:
+        self.worker.publish(step, adapter_version, driver, results)
 
     async def complete(self, step: int, results: CardResults, value: float | None) -> None:
         self.worker.complete(step, results, value)

@@ -98,7 +98,7 @@ async def run_in_process(
     algorithm, learning = get_algorithm(spec.algorithm, spec.rollout.max_response_tokens), list(train_rows or rows())
     progress = Progress(direct=[sink, _StopAfter(stop_after, stop), _AfterStep(after_step)], queued=[])
     curriculum = starting_curriculum(spec, len(learning), resumed)
-    stream = RowStream(learning, spec.trainer.seed, resumed.position, None, curriculum)
+    stream = RowStream(learning, spec.trainer.seed, resumed.driver.position, None, curriculum)
     rollouts: Rollouts
     if spec.algorithm.type == "sft":
         rollouts = Answers(stream, {}, spec.rollout.prompts_per_step, workers)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from lorarl_trainer.lora.tensor_file import write_tensors
+from lorarl_trainer.protocols.workers import DriverState
 from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.packing import split_evenly
 from lorarl_trainer.samples.types import CriticUpdate, LossChoice, Sample, Samples, UpdateRequest
@@ -86,5 +87,5 @@ def recorded_request(
 def state_file(worker: Worker, rank: int = 0) -> memoryview | None:
     """The optimizer's state as a checkpoint holds it, on the first rank (collective, as `Worker.publish`)."""
     if rank:
-        return worker.publish(0, 0, 0, {})  # type: ignore[func-returns-value]  # it only helps
+        return worker.publish(0, 0, DriverState(), {})  # type: ignore[func-returns-value]  # it only helps
     return write_tensors(worker.backend.snapshot().state)

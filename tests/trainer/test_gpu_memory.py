@@ -12,6 +12,7 @@ import torch
 
 from lorarl_trainer.errors import InputError, OutOfMemoryError
 from lorarl_trainer.planning import plan
+from lorarl_trainer.protocols.workers import DriverState
 from lorarl_trainer.workers.gpu_memory import gpu_memory_explained
 from lorarl_trainer.workers.worker import State, Worker
 from support.in_process import ALONE, STOP, Colocated, prompts, samples_of, tiny_job, update_request
@@ -40,8 +41,12 @@ def phases(worker: Colocated) -> dict[str, tuple[object, str, Callable[[], objec
         "the adapter was brought to vLLM": (worker.rollouts._sync, "push", lambda: one.sync(9)),
         "the adapter was updated": (backend.model, "log_probabilities", lambda: one.update(update_request(samples))),
         "log-probabilities were computed": (backend, "log_probabilities", lambda: worker.trainer_logprobs(samples)),
-        "a checkpoint was taken": (backend.model, "export", lambda: one.publish(1, 1, 0, {})),
-        "a checkpoint was taken, helping": (backend.model, "help_export", lambda: Worker.publish(one, 1, 1, 0, {})),
+        "a checkpoint was taken": (backend.model, "export", lambda: one.publish(1, 1, DriverState(), {})),
+        "a checkpoint was taken, helping": (
+            backend.model,
+            "help_export",
+            lambda: Worker.publish(one, 1, 1, DriverState(), {}),
+        ),
         "the training state was restored": (backend, "restore", lambda: Worker.restore(one, State([], 0))),
     }
 

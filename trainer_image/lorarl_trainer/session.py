@@ -20,7 +20,7 @@ from lorarl_trainer.errors import LorarlError, WorkerError
 from lorarl_trainer.progress import BestFound, CheckpointDone, Progress, StartedUp, StepDone, Warned
 from lorarl_trainer.protocols.rollouts import KeepBatch, Rollouts
 from lorarl_trainer.protocols.steering import Steer
-from lorarl_trainer.protocols.workers import Resumed, Workers
+from lorarl_trainer.protocols.workers import DriverState, Resumed, Workers
 from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.schedule import evaluations_due, is_due
 from lorarl_trainer.timing import StartClock
@@ -174,14 +174,9 @@ class Session:
 
     async def publish(self, step: int) -> None:
         """Hand a checkpoint of this step to the uploader of the first worker."""
-        await self.workers.publish(
-            step,
-            self.adapter_version,
-            self.rollouts.position,
-            self.results,
-            self.kl_coefficient,
-            self.curriculum.state if self.curriculum else None,
-        )
+        state = self.curriculum.state if self.curriculum else None
+        driver = DriverState(self.rollouts.position, self.kl_coefficient, state)
+        await self.workers.publish(step, self.adapter_version, driver, self.results)
         self.published_step = step
 
     async def report_uploads(self) -> None:
@@ -264,10 +259,10 @@ def starting_kl_coefficient(spec: LoRARLJobSpec, resumed: Resumed) -> float | No
     """Return the weight of a KL penalty that keeps a divergence, where the run begins; None where it is fixed."""
     if spec.algorithm.kl is None or spec.algorithm.kl.target is None:
         return None
-    return resumed.kl_coefficient or spec.algorithm.effective_kl_coefficient
+    return resumed.driver.kl_coefficient or spec.algorithm.effective_kl_coefficient
 
 
 def starting_curriculum(spec: LoRARLJobSpec, rows: int, resumed: Resumed) -> Curriculum | None:
     """Return what decides which of so many rows take their turn, where the run begins; None if all do."""
     chosen = spec.data.curriculum
-    return Curriculum(chosen, spec.trainer.seed, rows, resumed.curriculum) if chosen else None
+    return Curriculum(chosen, spec.trainer.seed, rows, resumed.driver.curriculum) if chosen else None

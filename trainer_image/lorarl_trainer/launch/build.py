@@ -221,7 +221,7 @@ class OpenRun:
         ):
             progress.emit(Warned(warning))
         curriculum = starting_curriculum(spec, len(rows.train), resumed)
-        stream = RowStream(rows.train, spec.trainer.seed, resumed.position, rows.parts, curriculum)
+        stream = RowStream(rows.train, spec.trainer.seed, resumed.driver.position, rows.parts, curriculum)
         session = Session(
             spec=spec,
             workers=workers,

@@ -54,28 +54,39 @@ class Built:
 
 
 @dataclass(frozen=True)
+class DriverState:
+    """What a checkpoint keeps of the driver's, beside what the workers keep.
+
+    Attributes:
+        position: rows taken so far.
+        kl_coefficient: the weight of a KL penalty that keeps a divergence; None where it is fixed, or from the start.
+        curriculum: see `Curriculum.state`; None without one, or from the start.
+    """
+
+    position: int = 0
+    kl_coefficient: float | None = None
+    curriculum: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
 class Resumed:
     """Where a run begins.
 
     Attributes:
         step: the step of the checkpoint that the run resumes from; 0 for a run from the start.
-        position: rows taken so far.
+        driver: the checkpoint's.
         adapter_version: the checkpoint's; 0 for a run from the start.
         adapter_uri: the checkpoint's.
         warnings: checkpoints that were skipped, and why.
         published: that checkpoint; None if there is none, or if it is only now being published.
-        kl_coefficient: the weight of a KL penalty that keeps a divergence; None where it is fixed, or from the start.
-        curriculum: see `Curriculum.state`; None without one, or from the start.
     """
 
     step: int
-    position: int
+    driver: DriverState
     adapter_version: int
     adapter_uri: str | None
     warnings: tuple[str, ...]
     published: Published | None = None
-    kl_coefficient: float | None = None
-    curriculum: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -164,19 +175,8 @@ class Workers(Protocol):
     async def values(self, samples: Sequence[Sample]) -> list[Floats]:
         """Return the critic's values of each sample's response tokens: the return that it expects before each."""
 
-    async def publish(
-        self,
-        step: int,
-        adapter_version: int,
-        position: int,
-        results: CardResults,
-        kl_coefficient: float | None,
-        curriculum: Mapping[str, Any] | None,
-    ) -> None:
-        """Take a checkpoint and publish it in the background. Its model card shows the results, values by name.
-
-        `position`, `kl_coefficient` and `curriculum` are what a run resumes with, see `Resumed`.
-        """
+    async def publish(self, step: int, adapter_version: int, driver: DriverState, results: CardResults) -> None:
+        """Take a checkpoint and publish it in the background. Its model card shows the results, values by name."""
 
     async def complete(self, step: int, results: CardResults, value: float | None) -> None:
         """Add an evaluation's results to the card of its step's checkpoint, and let the best one be chosen by `value`.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES, TOKENIZER_FILES
 from lorarl_trainer.checkpoint.open import open_checkpoints
 from lorarl_trainer.planning.supported_models import is_served_merged
-from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, CardResults, JobCheckpoints, Resumed
+from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, CardResults, DriverState, JobCheckpoints, Resumed
 from lorarl_trainer.storage.base_model import base_model_commit, base_model_name
 from lorarl_trainer.storage.downloads import read_model_config
 from lorarl_trainer.storage.secrets import read_named
@@ -60,14 +60,18 @@ class CheckpointingWorker(Worker):
         self._found = started.found
         self._uploader = BackgroundUploader(store, self._unpublished, self._published.append)
         if started.found is None:
-            return Resumed(0, 0, 0, None, started.warnings)
+            return Resumed(0, DriverState(), 0, None, started.warnings)
         checkpoint = started.found.checkpoint
         published = store.published(started.found)
         if published is None:  # the previous run could not publish it
             self._uploader.submit(checkpoint)
         return Resumed(
             step=checkpoint.step,
-            position=checkpoint.state["position"],
+            driver=DriverState(
+                checkpoint.state["position"],
+                checkpoint.state.get("klCoefficient"),
+                checkpoint.state.get("curriculum"),
+            ),
             adapter_version=checkpoint.adapter_version,
             adapter_uri=f"{started.found.uri}/{ADAPTER}",
             warnings=(
@@ -76,8 +80,6 @@ class CheckpointingWorker(Worker):
                 *other_inputs(checkpoint.adapter_metadata, self._metadata),
             ),
             published=published,
-            kl_coefficient=checkpoint.state.get("klCoefficient"),
-            curriculum=checkpoint.state.get("curriculum"),
         )
 
     def _other_commit(self, checkpoint: Checkpoint) -> list[str]:
@@ -101,15 +103,7 @@ class CheckpointingWorker(Worker):
         """Resume from a state; None: from the checkpoint that this worker has found."""
         super().restore(state or self.found_state())
 
-    def publish(
-        self,
-        step: int,
-        adapter_version: int,
-        position: int,
-        results: CardResults,
-        kl_coefficient: float | None = None,
-        curriculum: Mapping[str, Any] | None = None,
-    ) -> None:
+    def publish(self, step: int, adapter_version: int, driver: DriverState, results: CardResults) -> None:
         """Take a checkpoint (collective) and hand it to the uploader; training continues while it is published.
 
         Raises:
@@ -151,10 +145,10 @@ class CheckpointingWorker(Worker):
             metadata=metadata,
             state={
                 "updates": taken.updates,
-                "position": position,
+                "position": driver.position,
                 **({"criticUpdates": taken.critic_updates} if self.backend.critic else {}),
-                **({} if kl_coefficient is None else {"klCoefficient": kl_coefficient}),
-                **({} if curriculum is None else {"curriculum": dict(curriculum)}),
+                **({} if driver.kl_coefficient is None else {"klCoefficient": driver.kl_coefficient}),
+                **({} if driver.curriculum is None else {"curriculum": dict(driver.curriculum)}),
             },
             state_tensors=[write_tensors(part) for part in in_parts(taken.state, STATE_FILE_BYTES)],
             tokenizer=self._tokenizer,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from lorarl_trainer.protocols.workers import (
     UPLOAD_SECONDS,
     Built,
     CardResults,
+    DriverState,
     Generated,
     JobCheckpoints,
     Resumed,
@@ -223,17 +224,9 @@ class WorkerGroup:
         """Return the spans of the worker that reached its first update last."""
         return max(await self._all("startup_spans"), key=lambda spans: max((span.end for span in spans), default=0.0))
 
-    async def publish(
-        self,
-        step: int,
-        adapter_version: int,
-        position: int,
-        results: CardResults,
-        kl_coefficient: float | None,
-        curriculum: Mapping[str, Any] | None,
-    ) -> None:
+    async def publish(self, step: int, adapter_version: int, driver: DriverState, results: CardResults) -> None:
         """Take a checkpoint and hand it to the first worker's uploader."""
-        await self._all("publish", step, adapter_version, position, results, kl_coefficient, curriculum)
+        await self._all("publish", step, adapter_version, driver, results)
 
     async def complete(self, step: int, results: CardResults, value: float | None) -> None:
         """Add an evaluation's results to its step's checkpoint."""

@@ -22,7 +22,7 @@ from lorarl_trainer.lora.files import INIT_FROM, TEACHER
 from lorarl_trainer.pods.drain import drain_asked, in_a_pod, register
 from lorarl_trainer.pods.output import show_in_pod_log
 from lorarl_trainer.pods.owner import pod_name
-from lorarl_trainer.protocols.workers import Built, CardResults
+from lorarl_trainer.protocols.workers import Built, CardResults, DriverState
 from lorarl_trainer.timing import Span, StartClock
 from lorarl_trainer.workers.gpu_memory import MemoryWatch, gpu_memory_explained
 from lorarl_trainer.workers.stacks import write_at_signal
@@ -259,15 +259,7 @@ class Worker:
         with self._memory_explained("the critic's values were computed"):
             return self.backend.values(samples)
 
-    def publish(
-        self,
-        step: int,
-        adapter_version: int,
-        position: int,
-        results: CardResults,
-        kl_coefficient: float | None = None,
-        curriculum: Mapping[str, Any] | None = None,
-    ) -> None:
+    def publish(self, step: int, adapter_version: int, driver: DriverState, results: CardResults) -> None:
         """Take part in a checkpoint (collective). The first worker, a `CheckpointingWorker`, publishes it."""
         with self._memory_explained("a checkpoint was taken"):
             self.backend.help_snapshot()
