@@ -22,6 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / folder) for folder in ("crds", "trainer_image")]
 
+from figures import write_between  # noqa: E402
 from lorarl_trainer.progress import METRICS, read_rows  # noqa: E402
 
 JOB = ROOT / "examples/addition-cpu.yaml"
@@ -96,9 +97,7 @@ def main() -> None:
                 if (kind, seed) not in made:
                     runs.append(train(kind, seed))
                     chosen.raw.write_text(json.dumps(runs, indent=1) + "\n")
-    text = DOCUMENT.read_text()
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
-    DOCUMENT.write_text(f"{before}{BEGIN}\n{table(runs)}\n{END}{after}")
+    write_between(DOCUMENT, BEGIN, END, lambda: table(runs))
     if weak := [run for run in runs if gain(run) < LEAST_GAIN]:
         sys.exit(f"less than {LEAST_GAIN:+.0%}: {[(run['type'], run['seed']) for run in weak]}")
     if blind := [run for run in runs if run.get("explained", 1.0) < LEAST_EXPLAINED]:

@@ -21,6 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / folder) for folder in ("crds", "trainer_image", "tests")]
 
+from figures import write_between  # noqa: E402
 from lorarl_trainer.devices.cpu import CpuDevice  # noqa: E402
 
 RAW = ROOT / "benchmarks/results/off-policy.json"
@@ -48,9 +49,7 @@ def main() -> None:
             if (seed, behind, corrected) not in made:
                 runs.append(run_of(seed, behind, corrected))
                 chosen.raw.write_text(json.dumps(runs, indent=1) + "\n")
-    text = DOCUMENT.read_text()
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
-    DOCUMENT.write_text(f"{before}{BEGIN}\n{table(runs)}\n{END}{after}")
+    write_between(DOCUMENT, BEGIN, END, lambda: table(runs))
 
 
 def wanted(seeds: Sequence[int]) -> list[tuple[int, int, bool]]:

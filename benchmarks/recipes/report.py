@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from figures import write_between
 from recipes.curves import Curve, alone, common_score, curve, drift, mean_start, mean_step, seconds_to
 from recipes.tasks import RECIPES
 
@@ -36,14 +37,10 @@ def render(root: Path, raw: Path) -> None:
     """
     result = json.loads(raw.read_text())
     grouped = by_recipe(result["runs"])
-    document = root / DOCUMENT
-    text = document.read_text()
-    if not grouped or BEGIN not in text or END not in text:
-        raise ValueError(f"{raw} has no runs, or {DOCUMENT} lacks the lines between which figures go: {BEGIN}, {END}")
-    before, _, rest = text.partition(BEGIN)
+    if not grouped:
+        raise ValueError(f"{raw} has no runs")
     source = raw.resolve().relative_to(root)
-    figures = markdown(grouped, result["settings"], source)
-    document.write_text(f"{before}{BEGIN}\n{figures}\n{END}{rest.partition(END)[2]}")
+    write_between(root / DOCUMENT, BEGIN, END, lambda: markdown(grouped, result["settings"], source))
     draw(grouped, root / BY_TIME, "seconds", "seconds of training, without the start")
     draw(grouped, root / BY_STEP, "steps", "step")
 

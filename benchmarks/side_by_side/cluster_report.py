@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from figures import write_between
 from side_by_side.report import TITLES
 from side_by_side.start import overhead, within
 
@@ -112,11 +113,7 @@ def render(result: Mapping[str, Any], document: Path, source: Path) -> None:
     Raises:
         ValueError: the document has no place for it.
     """
-    text = document.read_text()
-    if BEGIN not in text or END not in text:
-        raise ValueError(f"{document} lacks the lines between which the figures go: {BEGIN} and {END}")
-    before, _, rest = text.partition(BEGIN)
-    document.write_text(f"{before}{BEGIN}\n{markdown(result, source)}\n{END}{rest.partition(END)[2]}")
+    write_between(document, BEGIN, END, lambda: markdown(result, source))
 
 
 def sizes(runs: Sequence[Run]) -> list[str]:

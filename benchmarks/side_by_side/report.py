@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from figures import write_between
 from side_by_side.work import SHAPES, Work, generation_floor, train_flops
 
 DOCUMENT, PLOT = Path("docs/performance.md"), Path("docs/images/gpu-step.svg")
@@ -294,9 +295,6 @@ def render(result: Result, root: Path, source: Path) -> None:
     """Write the generated part of docs/performance.md, and its plot."""
     from lorarl_trainer.progress.plots import to_svg
 
-    document = root / DOCUMENT
-    before, _, rest = document.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    document.write_text(f"{before}{BEGIN}\n{markdown(result, source)}\n{END}{after}")
+    write_between(root / DOCUMENT, BEGIN, END, lambda: markdown(result, source))
     (root / PLOT).parent.mkdir(parents=True, exist_ok=True)
     (root / PLOT).write_bytes(to_svg(lambda: plot(result)))
