@@ -6,7 +6,7 @@ import socket
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -119,11 +119,16 @@ def why_unreachable() -> str:
     if usual_policy() is not HASTY or urllib.request.getproxies():
         return ""
     url = urlsplit(ENDPOINT)
-    port = url.port or (80 if url.scheme == "http" else 443)
+    return _why_closed(url.hostname or "", url.port or (80 if url.scheme == "http" else 443))
+
+
+@cache
+def _why_closed(host: str, port: int) -> str:
+    """Return why a machine takes no connection; empty if it does. A dry run asks once, however much it looks up."""
     try:
-        socket.create_connection((url.hostname or "", port), timeout=HASTY.request_seconds).close()
+        socket.create_connection((host, port), timeout=HASTY.request_seconds).close()
     except OSError as error:
-        return f"{url.hostname}, port {port}: {error.strerror or 'no answer'}"
+        return f"{host}, port {port}: {error.strerror or 'no answer'}"
     return ""
 
 
