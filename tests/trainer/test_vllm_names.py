@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lorarl_trainer.engine.vllm import engine, names, slices
+from lorarl_trainer.engine.vllm import engine, names, parts, slices
 from lorarl_trainer.errors import InputError
 
 WHOLE = f"expected {names.VERSION}, whose internal names lorarl uses. "
@@ -63,9 +63,9 @@ def test_an_attribute_that_is_gone_is_reported() -> None:
     )
     message = f"vllm: got {names.VERSION} without SimpleNamespace.step_fn (generation), {WHOLE}"
     with pytest.raises(InputError, match=re.escape(message)):
-        names.engine_core(llm)
+        parts.engine_core(llm)
     core.step_fn = None
-    assert names.engine_core(llm) is core
+    assert parts.engine_core(llm) is core
 
 
 def test_a_name_is_imported_once_and_is_the_one_of_vllm() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from lorarl_trainer.engine.vllm import names, slices
+from lorarl_trainer.engine.vllm import parts, slices
 from lorarl_trainer.engine.vllm.names import AdapterSlots
 from lorarl_trainer.lora.blocks import Block, rectangle
 from lorarl_trainer.lora.config import AdapterConfig
@@ -35,7 +35,7 @@ class AdapterSlot:
 
     def __init__(self, worker: slices.Worker, engine: slices.LLMEngine) -> None:
         """Take over the slot, which is empty."""
-        self._manager, self._loras = names.adapter_manager(worker), worker.model_runner.lora_manager
+        self._manager, self._loras = parts.adapter_manager(worker), worker.model_runner.lora_manager
         self._engine, self._device = engine, worker.device
         self._layout: list[list[Block]] | None = None
         self.request: slices.LoRARequest | None = None

@@ -14,7 +14,7 @@ import numpy as np
 
 from lorarl_api.v1alpha1 import served_rank
 from lorarl_trainer.devices.base import Device
-from lorarl_trainer.engine.vllm import names, slices
+from lorarl_trainer.engine.vllm import names, parts, slices
 from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
 from lorarl_trainer.engine.vllm.arguments import WATERMARK, device_arguments, environment
 from lorarl_trainer.engine.vllm.batching import in_chunks
@@ -159,9 +159,9 @@ class RolloutEngine:
             )
         if plan.one_adapter:
             self.llm.collective_rpc(skip_adapter_lookup)
-        self.vllm_worker = names.worker(self.llm)
+        self.vllm_worker = parts.worker(self.llm)
         self.slot = AdapterSlot(self.vllm_worker, self.llm.llm_engine)
-        self._core = names.engine_core(self.llm)
+        self._core = parts.engine_core(self.llm)
         self._stop_strings = StopStrings.of_model(config.model_path, config.stop)
         self._memory = EngineMemory(self.vllm_worker, plan.offload) if plan.offload else None
 

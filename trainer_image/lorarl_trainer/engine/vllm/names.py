@@ -178,7 +178,6 @@ class Experts(Feature):
         "vllm.lora.model_manager:LoRAModelManager._create_lora_modules",
         "vllm.lora.model_manager:LoRAModelManager._create_merged_loras_inplace",
         "vllm.lora.model_manager:LoRAModelManager.create_dummy_lora",
-        "vllm.model_executor.layers.fused_moe.routed_experts:RoutedExperts.forward_modular",
     )
     BaseLayerWithLoRA: Any = _used("vllm.lora.layers:BaseLayerWithLoRA")
     FusedMoEWithLoRA: Any = _used("vllm.lora.layers:FusedMoEWithLoRA")
@@ -188,6 +187,11 @@ class CpuExperts(Feature):
     """`patches/cpu_experts.py`."""
 
     what = "a mixture of experts on a CPU"
+    follows = (
+        "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method:UnquantizedFusedMoEMethod.apply_monolithic",
+        "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method:UnquantizedFusedMoEMethod"
+        ".process_weights_after_loading",
+    )
     CPUFusedMOE: Place = _replaced("vllm.model_executor.layers.fused_moe.cpu_fused_moe:CPUFusedMOE")
 
 
@@ -195,6 +199,13 @@ class GpuExperts(Feature):
     """`patches/gpu_experts.py`."""
 
     what = "a mixture of experts on a GPU"
+    follows = (
+        "vllm.lora.layers.fused_moe:FusedMoEWithLoRA._create_lora_a_weights",
+        "vllm.lora.layers.fused_moe:FusedMoEWithLoRA._create_lora_b_weights",
+        "vllm.model_executor.layers.fused_moe.routed_experts:RoutedExperts._replace_quant_method",
+        "vllm.model_executor.layers.fused_moe.routed_experts:RoutedExperts.forward_modular",
+        "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method:UnquantizedFusedMoEMethod._setup_kernel",
+    )
     FusedMoEMethodBase: Any = _used("vllm.model_executor.layers.fused_moe.fused_moe_method_base:FusedMoEMethodBase")
     UnquantizedFusedMoEMethod: Any = _used("vllm.model_executor.layers.fused_moe:UnquantizedFusedMoEMethod")
 
@@ -336,27 +347,6 @@ def bind_for_start(*, sleeps: bool) -> None:
         InputError: names every one that is missing, and its feature.
     """
     bind(*ALWAYS, *(ON_GPU if on_gpu() else ON_CPU), *((SleepingMemory,) if sleeps else ()))
-
-
-def engine_core(llm: Any) -> slices.EngineCore:
-    """Return the core of a `vllm.LLM` that runs in this process."""
-    engine = checked(llm.llm_engine, slices.LLMEngine, Requests)
-    core = checked(engine.engine_core, slices.InprocClient, Requests).engine_core
-    return checked(core, slices.EngineCore, Requests)
-
-
-def worker(llm: Any) -> slices.Worker:
-    """Return the worker of a `vllm.LLM` that runs in this process."""
-    workers: list[Any] = []
-    llm.collective_rpc(workers.append)
-    return checked(workers[0], slices.Worker, GpuWorker)
-
-
-def adapter_manager(of: slices.Worker) -> slices.LoRAModelManager:
-    """Return what keeps the adapters of a worker."""
-    runner = checked(of.model_runner, slices.ModelRunner, AdapterSlots)
-    loras = checked(runner.lora_manager, slices.WorkerLoRAManager, AdapterSlots)
-    return checked(loras._adapter_manager, slices.LoRAModelManager, AdapterSlots)
 
 
 def checked(found: Any, protocol: type, feature: type[Feature]) -> Any:

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-from lorarl_trainer.engine.vllm import names, slices
+from lorarl_trainer.engine.vllm import names, parts, slices
 from lorarl_trainer.engine.vllm.names import AdapterGraphs, AdapterLayers, CpuExperts
 from lorarl_trainer.engine.vllm.patches import cpu_experts, gpu_experts
 from lorarl_trainer.engine.vllm.patches.expert_buffers import expert_buffers
@@ -44,7 +44,7 @@ def one_adapter_layers(expert_rank: int | None) -> Iterator[None]:
 
 def skip_adapter_lookup(worker: Any) -> None:
     """Run in the vLLM worker: if every layer is one of these, stop working out each token's adapter before a step."""
-    manager = names.adapter_manager(worker)
+    manager = parts.adapter_manager(worker)
     for module in manager.modules.values():
         if not isinstance(module, expert_buffers()):
             names.checked(module, slices.LoRALayer, AdapterLayers)

@@ -1,0 +1,29 @@
+"""The parts of a running engine that lorarl reaches into. Each is checked for what `slices` says of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lorarl_trainer.engine.vllm import slices
+from lorarl_trainer.engine.vllm.names import AdapterSlots, GpuWorker, Requests, checked
+
+
+def engine_core(llm: Any) -> slices.EngineCore:
+    """Return the core of a `vllm.LLM` that runs in this process."""
+    engine = checked(llm.llm_engine, slices.LLMEngine, Requests)
+    core = checked(engine.engine_core, slices.InprocClient, Requests).engine_core
+    return checked(core, slices.EngineCore, Requests)
+
+
+def worker(llm: Any) -> slices.Worker:
+    """Return the worker of a `vllm.LLM` that runs in this process."""
+    workers: list[Any] = []
+    llm.collective_rpc(workers.append)
+    return checked(workers[0], slices.Worker, GpuWorker)
+
+
+def adapter_manager(of: slices.Worker) -> slices.LoRAModelManager:
+    """Return what keeps the adapters of a worker."""
+    runner = checked(of.model_runner, slices.ModelRunner, AdapterSlots)
+    loras = checked(runner.lora_manager, slices.WorkerLoRAManager, AdapterSlots)
+    return checked(loras._adapter_manager, slices.LoRAModelManager, AdapterSlots)
