@@ -20,6 +20,8 @@ MEAN_DIFFERENCE, KL = 0.02, 2e-3
         ("qwen3-gpu", "lora"),
         ("qwen2-gpu", "canonical_lora"),
         ("llama-gpu", "canonical_lora"),
+        ("qwen3_moe-gpu", "canonical_lora"),
+        ("qwen3_moe-gpu", "lora"),
     ],
 )
 def test_rollout_and_trainer_agree_over_twenty_steps(on_gpu, architecture: str, adapter_type: str) -> None:
@@ -48,10 +50,11 @@ def test_they_agree_at_any_rank_and_temperature(on_gpu, rank: int, temperature: 
     assert np.mean([np.abs(t - c.logprobs).mean() for t, c in zip(trainer, rollouts, strict=True)]) < MEAN_DIFFERENCE
 
 
-def test_tensor_and_disk_give_vllm_the_same_bits(on_gpu) -> None:
+@pytest.mark.parametrize("architecture", ["qwen3-gpu", "qwen3_moe-gpu"])
+def test_tensor_and_disk_give_vllm_the_same_bits(on_gpu, architecture: str) -> None:
     buffers = []
     for transport in ("tensor", "disk"):
-        worker: Colocated = on_gpu(rollout__adapterSync=transport)
+        worker: Colocated = on_gpu(architecture, rollout__adapterSync=transport)
         worker.randomise()
         worker.sync()
         buffers.append(worker.vllm_buffers())

@@ -41,6 +41,11 @@ def usual_rank(rank: int, experts: int, active: int) -> int:
     return max(1, rank * active // experts)
 
 
+def padded_rank(rank: int) -> int:
+    """Return the rank that a GPU computes adapters of experts with: its grouped products want rows of 16 bytes each."""
+    return -(-rank // 8) * 8
+
+
 def trained_part(adapter: Mapping[str, torch.Tensor], names: Collection[str]) -> dict[str, torch.Tensor]:
     """Return an adapter from such files without the zeros of experts that are not among the names."""
     return {

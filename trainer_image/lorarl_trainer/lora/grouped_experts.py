@@ -8,19 +8,18 @@ router's weight w,
     y = sum over a token's experts of w (h Dᵀ + (h A_dᵀ) B_dᵀ)
 
 Shape suffixes: T tokens, K experts of a token, N = T K rows, E experts, H hidden size, F an expert's inner size, I
-inputs and O outputs of a layer, R rank of the adapter (of all parts), a multiple of RANK_MULTIPLE.
+inputs and O outputs of a layer, R rank of the adapter (of all parts), padded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import grouped_mm, pad
 
-RANK_MULTIPLE = 8
-"""Grouped products want rows of 16 bytes, or several times as much."""
+from lorarl_trainer.lora.experts import padded_rank
 
 
 class Adapter(NamedTuple):
@@ -91,13 +90,13 @@ def compute_mixture(
     return torch.bmm(weights_T_K.to(y_T_K_H.dtype)[:, None], y_T_K_H)[:, 0]
 
 
-def joined_adapter(downs: tuple[torch.Tensor, ...], ups: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+def joined_adapter(downs: Sequence[torch.Tensor], ups: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return A [E, R, I] and B [E, O, R] of a layer of several parts, given each part's: B is block-diagonal.
 
-    Zeros fill the rank up to a multiple of RANK_MULTIPLE.
+    Zeros fill the rank up to `padded_rank`.
     """
-    down_E_R_I, first, rows = torch.cat(downs, dim=1), 0, []
-    rank = -(-down_E_R_I.shape[1] // RANK_MULTIPLE) * RANK_MULTIPLE
+    down_E_R_I, first, rows = torch.cat(list(downs), dim=1), 0, []
+    rank = padded_rank(down_E_R_I.shape[1])
     for up in ups:
         rows.append(pad(up, (first, rank - first - up.shape[2])))
         first += up.shape[2]

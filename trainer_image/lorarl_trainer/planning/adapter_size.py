@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from lorarl_api.v1alpha1 import AdapterSpec, served_rank
-from lorarl_trainer.lora.experts import is_expert
+from lorarl_trainer.lora.experts import is_expert, padded_rank
 from lorarl_trainer.planning.model_sizes import LinearSize, ModelSizes
 
 
@@ -37,7 +37,7 @@ class AdapterSize:
             served += [one for one in model.linears if is_expert(one.name)]
         ranks = Counter((_nameless(one), of_experts if is_expert(one.name) else adapter.rank) for one in adapted)
         layers = tuple((layer, rank, count) for (layer, rank), count in ranks.items())
-        return cls(layers, tuple(served), served_rank(adapter.rank), -(-of_experts // 8) * 8, adapter.dora)
+        return cls(layers, tuple(served), served_rank(adapter.rank), padded_rank(of_experts), adapter.dora)
 
     def trainable(self, ranks: int) -> int:
         """Return the adapter's parameters on each of so many tensor-parallel ranks."""

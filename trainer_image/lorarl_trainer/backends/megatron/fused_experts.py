@@ -8,7 +8,8 @@ Shape suffixes: T tokens, H hidden size, F an expert's inner size, E experts, I 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -63,53 +64,38 @@ class _OfAllExperts:
     """
 
     def __init__(self, layers: Sequence[Any], parts: Sequence[str]) -> None:
-        self._wrappers = [layer if type(layer).__name__ in WRAPPERS else None for layer in layers]
-        plain = [
-            layer if wrapper is None else wrapper.to_wrap for layer, wrapper in zip(layers, self._wrappers, strict=True)
-        ]
+        wrappers = [layer if type(layer).__name__ in WRAPPERS else None for layer in layers]
+        plain = [layer if wrapper is None else wrapper.to_wrap for layer, wrapper in zip(layers, wrappers, strict=True)]
         self.weight = torch.stack([layer.weight.detach() for layer in plain])
         for layer, weight in zip(plain, self.weight, strict=True):
             layer.weight.data = weight
-        adapted = next((wrapper for wrapper in self._wrappers if wrapper is not None), None)
-        split = adapted is not None and isinstance(adapted.adapter, torch.nn.ModuleDict)
-        self._parts = (
-            [_Part(self._of_part(part), len(self.weight[0]) // len(parts)) for part in parts]
-            if split
-            else [_Part(self._of_part(None), len(self.weight[0]))]
-        )
-
-    def _of_part(self, part: str | None) -> list[Any]:
-        """Return each expert's adapter of a part, None where there is none."""
-        found = [
-            None if wrapper is None else wrapper.adapter if part is None else wrapper.adapter[f"adapter_{part}"]
-            for wrapper in self._wrappers
-        ]
-        return [adapter if hasattr(adapter, "linear_in") else None for adapter in found]
+        self._wrapper = next((wrapper for wrapper in wrappers if wrapper is not None), None)
+        split = self._wrapper is not None and isinstance(self._wrapper.adapter, torch.nn.ModuleDict)
+        # By part, then by expert.
+        self._adapters = [_adapters_of(part, wrappers) for part in parts] if split else [_adapters_of(None, wrappers)]
 
     def adapter(self) -> Adapter | None:
         """Return the adapters of all experts; None where there are none, or they are switched off."""
-        adapted = next((wrapper for wrapper in self._wrappers if wrapper is not None), None)
-        if adapted is None or not adapted._adapter_enabled:
+        if self._wrapper is None or not self._wrapper._adapter_enabled:
             return None
-        there = next(adapter for part in self._parts for adapter in part.adapters if adapter is not None)
-        shape = there.dim, self.weight.shape[2], self.weight
-        pairs = [part.stacked(*shape) for part in self._parts]
-        down_E_R_I, up_E_O_R = joined_adapter(tuple(a for a, _ in pairs), tuple(b for _, b in pairs))
-        return Adapter(down_E_R_I, up_E_O_R, there.alpha / there.dim)
+        (outputs, inputs), example = self.weight.shape[1:], next(filter(None, chain(*self._adapters)))
+        # Where an expert has no adapter.
+        no_down = self.weight.new_zeros(example.dim, inputs)
+        no_up = self.weight.new_zeros(outputs // len(self._adapters), example.dim)
+        downs, ups = [], []
+        for of_part in self._adapters:
+            downs.append(torch.stack([no_down if one is None else one.linear_in.weight for one in of_part]))
+            ups.append(torch.stack([no_up if one is None else one.linear_out.weight for one in of_part]))
+        return Adapter(*joined_adapter(downs, ups), example.alpha / example.dim)
 
 
-class _Part:
-    """One part of the layer, such as gate, of every expert: the adapters and the outputs."""
-
-    def __init__(self, adapters: Sequence[Any], outputs: int) -> None:
-        self.adapters, self._outputs = adapters, outputs
-
-    def stacked(self, rank: int, inputs: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return A [E, rank, I] and B [E, O, rank], with zeros where an expert has no adapter."""
-        no_down, no_up = like.new_zeros(rank, inputs), like.new_zeros(self._outputs, rank)
-        downs = [no_down if one is None else one.linear_in.weight for one in self.adapters]
-        ups = [no_up if one is None else one.linear_out.weight for one in self.adapters]
-        return torch.stack(downs), torch.stack(ups)
+def _adapters_of(part: str | None, wrappers: Sequence[Any]) -> list[Any]:
+    """Return each expert's adapter of a part, or of the whole layer; None where there is none."""
+    there = (
+        None if wrapper is None else wrapper.adapter if part is None else wrapper.adapter[f"adapter_{part}"]
+        for wrapper in wrappers
+    )
+    return [adapter if hasattr(adapter, "linear_in") else None for adapter in there]
 
 
 def are_plain_experts(mixture: Any) -> bool:
@@ -123,13 +109,8 @@ def are_plain_experts(mixture: Any) -> bool:
         and getattr(mixture.router, "bias", None) is None
         and mixture.router.expert_bias is None
         and all(is_plain_linear(layer) for layer in layers)
-        and _have_one_kind_of_adapter(layers[::2])
+        and len({type(layer).__name__ for layer in layers[::2]} & WRAPPERS) <= 1
     )
-
-
-def _have_one_kind_of_adapter(layers: Iterable[Any]) -> bool:
-    kinds = {type(layer).__name__ for layer in layers}
-    return len(kinds & WRAPPERS) <= 1
 
 
 class _Normed(torch.autograd.Function):

@@ -82,10 +82,11 @@ class SharedBase:
         """Return the trainer's tensor for a parameter of vLLM's, in vLLM's layout."""
         *parents, module, kind = name.split(".")
         fused = getattr(model, "packed_modules_mapping", {}).get(module, [module])
-        hf_names = [".".join([*parents, one, kind]) for one in fused]
         if parts := _OF_EXPERTS.get(kind):
-            layer_name = name[: name.index(".experts.") + len(".experts.")]
-            hf_names = [f"{layer_name}{expert}.{part}.weight" for expert in range(len(parameter)) for part in parts]
+            layer_name = ".".join(parents[: parents.index("experts") + 1])
+            hf_names = [f"{layer_name}.{expert}.{part}.weight" for expert in range(len(parameter)) for part in parts]
+        else:
+            hf_names = [".".join([*parents, one, kind]) for one in fused]
         tensor = self._tensors.get(frozenset(hf_names))
         if tensor is None or tensor.dtype != parameter.dtype or tensor.numel() != parameter.numel():
             return None

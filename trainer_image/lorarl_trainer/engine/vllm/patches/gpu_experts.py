@@ -15,7 +15,8 @@ from torch.nn.functional import silu
 
 from lorarl_trainer.engine.vllm.names import GpuExperts
 from lorarl_trainer.engine.vllm.patches.expert_buffers import expert_buffers
-from lorarl_trainer.lora.grouped_experts import RANK_MULTIPLE, Adapter, compute_mixture
+from lorarl_trainer.lora.experts import padded_rank
+from lorarl_trainer.lora.grouped_experts import Adapter, compute_mixture
 
 
 @cache
@@ -57,7 +58,7 @@ def one_adapter_experts(rank: int) -> type:
             self.method = one_adapter_method()(base_layer._quant_method)
             base_layer._replace_quant_method(self.method)
             # vLLM's warm-up has an adapter of rank 8.
-            self._rank = -(-rank // RANK_MULTIPLE) * RANK_MULTIPLE
+            self._rank = padded_rank(rank)
 
         def create_lora_weights(self, *arguments: Any, **options: Any) -> None:
             super().create_lora_weights(*arguments, **options)
