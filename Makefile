@@ -88,7 +88,7 @@ else
 endif
 
 .PHONY: test-long
-test-long: setup tools ## Run what is slow: kills, chaos, full disks, skew, the second backend, lorarl setup
+test-long: setup tools ## Run what is slow: kills, chaos, full disks, skew, the second backend
 	$(PYTEST) -m long tests/trainer tests/run tests/apiserver tests/chaos tests/unit/distribution
 
 .PHONY: test-cluster
