@@ -5,6 +5,7 @@ from __future__ import annotations
 from lorarl_operator import backoff
 from lorarl_operator.decision import Decision, DeleteJob, Event
 from lorarl_operator.faulty_nodes import with_fault
+from lorarl_operator.in_place import STARTS_AGAIN, restart_in_place, restartable
 from lorarl_operator.late_steps import MORE_STEPS, steps_to_do, too_late
 from lorarl_operator.messages import sentences
 from lorarl_operator.models import RayJob
@@ -39,6 +40,10 @@ def end_attempt(snapshot: Snapshot, outcome: Outcome) -> Decision:
         return stuck
     reason = backoff.BACKING_OFF if outcome.kind is Kind.FAILED else backoff.preemption_reason(draft, snapshot.now)
     ended = f"Attempt {snapshot.attempt} ended with {outcome.reason}: {outcome.message}"
+    pause = backoff.delay(reason, draft, snapshot.settings)
+    if outcome.kind is Kind.PREEMPTED and (ray_job := restartable(snapshot, outcome, pause)):
+        why = Event("Warning", backoff.PREEMPTED, sentences(ended, STARTS_AGAIN))
+        return restart_in_place(snapshot, draft, ray_job, why)
     message = sentences(ended, _what_follows(snapshot, draft, reason))
     return next_attempt(snapshot, draft, Event("Warning", reason, message))
 
@@ -129,6 +134,7 @@ def next_attempt(snapshot: Snapshot, draft: Draft, why: Event) -> Decision:
     """Delete the attempt's RayJob. The next one is created after the delay that belongs to the reason."""
     draft.phase = RESTARTING
     draft.put("rayJobName", ray_job_name(snapshot.job.name, snapshot.attempt + 1))
+    draft.put("restartsInPlace", None)
     draft.put("dashboardURL", None)
     draft.stamp("attemptEndTime")
     draft.condition("Running", False, why.reason, why.message)

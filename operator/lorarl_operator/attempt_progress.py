@@ -96,6 +96,7 @@ def _report(snapshot: Snapshot, ray_job: RayJob) -> Decision:
     draft.put("rayJobName", ray_job.name)
     draft.put("dashboardURL", _url(ray_job.dashboard_url))
     draft.put("waitingSince", None)
+    draft.put("restartsInPlace", snapshot.restarts_in_place or None)
     resume(draft)
     if ray_job.deployment_status in _ENDED:  # The cause is not known yet.
         return Decision(recheck_seconds=settle)

@@ -17,6 +17,7 @@ from lorarl_operator.kube.resources import JOBS, LORARLJOBS, PODS, RAYCLUSTERS, 
 from lorarl_operator.models import (
     LABEL_MANAGED_BY,
     MANAGED_BY,
+    RETRYING,
     SELECTOR,
     CleanupJob,
     Job,
@@ -87,6 +88,8 @@ class Cache:
         child = _PARSERS[resource](raw)
         if isinstance(child, Pod) and isinstance(known, Pod) and known.uid == child.uid:
             child = _first_asked(child, known)
+        if isinstance(child, RayJob):
+            child = with_last_end(child, known if isinstance(known, RayJob) else None)
         entry.children[resource, meta["name"]] = child
         if isinstance(child, RayJob) and child.started_at:
             self._kuberay_began = max(self._kuberay_began or child.started_at, child.started_at)
@@ -219,6 +222,13 @@ def _first_asked(pod: Pod, known: Pod) -> Pod:
     if known.deletion_asked_at is None or pod.deletion_asked_at is None:
         return pod
     return replace(pod, deletion_asked_at=min(pod.deletion_asked_at, known.deletion_asked_at))
+
+
+def with_last_end(ray_job: RayJob, known: RayJob | None) -> RayJob:
+    """The RayJob with what it was when it last failed, which KubeRay removes from it a moment later."""
+    if ray_job.deployment_status == RETRYING:
+        return replace(ray_job, last_end=ray_job)
+    return replace(ray_job, last_end=known.last_end) if known and known.uid == ray_job.uid else ray_job
 
 
 def _is_watched(raw: parse.Raw, key: Key) -> bool:

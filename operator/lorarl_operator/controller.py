@@ -170,13 +170,13 @@ class Controller:
         return decide(replace(observed, evidence=memory.evidence), datetime.now(UTC), self._settings)
 
     async def _is_outdated(self, key: Key, observed: Observed, decision: Decision) -> bool:
-        """Whether a RayJob that is to be deleted has changed. Read it again: its watch may be behind that of its pods.
+        """Whether a RayJob that is to be ended has changed. Read it again: its watch may be behind that of its pods.
 
         KubeRay deletes the workers of a successful attempt at once. Without this check such an attempt would count as
         one that lost its pods. The comparison is with what was observed, not with the cache: the watch may bring the
         same news while this request is running.
         """
-        doomed = [action for action in decision.actions if isinstance(action, Delete) and action.kind == RAYJOBS.kind]
+        doomed = [each for each in observed.ray_jobs if each.name in decision.ends]
         for one in doomed:
             await self._refresh(RAYJOBS, key, one.name, one.uid)
         now = self._cache.observe(key)
@@ -256,7 +256,9 @@ class Controller:
             case Delete(kind, name, uid):
                 await self._delete(key, RAYJOBS if kind == RAYJOBS.kind else JOBS, name, uid)
             case DeletePod(name, uid, at_once):
-                log.warning("%s/%s: deletes pod %s, whose machine is lost", *key, name, extra={"job": "/".join(key)})
+                log.warning(
+                    "%s/%s: deletes pod %s, for KubeRay to replace it", *key, name, extra={"job": "/".join(key)}
+                )
                 await self._delete(key, PODS, name, uid, grace_seconds=0 if at_once else None)
             case DeleteJob():
                 await self._delete(key, LORARLJOBS, job.name, job.uid)

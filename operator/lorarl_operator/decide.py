@@ -5,6 +5,8 @@ A job's phases, and what moves it:
     Pending -> Starting -> Running -> Succeeded | Failed     as its RayJob does; the condition Running of a Pending job
                                                              says what it waits for
     Running -> Running                                       an attempt lost workers and continues with new ones
+    Running -> Restarting -> Starting                        with a queue, an attempt lost its head and continues in the
+                                                             same RayJob
     Starting, Running -> Restarting -> Starting              an attempt ended, and the next one follows
     any -> Suspending -> Suspended -> Starting               spec.suspend
 
@@ -17,7 +19,7 @@ the status, and the status names the RayJob only after that. So the job asks for
 trainer runs before it may report.
 
 `attempt_start.py` creates an attempt, `attempt_progress.py` follows it, `attempt_recovery.py` lets it replace lost
-workers, and `attempt_end.py` ends it.
+workers, `attempt_restart.py` starts it again in its RayJob, and `attempt_end.py` ends it.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from datetime import datetime
 from lorarl_operator.attempt_end import count_outcome, end_attempt, fail, finished, out_of_attempts, succeed
 from lorarl_operator.attempt_progress import follow, outcome_of
 from lorarl_operator.attempt_recovery import recover
+from lorarl_operator.attempt_restart import restart, uncounted_end
 from lorarl_operator.attempt_start import create_attempt
 from lorarl_operator.blockers import GOING_SECONDS, ray_job_stays
 from lorarl_operator.decision import Decision, Event
@@ -62,6 +65,8 @@ def _decide_live(snapshot: Snapshot) -> Decision:
         return finished(snapshot)
     if snapshot.spec.get("suspend") is True:
         return _suspend(snapshot)
+    if snapshot.current and (decision := restart(snapshot, snapshot.current)):
+        return decision
     recovery = recover(snapshot, snapshot.current) if snapshot.current else None
     outcome = outcome_of(snapshot, snapshot.current) if snapshot.current and recovery is None else None
     if isinstance(outcome, Outcome):
@@ -80,7 +85,9 @@ def _decide_live(snapshot: Snapshot) -> Decision:
 def _suspend(snapshot: Snapshot) -> Decision:
     """Delete all RayJobs, also those of older attempts. The pods write a checkpoint within their grace period."""
     draft = snapshot.draft()
-    outcome = outcome_of(snapshot, snapshot.current) if snapshot.current else None
+    before = uncounted_end(snapshot, snapshot.current) if snapshot.current else None
+    last = before or snapshot.current
+    outcome = outcome_of(replace(snapshot, current=last), last) if last else None
     if isinstance(outcome, Outcome) and outcome.kind is Kind.SUCCEEDED and steps_to_do(snapshot) is None:
         return succeed(snapshot, draft)
     if draft.phase not in (SUSPENDING, SUSPENDED):

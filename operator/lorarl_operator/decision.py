@@ -54,14 +54,16 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class DeletePod:
-    """DELETE a worker's pod, so that KubeRay replaces it; with its uid as precondition. Not found is success.
+    """DELETE a pod, so that KubeRay replaces it; with its uid as precondition. Not found is success.
 
-    `at_once` is a deletion without a grace period, which no kubelet has to confirm.
+    `at_once` is a deletion without a grace period, which no kubelet has to confirm. `ray_job` is the RayJob that starts
+    again because this is its head. It is read again before that, as before its own deletion.
     """
 
     name: str
     uid: str
     at_once: bool
+    ray_job: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +123,9 @@ class Decision:
     actions: tuple[Action, ...] = ()
     recheck_seconds: float | None = None
     wants_evidence: Want | None = None
+
+    @property
+    def ends(self) -> frozenset[str]:
+        """Names of the RayJobs that the actions end."""
+        deleted = {one.name for one in self.actions if isinstance(one, Delete) and one.kind == "RayJob"}
+        return frozenset(deleted | {one.ray_job for one in self.actions if isinstance(one, DeletePod)})

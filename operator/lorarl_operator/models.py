@@ -35,6 +35,8 @@ ANNOTATION_TEMPLATE = "lorarl.io/template"
 FINALIZER = "lorarl.io/cleanup"
 SCALE_UP = "TriggeredScaleUp"
 """Reason of the cluster autoscaler's Event about a pod for which it adds a node."""
+RETRYING = "Retrying"
+"""Deployment status of a RayJob that has failed and starts again with a new RayCluster."""
 SELECTOR = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
 """Server-side filter of all watches except that of LoRARLJobs. KubeRay copies a RayJob's labels to its RayCluster."""
 
@@ -90,11 +92,14 @@ class RayJob:
         finalizers: Finalizers that still block its deletion.
         suspended: `spec.suspend`, which belongs to the queue.
         started_at: When KubeRay started it. Each resumption resets it.
-        ended_at: When KubeRay saw its end.
+        ended_at: When KubeRay saw its end, also one after which it goes on.
         queue: Value of Kueue's queue label, which Kueue's own default may have set.
         managed_by: `spec.managedBy`: the controller that runs it; empty stands for KubeRay. Kueue's MultiKueue sets it.
         reason: With `message`, why KubeRay refused it or why it failed.
         template: The template that its LoRARLJob was completed with, as compact JSON; empty without one.
+        failures: How often it has failed. It may have gone on after that.
+        backoff_limit: After how many failures KubeRay starts it again, with a new RayCluster.
+        last_end: What it was when it last failed and went on, if that was seen.
     """
 
     name: str
@@ -119,6 +124,9 @@ class RayJob:
     started_at: datetime | None
     ended_at: datetime | None
     template: str = ""
+    failures: int = 0
+    backoff_limit: int = 0
+    last_end: RayJob | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from datetime import datetime
 from lorarl_api.faults import redacted
 from lorarl_operator.early_losses import Loss, too_many
 from lorarl_operator.messages import sentences
-from lorarl_operator.models import Pod, RayJob
+from lorarl_operator.models import RETRYING, Pod, RayJob
 from lorarl_operator.pod_ends import (
     Kind,
     Outcome,
@@ -80,8 +80,8 @@ def attempt_outcome(
         return lost(ray_job.name, report)
     if ray_job.deployment_status in {"Complete", "Failed"}:
         return _of_ended_ray_job(ray_job, (*pods, *departed), report, now, settings)
-    if ray_job.suspended or ray_job.deployment_status in {"Suspending", "Suspended"}:
-        return None  # A queue takes its pods away. The RayJob resumes by itself.
+    if ray_job.suspended or ray_job.deployment_status in {"Suspending", "Suspended", RETRYING}:
+        return None  # A queue, or KubeRay itself, takes its pods away. The RayJob resumes by itself.
     return (
         _of_live_ray_job(ray_job, (*pods, *departed), report, now, settings)
         or _two_heads(pods, now, settings)
@@ -96,7 +96,7 @@ def _of_ended_ray_job(
     """The cause behind a RayJob that KubeRay reports as failed.
 
     At this point KubeRay deletes the workers itself (and with a queue also the head). So a pod's deletion is only a
-    cause if the pod is a head that KubeRay would keep.
+    cause if the pod is a head that KubeRay would keep, or that was deleted before.
     """
     before_end = [
         pod
@@ -108,7 +108,10 @@ def _of_ended_ray_job(
     deleted_heads = [
         pod
         for pod in pods
-        if pod.role == "head" and pod.deletion_asked_at and not ray_job.queue and not exited_container(pod)
+        if pod.role == "head"
+        and (asked := pod.deletion_asked_at)
+        and (not ray_job.queue or (ray_job.ended_at and asked < ray_job.ended_at))
+        and not exited_container(pod)
     ]
     known = (
         _reported(report)

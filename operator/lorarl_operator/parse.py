@@ -19,6 +19,7 @@ from lorarl_operator.models import (
     LABEL_JOB,
     LABEL_JOB_UID,
     LABEL_ROLE,
+    RETRYING,
     TRAINER,
     CleanupJob,
     Container,
@@ -95,8 +96,10 @@ def ray_job(raw: Raw) -> RayJob:
         cluster_name=_text(status, "rayClusterName"),
         dashboard_url=_text(status, "dashboardURL"),
         started_at=time(status.get("startTime")),
-        ended_at=time(status.get("endTime")),
+        ended_at=_ended_at(meta, status),
         template=_text(annotations, ANNOTATION_TEMPLATE),
+        failures=_count(status, "failed"),
+        backoff_limit=_count(spec, "backoffLimit"),
     )
 
 
@@ -242,11 +245,22 @@ def _controller(meta: Raw) -> Raw:
     return next((owner for owner in meta.get("ownerReferences") or () if owner.get("controller")), {})
 
 
-def _written_at(meta: Raw, manager: str) -> datetime | None:
-    """When a field manager last changed a field of the status."""
+def _written_at(meta: Raw, manager: str | None) -> datetime | None:
+    """When a field manager (None: any) last changed a field of the status."""
     entries = meta.get("managedFields") or ()
-    ours = (one for one in entries if one.get("manager") == manager and one.get("subresource") == "status")
+    ours = (one for one in entries if manager in (None, one.get("manager")) and one.get("subresource") == "status")
     return max((when for one in ours if (when := time(one.get("time")))), default=None)
+
+
+def _ended_at(meta: Raw, status: Raw) -> datetime | None:
+    """When a RayJob ended. KubeRay records no time if it goes on after that."""
+    retrying = status.get("jobDeploymentStatus") == RETRYING
+    return _written_at(meta, None) if retrying else time(status.get("endTime"))
+
+
+def _count(fields: Raw, key: str) -> int:
+    value = fields.get(key)
+    return value if type(value) is int else 0
 
 
 def _deletion_asked_at(meta: Raw) -> datetime | None:

@@ -16,7 +16,7 @@ from lorarl_operator.faulty_nodes import FaultyNode, faulty_nodes, to_avoid, to_
 from lorarl_operator.kept_image import with_kept_image
 from lorarl_operator.manifests.access import grants, needs
 from lorarl_operator.manifests.config import config_map
-from lorarl_operator.models import Job, Observed, Pod, RayCluster, RayJob, Refusal
+from lorarl_operator.models import RETRYING, Job, Observed, Pod, RayCluster, RayJob, Refusal
 from lorarl_operator.names import attempt_of, ray_job_name
 from lorarl_operator.outcome import Report
 from lorarl_operator.parse import time
@@ -114,13 +114,28 @@ class Snapshot:
 
     @property
     def workers(self) -> Workers | None:
-        """The worker pods that this attempt trains with, if its trainer has reported them."""
+        """The worker pods that this attempt trains with, if its trainer has reported them since it started."""
+        reported, began = self.job.reported_at, self.current.started_at if self.current else None
+        if reported and began and reported < began:
+            return None
         return workers_of(self.status, self.attempt)
 
     @property
     def recovering_since(self) -> datetime | None:
         """Since when the attempt waits for lost workers to be replaced; None if it does not."""
         return time(self.status.get("recoveringSince")) if self.phase == RUNNING else None
+
+    @property
+    def restarts_in_place(self) -> int:
+        """How many ends of the current RayJob are accounted for. The newest may be one that KubeRay does not know yet.
+
+        A RayJob that starts has failed as often as KubeRay says, whatever stopped it.
+        """
+        if self.current is None or not self.attempt_is_recorded:
+            return 0
+        known = int(self.status.get("restartsInPlace", 0))
+        is_up = self.current.deployment_status in ("Running", RETRYING)
+        return known if is_up else min(known, self.current.failures)
 
     @property
     def report(self) -> Report | None:

@@ -37,7 +37,7 @@ FIELDS = (
     *("phase", "conditions", "observedGeneration", *COUNTERS, "restarts"),
     *("rayJobName", "dashboardURL", "startTime", "completionTime", "attemptEndTime", "waitingSince", "gpus"),
     *("policyDrift", "preemptionsWithoutProgress", "furthestStep", "faultyNodes", "trainerImage"),
-    *("recoveries", "recoveringSince"),
+    *("recoveries", "recoveringSince", "restartsInPlace"),
 )
 """Status fields that the operator writes. The trainer writes the others."""
 TRAINERS = ("step", "totalSteps", "adapter", "failure", "workers", "resumedFromStep")
@@ -47,7 +47,7 @@ _LONGEST_MESSAGE = 4096
 _INTEGER_LIMIT = 2**31
 _NUMBERS = (
     *("observedGeneration", *COUNTERS, "restarts", "gpus", "step", "totalSteps"),
-    *("preemptionsWithoutProgress", "furthestStep", "recoveries", "resumedFromStep"),
+    *("preemptionsWithoutProgress", "furthestStep", "recoveries", "resumedFromStep", "restartsInPlace"),
 )
 _DICTS = ("adapter", "failure", "policyDrift", "workers")
 _LISTS = ("conditions", "faultyNodes")

@@ -127,6 +127,19 @@ def test_a_worker_pod_is_deleted(trial: Trial) -> None:
     assert "PodDeleted" in trial.cluster.must("get", "events", "-n", TEAM, "-o", "yaml")
 
 
+def test_the_head_pod_is_deleted(trial: Trial) -> None:
+    """With the driver: everything starts again, but in the same RayJob."""
+    with quota_kept(trial), trial.fault("queue: head deleted", preemptions=1):
+        trial.delete_pod("head")
+
+
+def test_operator_and_head_are_deleted(trial: Trial) -> None:
+    """KubeRay starts the RayJob again before an operator is back, which counts the loss all the same."""
+    with quota_kept(trial), trial.fault("queue: operator and head deleted", preemptions=1):
+        trial.delete_operator()
+        trial.delete_pod("head")
+
+
 def test_a_node_is_drained(trial: Trial) -> None:
     """By kubectl, which cordons it. The worker's replacement has no node until another is there: here, the same one."""
     cluster = trial.cluster

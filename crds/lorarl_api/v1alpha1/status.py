@@ -162,10 +162,16 @@ class LoRARLJobStatus(Model):
     preemptions: int | None = Field(
         None,
         ge=0,
-        description="Evictions, preemptions and lost machines. Each ended an attempt, or is one of the recoveries.",
+        description="Evictions, preemptions and lost machines. Each ended an attempt, or is one of the recoveries, or "
+        "one of the restarts in place.",
     )
     recoveries: int | None = Field(
         None, ge=0, description="Losses of worker pods after which the same attempt continued with new ones."
+    )
+    restarts_in_place: int | None = Field(
+        None,
+        ge=0,
+        description="How often the current attempt started again in its RayJob, which keeps its place in the queue.",
     )
     restarts: int | None = Field(None, ge=0, description="Sum of attempts and preemptions, for printing.")
     preemptions_without_progress: int | None = Field(

@@ -42,6 +42,8 @@ OUT_FOLDER = f"{SCRATCH_FOLDER}/lorarl-out"
 """Output folder of the run. The image's working directory may be read-only."""
 ENTRYPOINT = f"lorarl run {CONFIG_FOLDER}/{CONFIG_KEY} --in-cluster --out {OUT_FOLDER}"
 """Command in the head's container, with its volumes and its environment."""
+RESTARTS_IN_PLACE = 8
+"""How often KubeRay starts a RayJob of a queue again: see `in_place.py`. It does so also while no operator works."""
 
 
 def ray_job(
@@ -89,7 +91,7 @@ def ray_job(
         "spec": {
             "submissionMode": spec.cluster.submission_mode,
             "entrypoint": ENTRYPOINT,
-            "backoffLimit": 0,
+            "backoffLimit": RESTARTS_IN_PLACE if queued else 0,
             **_submitter(job, spec, settings),
             **_clean_up(settings, queued=queued),
             "rayClusterSpec": {

@@ -8,7 +8,8 @@ from lorarl_operator import parse
 from lorarl_operator.manifests.digests import pods_digest
 from lorarl_operator.valid_spec import checked_spec
 from unit.operator.decisions import QUEUE
-from unit.operator.observed_world import World, condition, raw_job, raw_pod
+from unit.operator.observed_world import condition, raw_job, raw_pod
+from unit.operator.world import World
 
 OTHER_QUEUE = {"kueue.x-k8s.io/queue-name": "large", "kueue.x-k8s.io/priority-class": "urgent"}
 

@@ -12,14 +12,16 @@ from datetime import timedelta
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from unit.operator.observed_world import World, condition, steps_of
+from unit.operator.observed_world import condition, steps_of
+from unit.operator.world import World
 
 OFTEN = {"look": 8, "killed": 6, "stale": 2, "bring_up": 8, "collect": 6, "wait": 5, "long": 2, "fail": 4, "resume": 3}
 MOVES = (
     *(name for name, times in OFTEN.items() for _ in range(times)),
+    *("behead",) * 4,
     "evict",
     "someone",
-    "queue",
+    *("queue",) * 3,
     "suspend",
     "steps",
     "succeed",
@@ -35,6 +37,7 @@ def wish(world: World, suspend: bool) -> None:
 def by_hand(world: World) -> None:
     """Someone deletes the RayJob."""
     if world.current:
+        world.losses += 1
         world.delete_ray_job(world.current["metadata"]["name"])
 
 
@@ -52,6 +55,7 @@ HAPPENINGS = {
     "long": lambda world, rng: later(world, 400),
     "fail": lambda world, rng: world.fail(),
     "evict": lambda world, rng: world.evict(rng),
+    "behead": lambda world, rng: world.behead(),
     "someone": lambda world, rng: by_hand(world),
     "queue": lambda world, rng: take_back(world),
     "suspend": lambda world, rng: wish(world, True),
@@ -71,8 +75,10 @@ def take_back(world: World) -> None:
     ray_job = world.current
     if ray_job is None or ray_job["status"].get("jobDeploymentStatus") in ("Complete", "Failed"):
         return
+    world.losses += 1
     ray_job["spec"]["suspend"] = not ray_job["spec"]["suspend"]
-    ray_job["status"] = {"rayClusterName": f"{ray_job['status']['rayClusterName']}x"}
+    kept = {"failed": ray_job["status"].get("failed", 0)}
+    ray_job["status"] = {"rayClusterName": f"{ray_job['status']['rayClusterName']}x", **kept}
 
 
 def ended_well(world: World) -> None:
@@ -138,7 +144,8 @@ def test_a_random_history(moves, seed, queued, limit):
         before = after
     ended_well(world)
     assert finished or world.phase != "Succeeded" or world.made_all_steps()
-    attempts, _ = world.counters()
+    attempts, preemptions = world.counters()
+    assert preemptions <= world.losses
     # A failure during a suspension, or after the loss of a pod, may be caused by that.
     assert len(world.plain_failures) <= attempts <= len(world.failures), (
         f"{attempts}, {world.plain_failures}, {world.failures}"

@@ -1,0 +1,325 @@
+"""A tiny in-memory API server that carries decisions out, with KubeRay and a queue beside it."""
+
+from __future__ import annotations
+
+import copy
+import random
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from lorarl_operator import parse
+from lorarl_operator.cache import with_last_end
+from lorarl_operator.decide import decide
+from lorarl_operator.decision import (
+    AddFinalizer,
+    Apply,
+    Create,
+    Decision,
+    Delete,
+    DeleteJob,
+    DeletePod,
+    Event,
+    RemoveFinalizer,
+)
+from lorarl_operator.models import (
+    FINALIZER,
+    LABEL_ATTEMPT,
+    LABEL_ROLE,
+    RETRYING,
+    Observed,
+    RayJob,
+    Refusal,
+)
+from lorarl_operator.outcome import HEAD_GONE
+from lorarl_operator.status import FIELDS, timestamp
+from unit.operator.observed_world import SETTINGS, START, Raw, condition, observed, raw_job, raw_pod, steps_of
+
+
+class World:
+    """Objects of one job, changed by a test, with an operator that may be killed between any two of its writes."""
+
+    def __init__(self, spec: Raw | None = None, labels: dict[str, str] | None = None) -> None:
+        self.now = START
+        self.job: Raw | None = raw_job(spec, labels=labels or {})
+        self.older_job = copy.deepcopy(self.job)
+        self.ray_jobs: dict[str, Raw] = {}
+        self.pods: list[Raw] = []
+        self.cleanup: Raw | None = None
+        self.refusal: Refusal | None = None
+        self.known: dict[str, RayJob] = {}
+        """What the operator has seen of the RayJobs, until it is killed."""
+        self.events: list[Event] = []
+        self.applied: list[Raw] = []
+        self.writes = 0
+        self.made = 0
+        self.steps: dict[str, int] = {}
+        """By RayJob, the steps that its training does: it sees no change."""
+        self.failures: set[int] = set()
+        self.losses = 0
+        """How often someone took a pod or the RayJob away."""
+        self.plain_failures: set[int] = set()
+        """Failures that nothing else can have caused."""
+
+    # ---- the API server
+
+    def look(self, *, stale_job: bool = False) -> Observed:
+        job = self.older_job if stale_job else self.job
+        assert job is not None
+        cleanup = parse.cleanup_job(self.cleanup) if self.cleanup else None
+        seen = observed(job, *self.ray_jobs.values(), pods=self.pods, cleanup=cleanup, refusal=self.refusal)
+        ray_jobs = tuple(with_last_end(each, self.known.get(each.name)) for each in seen.ray_jobs)
+        self.known = {each.name: each for each in ray_jobs}
+        return replace(seen, ray_jobs=ray_jobs)
+
+    def carry_out(self, decision: Decision, seen: Observed, killed_after: int | None = None) -> None:
+        """Carry a decision out.
+
+        The operator dies after `killed_after` writes. A conflict stops it, like the controller.
+        """
+        steps: list[Any] = [*decision.prepare]
+        if decision.status is not None:
+            steps.append(decision.status)
+        steps += decision.actions
+        for number, step in enumerate(steps):
+            if number == killed_after:
+                self.known = {}
+                return
+            if self.job is None or not self._write(step, seen):
+                return
+            if isinstance(step, dict):
+                self.events += decision.events
+        if decision.status is None:
+            self.events += decision.events
+
+    def step(self, killed_after: int | None = None, *, stale_job: bool = False) -> Decision:
+        """Observe, decide and carry out once."""
+        seen = self.look(stale_job=stale_job)
+        decision = decide(seen, self.now, SETTINGS)
+        self.carry_out(decision, seen, killed_after)
+        return decision
+
+    def settle(self, limit: int = 20) -> None:
+        """Repeat until nothing more is decided."""
+        for _ in range(limit):
+            if self.job is None:
+                return
+            before = (self.writes, len(self.ray_jobs))
+            self.step()
+            if (self.writes, len(self.ray_jobs)) == before:
+                return
+        raise AssertionError(f"the operator never stops writing: {self.job}")
+
+    def _write(self, step: Any, seen: Observed) -> bool:
+        self.writes += 1
+        assert self.job is not None
+        about = self.job["metadata"]
+        match step:
+            case dict():
+                if seen.job.resource_version != about["resourceVersion"]:
+                    return False
+                self.touch(
+                    {key: value for key, value in self.job["status"].items() if key not in FIELDS} | copy.deepcopy(step)
+                )
+            case Apply(manifest):
+                self.applied.append(manifest)
+            case Create(manifest):
+                return self._create(manifest, seen)
+            case Delete("RayJob", name, uid):
+                self._delete_same(name, uid)
+            case DeletePod():
+                self._delete_pod(step.uid)
+            case AddFinalizer():
+                about["finalizers"] = [FINALIZER]
+                self.touch()
+            case RemoveFinalizer():
+                self._release()
+            case DeleteJob():
+                self.delete_job()
+            case _:
+                raise AssertionError(f"unknown action {step}")
+        return True
+
+    def _delete_same(self, name: str, uid: str) -> None:
+        if name in self.ray_jobs and self.ray_jobs[name]["metadata"]["uid"] == uid:
+            self.delete_ray_job(name)
+
+    def _delete_pod(self, uid: str) -> None:
+        for pod in self.pods:
+            if pod["metadata"]["uid"] == uid:
+                self._ask_to_go(pod)
+
+    def _release(self) -> None:
+        self.job["metadata"]["finalizers"] = []
+        if "deletionTimestamp" in self.job["metadata"]:
+            self.job = None
+        else:
+            self.touch()
+
+    def _create(self, manifest: Raw, seen: Observed) -> bool:
+        if manifest["kind"] == "Job":
+            self.cleanup = self.cleanup or {"metadata": manifest["metadata"] | {"uid": "cleanup-uid"}}
+            return True
+        name = manifest["metadata"]["name"]
+        if name in self.ray_jobs:
+            return False
+        self.made += 1
+        self.steps[name] = steps_of(seen.job.read_spec())
+        about = manifest["metadata"] | {
+            "uid": f"ray-uid-{self.made}",
+            "resourceVersion": "1",
+            "creationTimestamp": timestamp(self.now),
+        }
+        queued = "kueue.x-k8s.io/queue-name" in manifest["metadata"]["labels"]
+        status = {"rayClusterName": f"cluster-{self.made}"}
+        spec = {"suspend": queued, "backoffLimit": manifest["spec"]["backoffLimit"]}
+        self.ray_jobs[name] = {"metadata": about, "spec": spec, "status": status}
+        live = [each for each in self.ray_jobs.values() if "deletionTimestamp" not in each["metadata"]]
+        assert len(live) == 1, f"two live RayJobs: {[each['metadata']['name'] for each in live]}"
+        return True
+
+    # ---- everyone else
+
+    def touch(self, status: Raw | None = None, spec: Raw | None = None) -> None:
+        """A new version of the job."""
+        assert self.job is not None
+        self.older_job = copy.deepcopy(self.job)
+        about = self.job["metadata"]
+        about["resourceVersion"] = str(int(about["resourceVersion"]) + 1)
+        if status is not None:
+            self.job["status"] = status
+        if spec is not None:
+            self.job["spec"] = self.job["spec"] | spec
+            about["generation"] += 1
+
+    @property
+    def phase(self) -> str:
+        return str(self.job["status"].get("phase", "")) if self.job else "gone"
+
+    @property
+    def current(self) -> Raw | None:
+        """The RayJob that is not being deleted."""
+        return next((each for each in self.ray_jobs.values() if "deletionTimestamp" not in each["metadata"]), None)
+
+    def delete_job(self) -> None:
+        if self.job is None:
+            return
+        if self.job["metadata"].get("finalizers"):
+            self.job["metadata"].setdefault("deletionTimestamp", timestamp(self.now))
+            self.touch()
+        else:
+            self.job, self.ray_jobs, self.pods = None, {}, []
+
+    def delete_ray_job(self, name: str) -> None:
+        """By anyone: the pods get their grace period."""
+        about = self.ray_jobs[name]["metadata"]
+        about.setdefault("deletionTimestamp", timestamp(self.now))
+        for pod in self.pods:
+            self._ask_to_go(pod)
+
+    def _ask_to_go(self, pod: Raw) -> None:
+        pod["metadata"].setdefault("deletionTimestamp", timestamp(self.now + timedelta(seconds=120)))
+        pod["metadata"].setdefault("deletionGracePeriodSeconds", 120)
+
+    def collect(self) -> None:
+        """KubeRay and the garbage collector finish all deletions, and KubeRay sees what is left."""
+        self.ray_jobs = {
+            name: each for name, each in self.ray_jobs.items() if "deletionTimestamp" not in each["metadata"]
+        }
+        self.pods = [pod for pod in self.pods if "deletionTimestamp" not in pod["metadata"]]
+        if self.current and self.current["status"].get("jobDeploymentStatus") == RETRYING:
+            number, kept = self.current["status"]["failed"], self.current["status"]["startTime"]
+            cluster = f"{self.current['metadata']['uid']}-{number}"
+            self.current["status"] = {"failed": number, "rayClusterName": cluster, "startTime": kept}
+        roles = {pod["metadata"]["labels"][LABEL_ROLE] for pod in self.pods}
+        if self._at_work() and "head" not in roles:
+            self.kuberay_failed(message=HEAD_GONE)
+
+    def kuberay(self, **status: Any) -> None:
+        """KubeRay writes the status of the live RayJob."""
+        if self.current:
+            self.current["status"] |= status
+
+    def kuberay_failed(self, **status: Any) -> None:
+        """KubeRay sees a failure, and starts the RayJob again if it may."""
+        failed = self.current["status"].get("failed", 0) + 1
+        self.kuberay(**status, reason="AppFailed", failed=failed)
+        if failed > self.current["spec"].get("backoffLimit", 0):
+            self.kuberay(jobDeploymentStatus="Failed", endTime=timestamp(self.now))
+            return
+        self.kuberay(jobDeploymentStatus=RETRYING)
+        self.current["metadata"]["managedFields"] = [{"subresource": "status", "time": timestamp(self.now)}]
+        for pod in self.pods:
+            self._ask_to_go(pod)
+
+    def bring_up(self) -> None:
+        """The RayCluster is up and its driver runs."""
+        ray_job = self.current
+        if (
+            ray_job is None
+            or ray_job["status"].get("jobDeploymentStatus") in ("Complete", "Failed", RETRYING)
+            or ray_job["spec"]["suspend"]
+        ):
+            return
+        attempt, cluster = int(ray_job["metadata"]["labels"][LABEL_ATTEMPT]), ray_job["status"]["rayClusterName"]
+        if not any(pod["metadata"]["labels"]["ray.io/cluster"] == cluster for pod in self.pods):
+            for role in ("head", "worker"):
+                pod = raw_pod(role, attempt, conditions=[condition("Ready", True)])
+                pod["metadata"]["labels"]["ray.io/cluster"] = cluster
+                self.pods.append(pod)
+        self.kuberay(
+            jobDeploymentStatus="Running",
+            jobStatus="RUNNING",
+            dashboardURL="demo-head:8265",
+            startTime=timestamp(self.now),
+        )
+
+    def succeed(self) -> None:
+        """The trainer finishes its steps and reports that."""
+        if self._at_work():
+            steps = self.steps[self.current["metadata"]["name"]]
+            self.touch(self.job["status"] | {"step": steps, "totalSteps": steps})
+            self.kuberay(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED", endTime=timestamp(self.now))
+
+    def fail(self) -> None:
+        """The trainer fails by its own fault and reports that."""
+        if not self._at_work():
+            return
+        attempt = int(self.current["metadata"]["labels"][LABEL_ATTEMPT])
+        self.touch(
+            self.job["status"]
+            | {
+                "failure": {
+                    "reason": "OutOfMemory",
+                    "message": "too large",
+                    "attempt": attempt,
+                    "time": timestamp(self.now),
+                }
+            }
+        )
+        self.failures.add(attempt)
+        if self.phase in ("Starting", "Running") and not any(
+            "deletionTimestamp" in pod["metadata"] for pod in self.pods
+        ):
+            self.plain_failures.add(attempt)
+        self.kuberay_failed()
+        self.now += timedelta(seconds=1)
+
+    def _at_work(self) -> bool:
+        return bool(self.job and self.current and self.current["status"].get("jobDeploymentStatus") == "Running")
+
+    def behead(self) -> None:
+        """Someone deletes the head at once, which KubeRay sees first."""
+        if self._at_work() and self.current["spec"]["backoffLimit"]:
+            self.pods = [pod for pod in self.pods if pod["metadata"]["labels"][LABEL_ROLE] != "head"]
+            self.losses += 1
+            self.kuberay_failed(message=HEAD_GONE)
+
+    def evict(self, rng: random.Random) -> None:
+        """A node evicts one of the pods."""
+        if self.pods:
+            self.losses += 1
+            pod = rng.choice(self.pods)
+            pod["status"]["conditions"] = [condition("DisruptionTarget", True, "PreemptionByScheduler", "preempted")]
+            pod["metadata"].setdefault("deletionTimestamp", timestamp(self.now + timedelta(seconds=120)))
+            pod["metadata"].setdefault("deletionGracePeriodSeconds", 120)
