@@ -122,8 +122,8 @@ def _no_return(tries: Sequence[Try]) -> tuple[str, str, str] | None:
     """Return what was found, expected, and the fix, if some call hangs or ends its process; None if none does."""
 
     def first(ends: Callable[[Outcome], bool]) -> tuple[str, str] | None:
-        found = [one for one in tries if ends(one.outcome)]
-        return found and (f"{_quote(found[0].completion)} of row {found[0].row.row.number}", found[0].outcome.message)
+        one = next((one for one in tries if ends(one.outcome)), None)
+        return (f"{_quote(one.completion)} of row {one.row.row.number}", one.outcome.message) if one else None
 
     if over := first(lambda outcome: outcome.cause == "crash" or outcome.message.startswith(_EXITS)):
         which, why = over
