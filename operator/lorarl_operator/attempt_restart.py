@@ -36,8 +36,11 @@ def uncounted_end(snapshot: Snapshot, ray_job: RayJob) -> RayJob | None:
     """The RayJob as it was when it failed, with the RayCluster that it had then; None if that is counted."""
     if not goes_on(ray_job) or ray_job.failures <= snapshot.restarts_in_place:
         return None
-    if (ended := ray_job.last_end) and ended.failures > snapshot.restarts_in_place:
-        return replace(ended, deployment_status="Failed")
+    uncounted = ray_job.failures - snapshot.restarts_in_place
+    since = snapshot.draft().at("attemptEndTime")
+    if (ended := ray_job.last_end) and ended.failures == ray_job.failures:
+        # Of several ends, one that the trainer reported as a failure counts.
+        return replace(ended, deployment_status="Failed", started_at=ended.started_at if uncounted == 1 else since)
     # Nobody saw it. If nothing else tells the cause, it was not the training: that one would have reported it.
     elsewhere = [
         pod
@@ -52,6 +55,6 @@ def uncounted_end(snapshot: Snapshot, ray_job: RayJob) -> RayJob | None:
         reason="",
         message=HEAD_GONE,
         cluster_name=cluster,
-        started_at=snapshot.draft().at("attemptEndTime"),
+        started_at=since,
         ended_at=None,
     )

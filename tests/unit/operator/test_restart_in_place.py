@@ -158,6 +158,12 @@ class TestTheNextCluster:
         decision = decided(running_status(**status), ray_job(**STARTS | {"startTime": ago(4)}))
         assert (decision.status["attempts"], decision.status["preemptions"]) == counted
 
+    def test_of_several_unseen_ends_a_failure_counts(self):
+        """No operator worked when the training failed, started again, and lost its head."""
+        twice = {"failed": 2, "message": HEAD_GONE, "startTime": ago(30)}
+        decision = decided(running_status(**failure("RewardFailed", 60)), ray_job(**RETRYING | twice))
+        assert (decision.status["attempts"], decision.status["preemptions"]) == (1, 0)
+
     def test_an_old_report_says_nothing_about_a_later_loss(self):
         status = running_status(restartsInPlace=1, attemptEndTime=ago(100), **failure("RewardFailed", 200))
         decision = decided(status, ray_job(**STARTS | {"failed": 2, "startTime": ago(4)}))

@@ -317,9 +317,9 @@ class World:
 
     def evict(self, rng: random.Random) -> None:
         """A node evicts one of the pods."""
-        if self.pods:
+        staying = [pod for pod in self.pods if "deletionTimestamp" not in pod["metadata"]]
+        if staying:
             self.losses += 1
-            pod = rng.choice(self.pods)
+            pod = rng.choice(staying)
             pod["status"]["conditions"] = [condition("DisruptionTarget", True, "PreemptionByScheduler", "preempted")]
-            pod["metadata"].setdefault("deletionTimestamp", timestamp(self.now + timedelta(seconds=120)))
-            pod["metadata"].setdefault("deletionGracePeriodSeconds", 120)
+            self._ask_to_go(pod)
