@@ -121,6 +121,7 @@ def failure(reason: str, message: str, attempt: int, now: datetime) -> dict[str,
 
 
 def _steps(done: int, total: int) -> dict[str, Any]:
+    total = max(done, total)  # `trainer.steps` may be cut below what is done. No step follows then.
     return {"step": done, "totalSteps": total, "progress": f"{done}/{total}"}
 
 

@@ -95,6 +95,12 @@ def test_a_step_reports_progress_metrics_and_the_adapter() -> None:
     }
 
 
+def test_steps_that_are_cut_below_what_is_done_end_the_count() -> None:
+    """The user lowered trainer.steps to 5 when step 7 had begun: `7/5` would look like an error."""
+    status = status_after(STARTED, replace(STEP, total_steps=5))
+    assert (status["step"], status["totalSteps"], status["progress"]) == (7, 7, "7/7")
+
+
 def test_while_loading_the_status_keeps_the_last_attempts_progress() -> None:
     """Only the failure of that attempt is dropped."""
     kept = {key: BEFORE[key] for key in ("step", "totalSteps", "progress", "metrics", "adapter")}
