@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from run.command import Ended
-from run.jobs import STEPS, Job, published_steps
+from run.command import Ended, digest
+from run.jobs import STEPS, Job, published, published_steps
 
 pytestmark = [pytest.mark.long, pytest.mark.both_backends]
 MOMENTS = 5
@@ -33,6 +33,43 @@ def test_killed_at_five_random_moments_it_ends_in_the_same_bytes(job: Job, refer
     assert ended.code == 0, ended
     assert ended.adapter_digest == reference.adapter_digest
     assert ended.rows_but_for_times == reference.rows_but_for_times
+
+
+def test_ppo_that_is_killed_ends_in_the_same_bytes_of_both_adapters(tmp_path: Path, base: Path, backend: str) -> None:
+    """What resumes is the critic too: its adapter, its head and their moments."""
+
+    def job_in(folder: str) -> Job:
+        made = Job(tmp_path / folder, base, backend=backend)
+        ppo = {"criticLearningRate": 1.0e-3, "criticWarmupSteps": 2}
+        made.change(algorithm={"type": "ppo", "groupSize": 1, "updatesPerStep": 2, "ppo": ppo})
+        made.change(rollout={"promptsPerStep": 16})
+        return made
+
+    undisturbed, job = job_in("undisturbed"), job_in("killed")
+    expected = undisturbed.run()
+    assert expected.code == 0, expected
+    moments, killed_while_training = random.Random(21), 0
+    for _ in range(MOMENTS):
+        run = job.start()
+        run.let_pass(moments.uniform(0.3, 1.0) * expected.seconds)
+        run.kill()
+        ended = run.end()
+        assert ended.left_running == []
+        if (job.checkpoints / "latest.json").exists():
+            killed_while_training += 0 < published_steps(job.checkpoints)[-1] < STEPS
+    ended = job.run()
+    assert ended.code == 0, ended
+    assert killed_while_training, "a kill after the first checkpoint, before the last"
+    assert ended.rows_but_for_times == expected.rows_but_for_times
+    assert last_state(job) == last_state(undisturbed)
+
+
+def last_state(job: Job) -> dict[str, str]:
+    """Digests of the last checkpoint's adapter and training state, by file."""
+    folder = job.checkpoints / published(job)[-1]
+    files = [folder / "lora_adapter/adapter_model.safetensors", *sorted((folder / "trainer_state").iterdir())]
+    assert len(files) >= 3 and f"{STEPS:07}" in folder.name
+    return {path.name: digest(path) for path in files}
 
 
 def test_a_disk_that_fills_is_told_and_the_run_goes_on_when_there_is_room(
