@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import signal
+import statistics
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from run.command import Ended, digest
-from run.jobs import STEPS, Job, published, published_steps
+from run.jobs import EVERY, STEPS, Job, published, published_steps
 
 pytestmark = [pytest.mark.long, pytest.mark.both_backends]
 MOMENTS = 5
@@ -48,18 +50,18 @@ def test_ppo_that_is_killed_ends_in_the_same_bytes_of_both_adapters(tmp_path: Pa
     undisturbed, job = job_in("undisturbed"), job_in("killed")
     expected = undisturbed.run()
     assert expected.code == 0, expected
-    moments, killed_while_training = random.Random(21), 0
-    for _ in range(MOMENTS):
+    moments = random.Random(21)
+    of_a_step = statistics.median(sum(row["seconds"].values()) for row in expected.rows if "seconds" in row)
+    for step in (EVERY, 2 * EVERY + 1, STEPS - 2 * EVERY):
         run = job.start()
-        run.let_pass(moments.uniform(0.3, 1.0) * expected.seconds)
+        run.wait_for_step(step)
+        run.let_pass(moments.uniform(0.0, of_a_step))
         run.kill()
         ended = run.end()
-        assert ended.left_running == []
-        if (job.checkpoints / "latest.json").exists():
-            killed_while_training += 0 < published_steps(job.checkpoints)[-1] < STEPS
+        assert ended.left_running == [] and ended.code == -signal.SIGKILL, ended
     ended = job.run()
     assert ended.code == 0, ended
-    assert killed_while_training, "a kill after the first checkpoint, before the last"
+    assert 0 < ended.summary["resumed_from_step"] < STEPS
     assert ended.rows_but_for_times == expected.rows_but_for_times
     assert last_state(job) == last_state(undisturbed)
 
