@@ -101,7 +101,7 @@ def test_a_teacher_that_dies_stops_the_run_which_resumes_with_it(base: Path, tmp
         job = taught(base, tmp_path / "job", "megatron", {"server": settings}, STEPS)
         run = job.start()
         run.wait_for_step(4)
-        server.process.kill()
+        server.kill()
         ended = run.end()
     assert ended.code != 0, ended
     assert "spec.algorithm.distillation.server" in ended.stderr, ended

@@ -9,6 +9,7 @@ import statistics
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,19 +38,30 @@ def test_killed_at_five_random_moments_it_ends_in_the_same_bytes(job: Job, refer
     assert ended.rows_but_for_times == reference.rows_but_for_times
 
 
-def test_ppo_that_is_killed_ends_in_the_same_bytes_of_both_adapters(tmp_path: Path, base: Path, backend: str) -> None:
-    """What resumes is the critic too: its adapter, its head and their moments."""
+PPO = {"criticLearningRate": 1.0e-3, "criticWarmupSteps": 2}
+KILLED: dict[str, dict[str, dict[str, Any]]] = {
+    # What resumes is the critic too: its adapter, its head and their moments.
+    "ppo": {
+        "algorithm": {"type": "ppo", "groupSize": 1, "updatesPerStep": 2, "ppo": PPO},
+        "rollout": {"promptsPerStep": 16},
+    },
+    # Pass rates decide which rows come next.
+    "curriculum": {"data": {"curriculum": {"passReward": 0.4, "leastShare": 0.2}}},
+}
 
+
+@pytest.mark.parametrize("what", KILLED)
+def test_killed_at_three_steps_it_ends_in_the_same_state(tmp_path: Path, base: Path, backend: str, what: str) -> None:
     def job_in(folder: str) -> Job:
         made = Job(tmp_path / folder, base, backend=backend)
-        ppo = {"criticLearningRate": 1.0e-3, "criticWarmupSteps": 2}
-        made.change(algorithm={"type": "ppo", "groupSize": 1, "updatesPerStep": 2, "ppo": ppo})
-        made.change(rollout={"promptsPerStep": 16})
+        made.change(**KILLED[what])
         return made
 
     undisturbed, job = job_in("undisturbed"), job_in("killed")
     expected = undisturbed.run()
     assert expected.code == 0, expected
+    if what == "curriculum":
+        assert max(row.get("curriculum/skipped_share", 0.0) for row in expected.rows) > 0, "rows are passed over"
     moments = random.Random(21)
     of_a_step = statistics.median(sum(row["seconds"].values()) for row in expected.rows if "seconds" in row)
     for step in (EVERY, 2 * EVERY + 1, STEPS - 2 * EVERY):

@@ -12,10 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 from support.cluster.processes import Process, free_ports, running, until
 
 START_SECONDS = 60.0
+ANSWER_SECONDS = 60.0
 NAME = "teacher"
 
 
@@ -26,16 +30,28 @@ class VllmServer:
     url: str
     process: Process
 
-    @property
-    def models(self) -> list[str]:
-        """What it serves."""
-        with urllib.request.urlopen(f"{self.url}/models", timeout=10) as answer:
-            return [model["id"] for model in json.load(answer)["data"]]
+    def write(self) -> Any:
+        """What it answers to a request for one token."""
+        body = json.dumps({"model": NAME, "prompt": [5, 6], "max_tokens": 1}).encode()
+        request = urllib.request.Request(f"{self.url}/completions", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
+            return json.load(answer)
+
+    def kill(self) -> None:
+        """End it at once (-9), with the engine in a process of its own, which would go on without it."""
+        parts = psutil.Process(self.process.pid).children(recursive=True)
+        self.process.kill()
+        for part in parts:
+            part.kill()
+        psutil.wait_procs(parts)
 
 
 @contextmanager
 def vllm_server(model: Path, log: Path, port: int | None = None) -> Iterator[VllmServer]:
-    """Serve a model in Hugging Face format until the block ends, on a free port if none is named."""
+    """Serve a model in Hugging Face format until the block ends, on a free port if none is named.
+
+    Its first answer takes longest, so that is waited for.
+    """
     port = port or free_ports(1)[0]
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
     command += ["--served-model-name", NAME]
@@ -51,7 +67,7 @@ def vllm_server(model: Path, log: Path, port: int | None = None) -> Iterator[Vll
 
         def answers() -> VllmServer | None:
             try:
-                return server if server.models == [NAME] else None
+                return server if server.write() else None
             except OSError:
                 return None
 
