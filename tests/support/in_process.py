@@ -15,7 +15,7 @@ from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.checkpoint import Best, Published
 from lorarl_trainer.engine.colocated import ColocatedEngine
-from lorarl_trainer.engine.vllm.engine import RolloutEngine
+from lorarl_trainer.engine.vllm.engine import RolloutEngine, import_vllm
 from lorarl_trainer.lora.config import Probe
 from lorarl_trainer.lora.experts import completed
 from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
@@ -81,6 +81,8 @@ class Colocated:
         self.spec = self.job.spec
         self.worker = CheckpointingWorker(self.spec, ALONE)
         self.version = 0
+        if "num_experts" in (model / "config.json").read_text():
+            forget_groups()
         self.built: Built = self.worker.start(model, STOP, None)
 
     @property
@@ -162,6 +164,14 @@ class Colocated:
     def close(self) -> None:
         del self.worker
         gc.collect()
+
+
+def forget_groups() -> None:
+    """Let vLLM make its groups of ranks again: it has one of experts only if a process's first model has experts."""
+    import_vllm()
+    from vllm.distributed.parallel_state import destroy_model_parallel
+
+    destroy_model_parallel()
 
 
 class OneWorker:

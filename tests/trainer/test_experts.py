@@ -14,7 +14,6 @@ from transformers import AutoModelForCausalLM
 
 from lorarl_trainer.backends.megatron.plain_config import not_plain
 from lorarl_trainer.devices.cpu import CpuDevice
-from lorarl_trainer.engine.vllm.engine import import_vllm
 from lorarl_trainer.engine.vllm.patches.cpu_experts import compute_experts
 from lorarl_trainer.lora.experts import is_expert
 from lorarl_trainer.lora.files import CONFIG_FILE, WEIGHTS_FILE
@@ -30,15 +29,6 @@ from trainer.test_parity import TOLERANCE
 
 LAYERS, EXPERTS = 2, 4
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _first_model_of_the_process() -> None:
-    """Let vLLM make its groups of ranks again: it has one of experts only if a process's first model has experts."""
-    import_vllm()
-    from vllm.distributed.parallel_state import destroy_model_parallel
-
-    destroy_model_parallel()
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ class AdapterSlot:
 
     def _arrived(self, numbers: Mapping[str, torch.Tensor], rank: int) -> list[torch.Tensor]:
         """Return which of the numbers each element of each buffer gets."""
-        arrived = [torch.zeros(buffer.shape, device=self._device) for buffer in self.buffers()]
+        arrived = [torch.zeros(buffer.shape, dtype=torch.float32, device=self._device) for buffer in self.buffers()]
         largest, unit = max(int(number.max()) for number in numbers.values()), 1
         while unit <= largest:
             digits = {name: (number // unit) % _DIGIT for name, number in numbers.items()}
