@@ -290,6 +290,14 @@ def test_a_dry_run_warns_of_a_reward_that_teaches_nothing(
     (trained_job.folder / "rewards.py").unlink()
 
 
+def test_a_dry_run_warns_of_fewer_rows_than_a_step_takes(
+    trained_job: Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(trained_job.folder)
+    assert dry_run(Path("job.yaml"), None, ["spec.rollout.promptsPerStep=9"]) == 0
+    assert "warning: spec.rollout.promptsPerStep: 9, but the data has only 8 rows" in capsys.readouterr().out
+
+
 def require_one_message(ended: Ended) -> None:
     """One line for a person, only on standard error."""
     assert ended.code == 1, ended

@@ -13,7 +13,7 @@ from lorarl_api.v1alpha1.algorithm_types import OPTION_GROUPS
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.storage.fingerprint import same_base_model
 
-_FINGERPRINT = "model.fingerprint"
+FINGERPRINT = "model.fingerprint"
 _RECORDED_LATER = frozenset(["rollout.maxPromptTokens", "rollout.maxResponseTokens"])
 """Keys that checkpoints of earlier releases lack."""
 
@@ -113,10 +113,10 @@ def differences(was: Identity, now: Identity) -> list[str]:
     unknown = _RECORDED_LATER - set(was)
     found = [
         f"{key} was {_show(was.get(key))}, is {_show(now.get(key))}"
-        for key in sorted({*was, *now} - unknown - {_FINGERPRINT})
+        for key in sorted({*was, *now} - unknown - {FINGERPRINT})
         if _show(was.get(key)) != _show(now.get(key))
     ]
-    if not same_base_model(str(was.get(_FINGERPRINT, "")), str(now.get(_FINGERPRINT, ""))):
+    if not same_base_model(str(was.get(FINGERPRINT, "")), str(now.get(FINGERPRINT, ""))):
         found.append("model.uri has other weights or another config.json than then")
     return found
 

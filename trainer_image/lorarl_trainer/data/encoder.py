@@ -63,6 +63,7 @@ class PromptEncoder:
             )
         self._tokenizer, self._chat_template, self.stop_ids = tokenizer, chat_template, frozenset(stop_ids)
         self._vocabulary_size = vocabulary_size
+        self._tokens = len(tokenizer)  # builds the whole vocabulary: 10 ms and more, so not for each row
         self._arguments = dict(template_arguments or {})
         if chat_template:
             _require_read(self._arguments, str(tokenizer.chat_template))
@@ -133,7 +134,7 @@ class PromptEncoder:
             InputError: naming the row, and `field`, its data source.
         """
         size, given = self._vocabulary_size, isinstance(row.lesson, Tokens)
-        if size is None or (len(self._tokenizer) <= size and not given):
+        if size is None or (self._tokens <= size and not given):
             return
         foreign = next((token for token in ids if token >= size), None)
         if foreign is not None and given:
@@ -146,7 +147,7 @@ class PromptEncoder:
         if foreign is not None:
             raise InputError(
                 "spec.model.uri",
-                f"a tokenizer of {len(self._tokenizer):,} tokens for a model of {size:,}, and row {row.number} "
+                f"a tokenizer of {self._tokens:,} tokens for a model of {size:,}, and row {row.number} "
                 f"of {field} has token {foreign} ({self._tokenizer.convert_ids_to_tokens(foreign)!r})",
                 "an embedding for each token of the data",
                 "Use the model's own tokenizer, or resize the model's embeddings (resize_token_embeddings).",

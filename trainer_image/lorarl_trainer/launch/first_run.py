@@ -9,8 +9,9 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.planning.duration import step_time
 from lorarl_trainer.planning.model_sizes import ModelSizes
 
-LONGEST_SECONDS = 420.0
-"""What the steps of a first run may take on a CPU. Start and evaluations take two or three minutes more."""
+LONGEST_SECONDS, LONGEST_FROM_DATA_SECONDS = 210.0, 120.0
+"""What the steps of a first run may take on a CPU, by a reward and from answers. One of each fits into ten minutes,
+with their starts and evaluations."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,12 @@ class FirstRun:
 
     @property
     def every(self) -> int:
-        """Steps between evaluations, and between checkpoints: two or more a run, so that a curve has points."""
-        return min(10, max(1, self.steps // 2))
+        """Steps between evaluations, and between checkpoints: two or more a run, so that a curve has points.
+
+        On a CPU, an evaluation of a hundred rows takes as long as two steps, so there are no more of them.
+        """
+        half = max(1, self.steps // 2)
+        return half if self.seconds is not None else min(10, half)
 
     @property
     def duration(self) -> str:
@@ -79,13 +84,13 @@ def first_run(
         prompt_tokens: mean length of a prompt.
         answer_tokens: of the longest answer; 0 if that is not known.
     """
-    least = _fitting(answer_tokens)
+    least, longest = _fitting(answer_tokens), LONGEST_FROM_DATA_SECONDS if from_data else LONGEST_SECONDS
     found: FirstRun | None = None
     for prompts, group, steps in _FROM_DATA if from_data else _GENERATED:
         for response in [least] if from_data and answer_tokens else sorted({max(least, n) for n in (64, 32, 16)})[::-1]:
             size = FirstRun(prompts, group, response, steps)
             found = replace(size, seconds=steps * step_time(spec_of(size), sizes, prompt_tokens, speed).most)
-            if found.seconds is not None and found.seconds <= LONGEST_SECONDS:
+            if found.seconds is not None and found.seconds <= longest:
                 return found
     assert found is not None, "there are sizes"
     return found

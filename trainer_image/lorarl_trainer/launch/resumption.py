@@ -8,11 +8,15 @@ from typing import Any
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.checkpoint.identity import FINGERPRINT, differences, training_identity
+from lorarl_trainer.checkpoint.latest import Latest
 from lorarl_trainer.checkpoint.reader import CheckpointReader, Found
 from lorarl_trainer.errors import LorarlError
-from lorarl_trainer.progress import read_summary
+from lorarl_trainer.progress import SUMMARY, read_summary
 from lorarl_trainer.progress.settings import flat
+from lorarl_trainer.rewards.source import fetched_sources
 from lorarl_trainer.storage import RetryPolicy, open_store
+from lorarl_trainer.storage.base_model import fetch_base_model, is_remote
 from lorarl_trainer.storage.secrets import Secrets, secret_of
 
 STARTS = "starts"
@@ -27,12 +31,16 @@ def newest_checkpoint(job: LoRARLJob, secrets: Secrets, unpublished: Path) -> Fo
     Raises:
         LorarlError: the store does not answer.
     """
+    return _survey(job, secrets, unpublished)[1]
+
+
+def _survey(job: LoRARLJob, secrets: Secrets, unpublished: Path) -> tuple[Latest | None, Found | None]:
     if job.spec.checkpoint.resume == "Never":
-        return None
+        return None, None
     secret = secret_of(secrets, job.spec.checkpoint.credentials_secret)
     store = open_store(job.spec.checkpoint.uri, secret, field="spec.checkpoint.uri", retries=_LOOK)
-    _, found, _ = CheckpointReader(store, job.name, {}).survey([unpublished], with_files=False)
-    return found
+    latest, found, _ = CheckpointReader(store, job.name, {}).survey([unpublished], with_files=False)
+    return latest, found
 
 
 def what_next(job: LoRARLJob, secrets: Secrets, unpublished: Path) -> str:
@@ -48,18 +56,46 @@ def what_next(job: LoRARLJob, secrets: Secrets, unpublished: Path) -> str:
     return "no checkpoint is published yet, so the same command starts from the beginning"
 
 
-def is_finished(job: LoRARLJob, secrets: Secrets, out_dir: Path, unpublished: Path) -> bool:
-    """Return whether the last start here succeeded with this very manifest, and its last checkpoint is in the store."""
+def finished_adapter(
+    job: LoRARLJob, secrets: Secrets, out_dir: Path, unpublished: Path, *, without_files: bool = False
+) -> str | None:
+    """Return the URI of the last adapter if this very training has made all its steps; None if a start is needed.
+
+    The store decides: its newest checkpoint is of the last step, and of the same training, weights of a base model on
+    this machine included. The last start here must have succeeded with this very manifest.
+
+    Args:
+        job: the job.
+        secrets: its Secrets by name.
+        out_dir: the run's folder.
+        unpublished: the folder of checkpoints that could not be published.
+        without_files: whether a folder without a run counts too. The store must then say that the run ended.
+    """
     try:
-        summary = read_summary(out_dir)
-        before = load_job(sorted((out_dir / STARTS).glob("*.yaml"))[-1])
-        made = (summary["job"], summary["state"], summary["step"]) == (job.name, "succeeded", job.spec.trainer.steps)
-        if not made or changes(before, job):
-            return False
-        newest = newest_checkpoint(job, secrets, unpublished)
+        known = (out_dir / SUMMARY).exists()
+        if known:
+            summary = read_summary(out_dir)
+            before = load_job(sorted((out_dir / STARTS).glob("*.yaml"))[-1])
+            made = (summary["job"], summary["state"], summary["step"]) == (
+                job.name,
+                "succeeded",
+                job.spec.trainer.steps,
+            )
+            if not made or changes(before, job):
+                return None
+        latest, newest = _survey(job, secrets, unpublished)
+        if newest is None or newest.checkpoint.step < job.spec.trainer.steps:
+            return None
+        if not known and not (without_files and latest and latest.finished_at):
+            return None
+        if not known and newest.checkpoint.step > job.spec.trainer.steps:
+            return None  # the next start says that steps were lowered
+        with fetched_sources(job.spec, secrets) as (spec, _):
+            was = newest.manifest.identity
+            weights = str(was.get(FINGERPRINT)) if is_remote(spec) else fetch_base_model(spec, secrets).fingerprint
+            return None if differences(was, training_identity(spec, weights)) else f"{newest.uri}/lora_adapter"
     except (OSError, ValueError, KeyError, IndexError, ManifestError, LorarlError):
-        return False
-    return newest is not None and newest.checkpoint.step >= job.spec.trainer.steps
+        return None
 
 
 def keep_manifest(out_dir: Path, manifest: str, resumed_from_step: int | None) -> None:

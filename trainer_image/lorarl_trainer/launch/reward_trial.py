@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,11 @@ WRONG = "I do not know."
 PATIENCE_SECONDS = 7.0
 """How long a dry run waits for all scores of a reward."""
 LATE = f"no score within the {PATIENCE_SECONDS:g} s that a dry run waits"
+STUCK = f"{LATE}, and nothing else ended meanwhile"
+_HANGS_SECONDS = 4.0
+"""If nothing ends for so long at the end of the patience, a call hangs."""
+_EXITS = ("SystemExit", "KeyboardInterrupt")
+_A_NUMBER = "a number, or a mapping with score, for each completion"
 _SHOWN_LINES, _SHOWN_WIDTH = 12, 110
 _WHY_EQUAL = "A reward without differences teaches nothing."
 _NO_ANSWERS = (
@@ -66,8 +72,8 @@ async def try_reward(scorer: Scorer, rows: Sequence[EncodedRow], count: Callable
         count: returns the number of a completion's tokens.
 
     Raises:
-        InputError: none of them has a score. A run would stop at its first step.
-        RewardServerError: the same, and a server could not be asked.
+        InputError: none of them has a score, so a run would stop at its first step; or a call does not come back.
+        RewardServerError: none has a score, and a server could not be asked.
     """
     made = [
         (row, completion, own)
@@ -85,18 +91,49 @@ async def try_reward(scorer: Scorer, rows: Sequence[EncodedRow], count: Callable
     tries = [Try(row, completion, outcome, own) for (row, completion, own), outcome in zip(made, outcomes, strict=True)]
     if all(outcome.cause for outcome in outcomes):
         raise _nothing_scored(scorer, outcomes)
+    if fault := _no_return(tries):
+        raise InputError(scorer.field, *fault)
     return tries
 
 
 async def _soon(scorer: Scorer, samples: Sequence[ToScore]) -> list[Outcome]:
-    """Score each sample for itself, so that one that hangs hides no other. Stop waiting after PATIENCE_SECONDS."""
-    tasks = [asyncio.ensure_future(scorer.score([sample])) for sample in samples]
+    """Score each sample for itself, so that one that hangs hides no other. Stop waiting after PATIENCE_SECONDS.
+
+    Those that wait for a slow reward are told from those that hang: where a reward hangs, nothing ends any more.
+    """
+    ended = began = time.monotonic()
+
+    async def score(sample: ToScore) -> Outcome:
+        nonlocal ended
+        (outcome,) = await scorer.score([sample])
+        ended = time.monotonic()
+        return outcome
+
+    tasks = [asyncio.ensure_future(score(sample)) for sample in samples]
     _, waiting = await asyncio.wait(tasks, timeout=PATIENCE_SECONDS)
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
-    late = Outcome.failed("timeout", LATE)
-    return [late if task in waiting else task.result()[0] for task in tasks]
+    late = Outcome.failed("timeout", LATE if ended - began > PATIENCE_SECONDS - _HANGS_SECONDS else STUCK)
+    return [late if task in waiting else task.result() for task in tasks]
+
+
+def _no_return(tries: Sequence[Try]) -> tuple[str, str, str] | None:
+    """Return what was found, expected, and the fix, if some call hangs or ends its process; None if none does."""
+
+    def first(ends: Callable[[Outcome], bool]) -> tuple[str, str] | None:
+        one = next((one for one in tries if ends(one.outcome)), None)
+        return (f"{_quote(one.completion)} of row {one.row.row.number}", one.outcome.message) if one else None
+
+    if over := first(lambda outcome: outcome.cause == "crash" or outcome.message.startswith(_EXITS)):
+        which, why = over
+        hint = "Return a number there, such as 0.0, in place of sys.exit, exit or os._exit."
+        return f"a function that ends its process for the completion {which} ({why})", _A_NUMBER, hint
+    if stuck := first(lambda outcome: outcome.cause == "timeout" and outcome.message != LATE):
+        which, why = stuck
+        hint = "Find the loop that does not end, or what it waits for. A run loses timeoutSeconds on each of them."
+        return f"a function that does not return for the completion {which} ({why})", _A_NUMBER, hint
+    return None
 
 
 def _nothing_scored(scorer: Scorer, outcomes: Sequence[Outcome]) -> LorarlError:
@@ -105,11 +142,16 @@ def _nothing_scored(scorer: Scorer, outcomes: Sequence[Outcome]) -> LorarlError:
     hint = fix_of(scorer.field, [one.cause for one in outcomes])
     if any(one.cause == "server" for one in outcomes):
         return RewardServerError(f"{scorer.field}: got {got}. {hint} A dry run asks once; a run repeats its requests.")
-    if any(one.message.endswith(LATE) for one in outcomes):
-        hint = "Find out what it waits for. If it needs that long, a run waits up to timeoutSeconds per completion."
+    if any(one.message in (LATE, STUCK) for one in outcomes):
+        hint = (
+            "Find the loop that does not end, or what it waits for. "
+            "If it needs that long, a run waits up to timeoutSeconds per completion."
+        )
+    elif all(one.cause == "crash" or one.message.startswith(_EXITS) for one in outcomes):
+        hint = "Return a number in place of sys.exit, exit or os._exit: a step without any score stops a run."
     else:
         hint = f"{hint.removesuffix('.')}: a step without any score stops a run."
-    return InputError(scorer.field, got, "a number, or a mapping with score, for each completion", hint)
+    return InputError(scorer.field, got, _A_NUMBER, hint)
 
 
 def trial_lines(tries: Sequence[Try], evaluation: str = "") -> Iterator[str]:
@@ -160,9 +202,13 @@ def printed_lines(log: Path) -> Iterator[str]:
 
 
 def _shown(one: Try) -> str:
-    text = repr(one.completion)
-    name = text if len(text) <= 40 else f"{text[:36]}...'"
+    name = _quote(one.completion)
     return f"its own answer {name} {_score(one.outcome)}" if one.own else f"{name} {_score(one.outcome)}"
+
+
+def _quote(completion: str) -> str:
+    text = repr(completion)
+    return text if len(text) <= 40 else f"{text[:36]}...'"
 
 
 def _score(outcome: Outcome) -> str:

@@ -17,7 +17,7 @@ from lorarl_trainer.errors import FencedError, InputError, LorarlError, NodeLost
 from lorarl_trainer.launch.build import Launch, OpenRun, open_run
 from lorarl_trainer.launch.local import only_run_in
 from lorarl_trainer.launch.replay import Rehearsal
-from lorarl_trainer.launch.resumption import is_finished, what_next
+from lorarl_trainer.launch.resumption import finished_adapter, what_next
 from lorarl_trainer.launch.runtime import cluster_runtime, local_runtime, report_invalid_input
 from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.launch.watchdog import Watchdog
@@ -25,6 +25,7 @@ from lorarl_trainer.loop import train
 from lorarl_trainer.pods.owner import owner_of
 from lorarl_trainer.progress import (
     METRICS,
+    SUMMARY,
     Progress,
     RunFinished,
     Warned,
@@ -83,18 +84,30 @@ def run_manifest(
     try:
         with contextlib.nullcontext() if runtime.in_pods else only_run_in(out_dir):
             here = not runtime.in_pods and rehearsal == Rehearsal()
-            if here and is_finished(job, secrets, out_dir, launch.unpublished):
-                print(
-                    _NOTHING_LEFT.format(name=job.name, step=job.spec.trainer.steps),
-                    report_line(out_dir, here=True),
-                    sep="\n",
-                )
-                print(final_message(read_summary(out_dir), out_dir))
-                return 0
+            if here and (adapter := _finished(launch)):
+                return _say_finished(launch, adapter)
             return asyncio.run(_run(launch))
     except LorarlError as error:
         print(f"lorarl: {error}", file=sys.stderr)
         return EXIT_FAILED
+
+
+def _finished(launch: Launch) -> str | None:
+    """Return the adapter of a training that is over. Where the store has its record, a start brings lost files back."""
+    return finished_adapter(
+        launch.job, launch.secrets, launch.out_dir, launch.unpublished, without_files=launch.record is None
+    )
+
+
+def _say_finished(launch: Launch, adapter: str) -> int:
+    job, out_dir = launch.job, launch.out_dir
+    print(_NOTHING_LEFT.format(name=job.name, step=job.spec.trainer.steps))
+    if (out_dir / SUMMARY).exists():
+        print(report_line(out_dir, here=True), final_message(read_summary(out_dir), out_dir), sep="\n")
+    else:
+        print(f"{out_dir} has none of its files: they were moved or removed, or it ran with another --out.")
+        print(f"Adapter   {adapter}")
+    return 0
 
 
 @dataclass

@@ -39,6 +39,8 @@ _EXPERT_SIZES = ("moe_intermediate_size", "num_experts", "num_local_experts", "n
 """Those of a mixture of experts besides."""
 _ROUTER = "gate"
 """The last part of the name of what sends tokens to experts. It never gets an adapter."""
+_INDEX = "model.safetensors.index.json"
+_COPY_AGAIN = "Copy or download the model again."
 VOCABULARY_MULTIPLE = 64
 """vLLM rounds the vocabulary up to a multiple of this; the trainer does not."""
 
@@ -284,8 +286,10 @@ def read_model_sizes(folder: Path) -> ModelSizes:
     """Read the sizes of the model in `folder`.
 
     Raises:
-        InputError: it has no weights in safetensors format, or they are not of the model that config.json describes.
+        InputError: it has no weights in safetensors format, a file of them is missing, or they are not of the model
+            that config.json describes.
     """
+    _require_all_files(folder)
     shapes: dict[str, tuple[int, ...]] = {}
     for file in sorted(path for path in folder.glob(WEIGHTS) if not fnmatch(path.name, REPEATED_WEIGHTS)):
         shapes |= {name: tuple(tensor["shape"]) for name, tensor in read_header(file).items() if name != "__metadata__"}
@@ -307,6 +311,22 @@ def read_model_sizes(folder: Path) -> ModelSizes:
     # A tied model may have been saved with its output layer.
     kept = {name: size for name, size in shapes.items() if not (shape.tied and name == "lm_head.weight")}
     return ModelSizes(**vars(shape), shapes=kept)
+
+
+def _require_all_files(folder: Path) -> None:
+    """Require each weights file that the model's index names."""
+    index = folder / _INDEX
+    if not index.is_file():
+        return
+    try:
+        named = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            "spec.model.uri", f"{index}, which cannot be read ({error})", "the index of the weights", _COPY_AGAIN
+        ) from error
+    if gone := [name for name in named if not (folder / name).is_file()]:
+        got = f"{folder}, in which {len(gone)} of {len(named)} weights files are missing, first {gone[0]}"
+        raise InputError("spec.model.uri", got, f"every file that {_INDEX} names", _COPY_AGAIN)
 
 
 def _other_model(described: Mapping[str, tuple[int, ...]], there: Mapping[str, tuple[int, ...]]) -> str | None:

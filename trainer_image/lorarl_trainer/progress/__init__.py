@@ -43,6 +43,7 @@ from lorarl_trainer.progress.events_file import EventsFile
 from lorarl_trainer.progress.fanout import Progress, Sink
 from lorarl_trainer.progress.records import (
     METRICS,
+    SUMMARY,
     MetricsFile,
     SummaryFile,
     last_start_seconds,
@@ -59,6 +60,7 @@ from lorarl_trainer.progress.usage import final_message, no_gain_line, open_comm
 __all__ = [
     "METRICS",
     "PHASES",
+    "SUMMARY",
     "AdapterSummary",
     "BestFound",
     "CheckpointDone",

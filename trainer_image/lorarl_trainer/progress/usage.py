@@ -17,6 +17,8 @@ ADAPTER_FOLDER = "lora_adapter"
 """The folder into which the snippets download an adapter."""
 BASE_FOLDER = "base_model"
 """The folder into which the snippets download a base model."""
+_ALREADY_GOOD = 0.9
+"""A held-out score of at most 1 that leaves little to learn."""
 
 
 def local_path(uri: str) -> str:
@@ -102,7 +104,7 @@ def report_line(out_dir: Path, *, here: bool) -> str:
 
 
 def no_gain_line(rows: Sequence[Mapping[str, Any]], algorithm: str) -> str | None:
-    """Return that training did not clearly improve the first held-out result, and what helps; None if it did.
+    """Return that training did not clearly improve the first held-out result, and why or what helps; None if it did.
 
     `rows` are those of metrics.jsonl. A gain is clear if the 95% intervals before and after do not overlap. None too
     where there are no two results with intervals.
@@ -114,11 +116,19 @@ def no_gain_line(rows: Sequence[Mapping[str, Any]], algorithm: str) -> str | Non
     (low, high), (low_after, high_after) = first["before_interval"], first["after_interval"]
     if high_after < low if lower_is_better else low_after > high:
         return None
+    result = f"held-out {first['metric']} {first['before']:.3f} -> {first['after']:.3f}"
+    look = "Look at the samples;"
+    if low_after > high if lower_is_better else high_after < low:
+        return f"Worse     {result}, beyond its 95% intervals. {look} lower trainer.learningRate, or trainer.steps."
+    if not lower_is_better and _ALREADY_GOOD <= first["before"] <= 1 and first["after"] <= 1:
+        return (
+            f"No gain   held-out {first['metric']} was already {first['before']:.3f} before the training, and is "
+            f"{first['after']:.3f} after it. If 1 is the best, these rows leave little to learn: take harder ones."
+        )
     hint = "add rows or steps."
     if algorithm not in FROM_DATA:
         hint = "if hardly any is right, teach the form first: algorithm.type sft, then adapter.initFrom."
-    result = f"held-out {first['metric']} {first['before']:.3f} -> {first['after']:.3f}"
-    return f"No gain   {result} is no improvement beyond its 95% intervals. Look at the samples; {hint}"
+    return f"No gain   {result} is no improvement beyond its 95% intervals. {look} {hint}"
 
 
 def _next_line(summary: Mapping[str, Any], folder: str) -> str:

@@ -260,6 +260,15 @@ def test_an_embedding_as_large_as_the_tokenizer_or_larger_is_taken(tokenizer, di
     assert tok.batch_decode([[5, len(tok) + difference - 1, len(tok) + 3]], skip_special_tokens=True)[0][0] == "!"
 
 
+def test_the_vocabulary_is_counted_once_and_not_for_each_row(tokenizer, monkeypatch):
+    tok = tokenizer()
+    counted = []
+    monkeypatch.setattr(type(tok), "__len__", lambda self: counted.append(1) or 99)
+    wide = embedding_of(tok, 99)
+    encode_prompts([row("2+2")] * 50, wide, max_prompt_tokens=99, field="spec.data.train")
+    assert len(counted) == 1
+
+
 def test_a_token_without_an_embedding_is_refused_with_its_row(tokenizer):
     """A tokenizer to which a token was added, with the model as it was."""
     tok = tokenizer()

@@ -9,7 +9,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from lorarl_trainer.cli import setup
 from lorarl_trainer.environment.install import (
     COMPILED,
     build_environment,
@@ -130,3 +132,14 @@ def test_a_silent_installer_is_said_to_be_at_work() -> None:
         lines = [said.get(timeout=10) for _ in range(2)]
     assert all(line.startswith("still at work after 0 s: ") for line in lines)
     assert "still-at-work" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_the_last_line_of_setup_names_the_next_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a lock of which this environment has everything, so nothing is installed."""
+    lock = tmp_path / "cpu.lock"
+    lock.write_text(f"click=={pins(CPU)['click']} \\\n    --hash=sha256:00\n")
+    monkeypatch.setattr("lorarl_trainer.environment.locks.carried_lock", lambda flavour: lock)
+    done = CliRunner().invoke(setup.command, ["--cpu"])
+    assert done.exit_code == 0, done.output
+    last = done.output.splitlines()[-1]
+    assert last == "lorarl: nothing to install: all packages are there. Next: `lorarl init`, which writes a job."

@@ -11,15 +11,17 @@ import pytest
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.checkpoint import CheckpointStore
+from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.launch.resumption import (
     STARTS,
     changes,
     changes_since_last_start,
-    is_finished,
+    finished_adapter,
     keep_manifest,
     what_next,
 )
 from lorarl_trainer.storage import LocalStore
+from lorarl_trainer.storage.fingerprint import fingerprint
 from support.checkpoints import checkpoint
 from unit.contract.manifests import manifest
 
@@ -77,28 +79,74 @@ def test_the_next_start_follows_from_the_store(tmp_path: Path, resume: str, publ
     assert what_next(asked, {}, tmp_path / "unpublished") == said.format(uri=uri)
 
 
+class Asked:
+    """A job of seven steps with a base model, a run's folder and a store, each in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.base, self.out = folder, folder / "base", folder / "out"
+        self.base.mkdir()
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            (self.base / name).write_text("{}")
+        self.weigh("{}")
+
+    def weigh(self, config: str) -> None:
+        (self.base / "config.json").write_text(config)
+        (self.base / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+
+    def job(self, more: dict[str, Any] | None = None) -> LoRARLJob:
+        here = {"spec.checkpoint": {"uri": f"file:{self.folder}/store"}, "spec.trainer.steps": 7}
+        return job({**here, "spec.model.uri": f"file:{self.base}", **(more or {})})
+
+    def start(self, state: str) -> None:
+        keep_manifest(self.out, self.job().model_dump_json(by_alias=True, exclude_unset=True), None)
+        self.summarize(state)
+
+    def summarize(self, state: str) -> None:
+        (self.out / "run_summary.json").write_text(json.dumps({"job": self.job().name, "state": state, "step": 7}))
+
+    def publish(self, *, finish: bool) -> None:
+        identity = training_identity(self.job().spec, fingerprint(self.base))
+        store = CheckpointStore(LocalStore(self.folder / "store"), self.job().name, keep=2, identity=identity)
+        store.start("Auto")
+        store.publish(checkpoint(7))
+        if finish:
+            store.finish()
+
+    def adapter(self, more: dict[str, Any] | None = None, *, without_files: bool = False) -> str | None:
+        return finished_adapter(self.job(more), {}, self.out, self.folder / "unpublished", without_files=without_files)
+
+
 def test_a_job_is_finished_if_its_last_start_and_the_store_say_so(tmp_path: Path) -> None:
-    def asked(**more: Any) -> LoRARLJob:
-        return job({"spec.checkpoint": {"uri": f"file://{tmp_path}/store"}, "spec.trainer.steps": 7, **more})
+    asked = Asked(tmp_path)
+    assert not asked.adapter(), "it was never started"
+    asked.start("succeeded")
+    assert not asked.adapter(), "there is no checkpoint"
+    asked.publish(finish=False)
+    assert (asked.adapter() or "").endswith("/iter_0000007/lora_adapter")
+    assert not asked.adapter({"spec.trainer.steps": 8}), "a step is left"
+    assert not asked.adapter({"spec.trainer.learningRate": 0.5}), "another training, which a run refuses"
+    asked.summarize("failed")
+    assert not asked.adapter()
 
-    def finished(**more: Any) -> bool:
-        return is_finished(asked(**more), {}, tmp_path / "out", tmp_path / "unpublished")
 
-    def summary(state: str) -> None:
-        (tmp_path / "out/run_summary.json").write_text(json.dumps({"job": asked().name, "state": state, "step": 7}))
+def test_the_same_manifest_with_other_weights_is_not_finished(tmp_path: Path) -> None:
+    asked = Asked(tmp_path)
+    asked.start("succeeded")
+    asked.publish(finish=True)
+    assert asked.adapter()
+    asked.weigh('{"model_type": "llama"}')
+    assert not asked.adapter(), "a start refuses it, and names the difference"
 
-    assert not finished(), "it was never started"
-    keep_manifest(tmp_path / "out", asked().model_dump_json(by_alias=True, exclude_unset=True), None)
-    summary("succeeded")
-    assert not finished(), "there is no checkpoint"
-    store = CheckpointStore(LocalStore(tmp_path / "store"), asked().name, keep=2, identity={})
-    store.start("Auto")
-    store.publish(checkpoint(7))
-    assert finished()
-    assert not finished(**{"spec.trainer.steps": 8}), "a step is left"
-    assert not finished(**{"spec.trainer.learningRate": 0.5}), "another training, which a run refuses"
-    summary("failed")
-    assert not finished()
+
+def test_a_job_whose_folder_is_gone_is_finished_if_its_store_says_so(tmp_path: Path) -> None:
+    asked = Asked(tmp_path)
+    asked.publish(finish=False)
+    assert not asked.adapter(without_files=True), "its last evaluation may be missing"
+    asked.publish(finish=True)
+    assert asked.adapter(without_files=True)
+    assert not asked.adapter(), "a start brings the record back, where the store has it"
+    for change in ({"spec.trainer.seed": 5}, {"spec.trainer.steps": 8}, {"spec.trainer.steps": 6}):
+        assert not asked.adapter(change, without_files=True), change
 
 
 def test_where_the_store_does_not_answer_nothing_false_is_said(tmp_path: Path) -> None:

@@ -77,7 +77,43 @@ def test_a_reward_that_scores_nothing_is_refused_with_the_cause(
         tried(tmp_path, body)
     assert refused.value.field == "spec.reward.function"
     assert refused.value.got == f"no score for any of 9 completions that were made up to try it ({why})"
-    assert "Fix the reward or its data" in refused.value.hint
+    assert ("sys.exit" if "SystemExit" in why else "Fix the reward or its data") in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("body", "got", "hint"),
+    [
+        ("import os; completion or os._exit(3)", "ends its process for the completion '' of row 1 (the process exited "
+         "with code 3)", "Return a number there"),
+        ("import sys; completion or sys.exit(3)", "ends its process for the completion '' of row 1 (SystemExit: 3 "
+         "(mine.py, line 2))", "Return a number there"),
+        ("while not completion: pass", "does not return for the completion '' of row 1 (took more than 1 s, the "
+         "reward's timeoutSeconds)", "Find the loop that does not end"),
+    ],
+)  # fmt: skip
+def test_a_call_that_never_returns_is_refused(tmp_path: Path, body: str, got: str, hint: str) -> None:
+    with pytest.raises(InputError) as refused:
+        tried(tmp_path, f"{body}\n    return float(completion == answer)")
+    assert refused.value.field == "spec.reward.function"
+    assert refused.value.got == f"a function that {got}"
+    assert refused.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(("wait", "hangs"), [("time.sleep(0.8)", False), ("time.sleep(60 * (not completion))", True)])
+def test_a_slow_reward_is_told_from_one_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: str, hangs: bool
+) -> None:
+    monkeypatch.setattr("lorarl_trainer.launch.reward_trial.PATIENCE_SECONDS", 3.0)
+    monkeypatch.setattr("lorarl_trainer.launch.reward_trial._HANGS_SECONDS", 1.5)
+    body = f"import time; {wait}\n    return float(completion == answer)"
+    began = time.monotonic()
+    if hangs:
+        with pytest.raises(InputError, match=r"does not return for the completion '' of row 1 \(no score within"):
+            tried(tmp_path, body, limit=90.0)
+    else:
+        lines = list(trial_lines(tried(tmp_path, body, limit=90.0)))
+        assert any("have no score" in line and "A run waits up to" in line for line in lines)
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize("body", ["return float(answer in completion)", "return float(answer.strip() == completion)"])
@@ -108,11 +144,6 @@ def test_a_reward_that_stumbles_over_another_none_is_not(tmp_path: Path) -> None
         ),
         ("return 1.0", "warning: every completion got 1. A reward without differences teaches nothing."),
         ("return completion != answer", "warning: a made-up completion scores higher than every row's own answer."),
-        (
-            "import time; time.sleep(9 * (completion == ''))\n    return 1.0",
-            "warning: 3 of 9 completions have no score, first that of row 1 (timeout: took more than 1 s, the reward's "
-            "timeoutSeconds).",
-        ),
     ],
 )
 def test_what_looks_wrong_is_a_warning(tmp_path: Path, body: str, warning: str) -> None:
@@ -130,7 +161,7 @@ def test_a_reward_that_hangs_is_given_up_soon(tmp_path: Path, monkeypatch: pytes
     began = time.monotonic()
     with pytest.raises(InputError, match=r"9 x timeout: no score within the \d+ s that a dry run waits\), ") as refused:
         tried(tmp_path, "import time; time.sleep(3600)", limit=3600.0)
-    assert refused.value.hint.startswith("Find out what it waits for. If it needs that long, a run waits up to timeout")
+    assert refused.value.hint.startswith("Find the loop that does not end, or what it waits for. If it needs that long")
     some = tried(tmp_path, "import time; time.sleep(3600 * (completion == ''))\n    return 1.0", limit=3600.0)
     assert not some[0].outcome.cause and some[2].outcome.cause == "timeout"
     assert any("A run waits up to the reward's timeoutSeconds for each" in line for line in trial_lines(some))

@@ -47,3 +47,22 @@ def test_layers_of_weights_and_configuration_are_compared(tmp_path: Path, layers
     )
     with pytest.raises(InputError, match=expected):
         read_model_sizes(tmp_path)
+
+
+def test_a_weights_file_that_the_index_names_must_be_there(tmp_path: Path) -> None:
+    weights = {name: np.zeros(shape, np.float32) for name, shape in sizes_of(TINY).shapes.items()}
+    half = len(weights) // 2
+    index = {}
+    for number, names in enumerate((list(weights)[:half], list(weights)[half:]), start=1):
+        file = f"model-0000{number}-of-00002.safetensors"
+        save_file({name: weights[name] for name in names}, tmp_path / file)
+        index |= dict.fromkeys(names, file)
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    assert read_model_sizes(tmp_path).layers == 2
+    (tmp_path / "model-00001-of-00002.safetensors").unlink()
+    with pytest.raises(InputError, match=r"1 of 2 weights files are missing, first model-00001-of-00002\.s"):
+        read_model_sizes(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text("[]")
+    with pytest.raises(InputError, match=r"index\.json, which cannot be read"):
+        read_model_sizes(tmp_path)

@@ -145,6 +145,20 @@ def test_a_run_without_a_clear_gain_says_what_helps() -> None:
     assert falling is not None and falling.endswith("add rows or steps.")
 
 
+def test_a_base_that_was_already_good_is_called_so() -> None:
+    line = no_gain_line(evaluated((0.91, 0.99), (0.91, 0.99)), "grpo")
+    assert line is not None and "was already 0.950 before the training, and is 0.950 after it" in line
+    assert "sft" not in line
+    points = no_gain_line(evaluated((0.9, 1.0), (1.0, 1.4)), "grpo")
+    assert points is not None and "already" not in points, "1 is not the best score there"
+
+
+@pytest.mark.parametrize(("after", "metric"), [((0.1, 0.2), "score"), ((2.0, 2.1), "loss")])
+def test_a_clear_loss_is_called_worse(after: tuple[float, float], metric: str) -> None:
+    line = no_gain_line(evaluated((0.9, 1.0), after, metric), "grpo")
+    assert line is not None and line.startswith("Worse     held-out") and "lower trainer.learningRate" in line
+
+
 def test_a_clear_gain_needs_no_advice() -> None:
     assert no_gain_line(evaluated((0.1, 0.2), (0.3, 0.4)), "grpo") is None
     assert no_gain_line(evaluated((0.5, 0.6), (0.1, 0.2), "loss"), "sft") is None
