@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from support.cluster.processes import Process, free_ports, running, until
 
 START_SECONDS = 60.0
@@ -36,14 +34,6 @@ class VllmServer:
         request = urllib.request.Request(f"{self.url}/completions", body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
             return json.load(answer)
-
-    def kill(self) -> None:
-        """End it at once (-9), with the engine in a process of its own, which would go on without it."""
-        parts = psutil.Process(self.process.pid).children(recursive=True)
-        self.process.kill()
-        for part in parts:
-            part.kill()
-        psutil.wait_procs(parts)
 
 
 @contextmanager
