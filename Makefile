@@ -152,6 +152,8 @@ bench-recipes: setup ## Teach small tasks, beside TRL, into docs/recipes.md
 recipes: setup ## Teach the toy model with every algorithm, into docs/algorithms.md
 	$(VENV_PYTHON) benchmarks/bench_algorithms.py
 	$(VENV_PYTHON) benchmarks/bench_off_policy.py
+	$(VENV_PYTHON) benchmarks/bench_dpo.py
+	$(VENV_PYTHON) benchmarks/bench_curriculum.py
 
 .PHONY: bench-gpu-cluster
 bench-gpu-cluster: setup ## Measure the cost of Kubernetes: JOB=job.yaml, KUBECONFIG=...

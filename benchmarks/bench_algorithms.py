@@ -74,7 +74,7 @@ RECIPES: Mapping[str, Sequence[str]] = {
         "trainer.learningRate=1.0e-4",
     ),
     "distillation": TAUGHT,
-    "dpo": (*PAIRS, "rollout.promptsPerStep=128"),
+    "dpo": (*PAIRS, "rollout.promptsPerStep=128", "algorithm.dpo.beta=3.0"),
 }
 """What each algorithm's job has besides its type. Losses differ in the second update of a step."""
 

@@ -191,7 +191,7 @@ class DpoSpec(Model):
         gt=0.0,
         le=100.0,
         description="How strongly the policy is kept near its reference: a smaller one lets it move further. The "
-        "paper has 0.1, and 0.5 for summaries.",
+        "paper has 0.1, and 0.5 for summaries. Answers of a few tokens need more, such as 3.",
     )
     label_smoothing: float = Field(
         0.0,

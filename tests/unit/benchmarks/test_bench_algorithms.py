@@ -29,4 +29,4 @@ def test_the_table_has_the_gain_and_what_is_special() -> None:
     lines = table(runs).splitlines()
     assert lines[2] == "| `grpo` |  | 1 | 25.0% | 75.0% | +50.0 (+50.0 to +50.0) |"
     assert lines[3].startswith("| `distillation` |  | 1 |")
-    assert lines[4].startswith("| `dpo` | pairs, `rollout.promptsPerStep=128` | 1 |")
+    assert lines[4].startswith("| `dpo` | pairs, `rollout.promptsPerStep=128`, `dpo.beta=3.0` | 1 |")

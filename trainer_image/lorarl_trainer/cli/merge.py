@@ -44,8 +44,9 @@ def command(
     """
     from lorarl_trainer.adapters.merge import merge
     from lorarl_trainer.adapters.source import find_adapter
+    from lorarl_trainer.progress.usage import serve_command
 
     source = find_adapter(adapter, job, overrides, base, checkpoint)
     off = merge(source, out)
     print(f"{out}: {source.base} with {source.label}; its logits are within {off:.1e} of those of base and adapter")
-    print(f"vLLM      vllm serve {out}")
+    print(f"vLLM      {serve_command()} {out}")

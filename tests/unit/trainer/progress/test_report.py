@@ -19,6 +19,7 @@ from lorarl_trainer.progress.plots import binned, outcome
 from lorarl_trainer.progress.records import METRICS, MetricsFile, SummaryFile
 from lorarl_trainer.progress.report import MAX_POINTS, curves, report_data
 from lorarl_trainer.progress.samples import SAMPLES, SamplesFile, samples_by_step, thinned
+from lorarl_trainer.progress.usage import serve_command
 from unit.trainer.progress.runs import (
     grpo_run,
     grpo_step,
@@ -111,7 +112,7 @@ def test_the_report_has_the_main_results(tmp_path: Path) -> None:
     assert data["modules"][0] == "model.layers.{0-3}.self_attn.q_proj"
     assert summary["startup"]["first_update_seconds"] == 45.0
     codes = dict(data["snippets"])
-    assert "vllm serve /models/tiny --enable-lora --max-lora-rank 16" in codes["vLLM"]
+    assert f"{serve_command()} /models/tiny --enable-lora --max-lora-rank 16" in codes["vLLM"]
     assert "PeftModel.from_pretrained(model, " in codes["Transformers and PEFT"]
     assert [row["step"] for row in data["evaluations"]] == [0, 10, 20, 30]
 

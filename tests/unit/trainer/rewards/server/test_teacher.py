@@ -172,6 +172,17 @@ def test_a_dry_run_asks_for_the_last_token_of_each_prompt(teaches: Teaches) -> N
         teacher.close()
 
 
+def test_a_dry_run_says_that_it_is_hasty_if_a_teacher_takes_longer(teaches: Teaches) -> None:
+    """vLLM's first answer on a busy CPU took more than six seconds."""
+    teaches.always = "hang"
+    with serving(catch_all(teaches.answer, teaches.closing), cancel_abandoned=True) as url:
+        teacher = Teacher(TeacherServer(url=url, model="big", retries=0, timeoutSeconds=0.2), field=FIELD)
+        teacher.knows(text_of)
+        with pytest.raises(RewardServerError, match=r"took more than 0.2 s.*A run waits up to timeoutSeconds"):
+            asyncio.run(try_teacher(teacher, [EncodedRow(Row("p", "", {}, 1), PROMPT, [])]))
+        teacher.close()
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs", "different"),
     [

