@@ -62,7 +62,7 @@ def markdown(grouped: Runs, settings: Mapping[str, Any], source: Path) -> str:
     every = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in settings.items())
     return "\n".join(
         [
-            f"{' and '.join(dates)}, {' and '.join(devices)}; {every}.",
+            f"{', '.join(dates)}; {' and '.join(devices)}; {every}.",
             f"Raw figures, with the commands: [{source.name}]({Path('..') / source}).",
             "",
             "| recipe | seeds | base | lorarl | TRL | lorarl - TRL, points |",
