@@ -286,7 +286,9 @@ def test_a_dry_run_warns_of_a_reward_that_teaches_nothing(
     (trained_job.folder / "rewards.py").write_text(f"def score(prompt, completion, answer, row):\n    {function}\n")
     changes = ["reward.function=rewards:score", "data.train.uri=file:answers.jsonl", NEW]
     assert dry_run(Path("job.yaml"), None, [f"spec.{change}" for change in changes]) == 0
-    assert warning in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert warning in printed
+    assert "The warnings above do not stop a run." in printed and "is in order" not in printed
     (trained_job.folder / "rewards.py").unlink()
 
 

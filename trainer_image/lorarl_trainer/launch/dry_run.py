@@ -84,7 +84,7 @@ async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
             _print(*model_lines(job, model), "", *data_lines(job, data, model.vocabulary), "")
             adapter = prepared.stored.initial_adapter if prepared.stored else None
             _print(*(f"warning: {warning}" for warning in [*unusual_settings(spec), *other_base(adapter, spec)]))
-            await _try_rewards(scorers, data, model.vocabulary)
+            doubtful = await _try_rewards(scorers, data, model.vocabulary)
             if scorers.reward:
                 _print(*long_answers(job, data.train[:SCORED_ROWS], model.vocabulary))
             if scorers.teacher:
@@ -94,11 +94,16 @@ async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
             _print(*printed_lines(Path(scratch) / "rewards.log"))
         _print("", *plan_lines(job, model, data, out_dir))
         _print(*store_lines(job, model.sizes, secrets, out_dir, out_dir / UNPUBLISHED))
-        print(f"\nEverything that needs no worker is in order. Start it with `lorarl run`: {out_dir} gets its files.")
+        found = "The warnings above do not stop a run" if doubtful else "Everything that needs no worker is in order"
+        print(f"\n{found}. Start it with `lorarl run`: {out_dir} gets its files.")
 
 
-async def _try_rewards(scorers: Scorers, data: inputs.EncodedData, vocabulary: inputs.Vocabulary) -> None:
-    """Try all rewards at once, so that two that hang take no longer than one, and print what came of it."""
+async def _try_rewards(scorers: Scorers, data: inputs.EncodedData, vocabulary: inputs.Vocabulary) -> bool:
+    """Try all rewards at once, so that two that hang take no longer than one. Print what came of it.
+
+    Returns:
+        Whether a reward looks wrong.
+    """
     tried = [("", scorers.reward, data.train)] if scorers.reward else []
     tried += [(name, scorer, data.evals[name]) for name, scorer in scorers.evals.items()]
     tries = [
@@ -106,8 +111,11 @@ async def _try_rewards(scorers: Scorers, data: inputs.EncodedData, vocabulary: i
     ]
     if tries:
         await asyncio.wait(tries)
+    doubtful = False
     for (name, _, _), done in zip(tried, tries, strict=True):
-        _print(*trial_lines(await done, name))
+        _print(*(lines := list(trial_lines(await done, name))))
+        doubtful = doubtful or any(line.startswith("warning") for line in lines)
+    return doubtful
 
 
 def _print(*lines: str) -> None:

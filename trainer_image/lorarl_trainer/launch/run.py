@@ -186,8 +186,8 @@ async def _run(launch: Launch) -> int:
 
 def _print_last_lines(launch: Launch, done: bool) -> None:
     """Print how the adapter is used, and after the last step also if it is no better than the base model."""
-    out_dir = launch.out_dir
-    if done and (line := no_gain_line(read_rows(out_dir / METRICS), launch.job.spec.algorithm.type)):
+    out_dir, spec = launch.out_dir, launch.job.spec
+    if done and (line := no_gain_line(read_rows(out_dir / METRICS), spec.algorithm.type, spec.adapter.init_from)):
         print(line)
     print(final_message(read_summary(out_dir), None if launch.runtime.in_pods else out_dir))
 

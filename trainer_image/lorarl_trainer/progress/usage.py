@@ -20,6 +20,9 @@ BASE_FOLDER = "base_model"
 """The folder into which the snippets download a base model."""
 _ALREADY_GOOD = 0.9
 """A held-out score of at most 1 that leaves little to learn."""
+_STILL_LOW = 0.25
+"""A held-out score with which an adapter is of no use, if 1 is the best."""
+_FORM_FIRST = "if hardly any is right, teach the form first: algorithm.type sft, then adapter.initFrom."
 
 
 def local_path(uri: str) -> str:
@@ -117,31 +120,40 @@ def report_line(out_dir: Path, *, here: bool) -> str:
     return f"Report    {page}; its numbers are in {out_dir / METRICS}"
 
 
-def no_gain_line(rows: Sequence[Mapping[str, Any]], algorithm: str) -> str | None:
+def no_gain_line(rows: Sequence[Mapping[str, Any]], algorithm: str, init_from: str | None = None) -> str | None:
     """Return that training did not clearly improve the first held-out result, and why or what helps; None if it did.
 
-    `rows` are those of metrics.jsonl. A gain is clear if the 95% intervals before and after do not overlap. None too
-    where there are no two results with intervals.
+    A gain is clear if the 95% intervals before and after do not overlap. None too where there are no two results with
+    intervals. A score that is still low after a gain gets a line as well.
+
+    Args:
+        rows: those of metrics.jsonl.
+        algorithm: its type.
+        init_from: the adapter that the training began with.
     """
     first = next(iter(evaluations_of(rows)), None)
     if first is None or not (first["before_interval"] and first["after_interval"]):
         return None
     lower_is_better = first["metric"] == "loss"
     (low, high), (low_after, high_after) = first["before_interval"], first["after_interval"]
-    if high_after < low if lower_is_better else low_after > high:
-        return None
     result = f"held-out {first['metric']} {first['before']:.3f} -> {first['after']:.3f}"
+    if high_after < low if lower_is_better else low_after > high:
+        low_still = algorithm not in FROM_DATA and 0 <= first["before"] < first["after"] < _STILL_LOW
+        return f"Still low {result}. If 1 is the best: {_FORM_FIRST}" if low_still else None
     look = "Look at the samples;"
+    if unscored := sum(row.get("reward_failures", 0) for row in rows):
+        look = f"{unscored:.0f} completions had no score: fix the reward, as the warnings say. {look}"
     if low_after > high if lower_is_better else high_after < low:
         return f"Worse     {result}, beyond its 95% intervals. {look} lower trainer.learningRate, or trainer.steps."
+    before = "with the adapter of spec.adapter.initFrom" if init_from else "before the training"
     if not lower_is_better and _ALREADY_GOOD <= first["before"] <= 1 and first["after"] <= 1:
         return (
-            f"No gain   held-out {first['metric']} was already {first['before']:.3f} before the training, and is "
+            f"No gain   held-out {first['metric']} was already {first['before']:.3f} {before}, and is "
             f"{first['after']:.3f} after it. If 1 is the best, these rows leave little to learn: take harder ones."
         )
     hint = "add rows or steps."
     if algorithm not in FROM_DATA:
-        hint = "if hardly any is right, teach the form first: algorithm.type sft, then adapter.initFrom."
+        hint = _FORM_FIRST
     return f"No gain   {result} is no improvement beyond its 95% intervals. {look} {hint}"
 
 

@@ -62,6 +62,7 @@ def likely_cause(
         truncated_share: of the newest step's completions, 0 to 1.
         rollout: its temperature and its limit of tokens.
     """
+    seen = {round(reward, 6) for reward in seen}  # 0.7 + 0.2 + 0.1 is not 1.0
     if not (np.sum(~np.isnan(rewards_P_G), axis=1) > 1).any():
         return "unscored", (
             "no group has two completions that could be scored. Fix the reward; the warnings above show why it fails."
@@ -83,7 +84,7 @@ def likely_cause(
         )
     if seen == {1.0}:
         return "one", (
-            "every reward is 1. Either the task is too easy, or the reward accepts everything. "
+            "every reward is 1. Either these prompts are learned or too easy, or the reward accepts everything. "
             "Look at the completions in samples.jsonl."
         )
     if len(seen) == 1:

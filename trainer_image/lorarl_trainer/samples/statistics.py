@@ -90,7 +90,8 @@ def interval(values: Sequence[float] | Sums) -> tuple[float, float] | None:
 
     Of values that are all 0 or 1 it is Wilson's (E. B. Wilson, 1927), which is right for few values and near 0 and 1,
     where the normal one would have no width. Otherwise it is the normal one, with the standard error of the prompts'
-    means (E. Miller, "Adding Error Bars to Evals", 2024, arXiv:2411.00640).
+    means (E. Miller, "Adding Error Bars to Evals", 2024, arXiv:2411.00640), cut off at the lowest and highest value: a
+    score that ends at 1 has no mean above 1.
     """
     values = np.asarray(values, dtype=np.float64)
     n = len(values)
@@ -101,7 +102,8 @@ def interval(values: Sequence[float] | Sums) -> tuple[float, float] | None:
         middle = (mean + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
         half = _Z / (1 + _Z**2 / n) * math.sqrt(mean * (1 - mean) / n + _Z**2 / (4 * n**2))
         return middle - half, middle + half
-    return normal_interval(values)
+    half = _Z * float(values.std(ddof=1)) / math.sqrt(n)
+    return max(mean - half, float(values.min())), min(mean + half, float(values.max()))
 
 
 def normal_interval(values: Sequence[float] | Sums) -> tuple[float, float] | None:

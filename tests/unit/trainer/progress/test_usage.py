@@ -160,6 +160,8 @@ def test_a_base_that_was_already_good_is_called_so() -> None:
     line = no_gain_line(evaluated((0.91, 0.99), (0.91, 0.99)), "grpo")
     assert line is not None and "was already 0.950 before the training, and is 0.950 after it" in line
     assert "sft" not in line
+    begun = no_gain_line(evaluated((0.91, 0.99), (0.91, 0.99)), "grpo", "file:examples")
+    assert begun is not None and "was already 0.950 with the adapter of spec.adapter.initFrom" in begun
     points = no_gain_line(evaluated((0.9, 1.0), (1.0, 1.4)), "grpo")
     assert points is not None and "already" not in points, "1 is not the best score there"
 
@@ -168,6 +170,18 @@ def test_a_base_that_was_already_good_is_called_so() -> None:
 def test_a_clear_loss_is_called_worse(after: tuple[float, float], metric: str) -> None:
     line = no_gain_line(evaluated((0.9, 1.0), after, metric), "grpo")
     assert line is not None and line.startswith("Worse     held-out") and "lower trainer.learningRate" in line
+
+
+def test_a_gain_that_ends_low_says_what_helps() -> None:
+    line = no_gain_line(evaluated((0.08, 0.12), (0.16, 0.19)), "grpo")
+    assert line is not None and line.startswith("Still low held-out score 0.100 -> 0.175.") and "sft" in line
+    assert no_gain_line(evaluated((-1.0, -0.8), (0.1, 0.2)), "grpo") is None, "1 is not the best score there"
+
+
+def test_no_gain_of_a_reward_that_fails_names_the_reward() -> None:
+    before, after = evaluated((0.0, 0.4), (0.0, 0.4))
+    line = no_gain_line([before, {"step": 1, "reward_failures": 24.0}, after], "grpo")
+    assert line is not None and "24 completions had no score: fix the reward" in line
 
 
 def test_a_clear_gain_needs_no_advice() -> None:

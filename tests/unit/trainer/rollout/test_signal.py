@@ -33,6 +33,7 @@ def test_a_group_has_signal_if_two_scored_completions_differ() -> None:
         ("zero", [[0, 0], [0, NAN]], DIFFERENT, {}, "samples.jsonl"),
         ("truncated", [[0, 0], [0, 0]], DIFFERENT, {"truncated": 0.75}, "75% of the completions were cut off at spec."),
         ("one", [[1, 1], [1, 1]], DIFFERENT, {}, "too easy"),
+        ("one", [[0.7 + 0.2 + 0.1] * 2, [1, 1]], DIFFERENT, {}, "too easy"),
         ("constant", [[0.5, 0.5], [0.5, 0.5]], DIFFERENT, {}, "every reward is 0.5. The reward seems to ignore"),
         ("temperature", [[0, 0], [1, 1]], SAME, {"temperature": 0.1}, "Raise spec.rollout.temperature (0.1)"),
         ("certain", [[0, 0], [1, 1]], SAME, {}, "certain of its answers"),

@@ -52,6 +52,11 @@ def test_the_interval_of_a_loss_per_token_holds_it_in_19_of_20_cases() -> None:
     assert 0.92 < held / 1000 < 0.97
 
 
+def test_the_interval_of_a_score_that_ends_at_1_ends_there() -> None:
+    low, high = interval([1.0] * 95 + [0.3]) or (0.0, 0.0)
+    assert 0.97 < low < high == 1.0
+
+
 def test_one_row_has_no_interval() -> None:
     assert interval([1.0]) is None and ratio_interval([1.0], [3]) is None
     assert eval_metrics(np.array([[0.5, 1.0]]), [2], 1.0) == (0.75, {"pass_at_2": 1.0})
