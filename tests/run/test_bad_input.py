@@ -108,7 +108,7 @@ BY_ITS_PREPARATION = [
     ),
     (
         ["adapter.initFrom=file:nowhere"],
-        "spec.adapter.initFrom: got file:nowhere, which contains no adapter_config.json, expected",
+        "spec.adapter.initFrom: got file:nowhere, which does not exist, expected",
     ),
     (
         ["reward.function=mistakes:three"],

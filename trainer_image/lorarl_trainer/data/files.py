@@ -81,9 +81,10 @@ def _read_jsonl(path: Path, uri: str, field: str) -> Numbered:
             except UnicodeDecodeError as error:
                 raise _not_utf8(uri, field, path) from error
             except ValueError as error:
+                why = f"{error.msg}, character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else error
                 raise InputError(
                     f"{field}.uri",
-                    f"line {number} of {uri}, which is not JSON ({error})",
+                    f"line {number} of {uri}, which is not JSON ({why})",
                     "one JSON object per line",
                     json_hint(line.decode("utf-8-sig")),
                 ) from error

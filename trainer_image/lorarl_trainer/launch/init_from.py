@@ -75,7 +75,8 @@ def read_initial_adapter(
     store = _open(uri, spec, secrets, field)
     content = store.get(CONFIG_FILE)
     if content is None:
-        got = f"{uri}, which contains no {CONFIG_FILE}"
+        there = not isinstance(store, LocalStore) or store.root.exists()
+        got = f"{uri}, which {f'contains no {CONFIG_FILE}' if there else 'does not exist'}"
         raise InputError(field, got, _EXPECTED, _hint_below(store, uri, field))
     config, weights = _parsed(content, CONFIG_FILE, uri, field), store.get(WEIGHTS_FILE)
     experts = weights is not None and _has_experts(weights)
