@@ -73,29 +73,32 @@ def finished_adapter(
     """
     try:
         known = (out_dir / SUMMARY).exists()
-        if known:
-            summary = read_summary(out_dir)
-            before = load_job(sorted((out_dir / STARTS).glob("*.yaml"))[-1])
-            made = (summary["job"], summary["state"], summary["step"]) == (
-                job.name,
-                "succeeded",
-                job.spec.trainer.steps,
-            )
-            if not made or changes(before, job):
-                return None
+        if not (_succeeded(job, out_dir) if known else without_files):
+            return None
         latest, newest = _survey(job, secrets, unpublished)
-        if newest is None or newest.checkpoint.step < job.spec.trainer.steps:
+        if newest is None:
             return None
-        if not known and not (without_files and latest and latest.finished_at):
-            return None
-        if not known and newest.checkpoint.step > job.spec.trainer.steps:
-            return None  # the next start says that steps were lowered
-        with fetched_sources(job.spec, secrets) as (spec, _):
-            was = newest.manifest.identity
-            weights = str(was.get(FINGERPRINT)) if is_remote(spec) else fetch_base_model(spec, secrets).fingerprint
-            return None if differences(was, training_identity(spec, weights)) else f"{newest.uri}/lora_adapter"
+        left = job.spec.trainer.steps - newest.checkpoint.step
+        # Without files, and after more steps than that, the next start says that steps were lowered.
+        over = left <= 0 if known else left == 0 and latest is not None and latest.finished_at is not None
+        return f"{newest.uri}/lora_adapter" if over and _same_training(job, secrets, newest) else None
     except (OSError, ValueError, KeyError, IndexError, ManifestError, LorarlError):
         return None
+
+
+def _succeeded(job: LoRARLJob, out_dir: Path) -> bool:
+    """Return whether the last start in this folder made all steps, with this very manifest."""
+    summary, before = read_summary(out_dir), load_job(sorted((out_dir / STARTS).glob("*.yaml"))[-1])
+    made = (summary["job"], summary["state"], summary["step"])
+    return made == (job.name, "succeeded", job.spec.trainer.steps) and not changes(before, job)
+
+
+def _same_training(job: LoRARLJob, secrets: Secrets, newest: Found) -> bool:
+    """Return whether a checkpoint is of this training. Weights of a base model elsewhere are taken for the same."""
+    with fetched_sources(job.spec, secrets) as (spec, _):
+        was = newest.manifest.identity
+        weights = str(was.get(FINGERPRINT)) if is_remote(spec) else fetch_base_model(spec, secrets).fingerprint
+        return not differences(was, training_identity(spec, weights))
 
 
 def keep_manifest(out_dir: Path, manifest: str, resumed_from_step: int | None) -> None:
