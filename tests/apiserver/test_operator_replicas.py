@@ -103,6 +103,7 @@ def test_a_stopped_leader_hands_over_at_once(served: Cluster) -> None:
     assert lease is not None and not lease["spec"].get("holderIdentity"), "the last one has released it too"
 
 
+@pytest.mark.long
 def test_a_restart_writes_nothing_about_unchanged_jobs(served: Cluster) -> None:
     where, kubeconfig = namespace(served, "restart"), prepare(served)
     with operator(served, kubeconfig, "before-restart") as replica:

@@ -88,6 +88,7 @@ def test_a_template_of_the_cluster_is_no_way_around_the_policy(kuberay_platform:
     p.wait_running(tenants, "bold-1", seconds=60)
 
 
+@pytest.mark.long
 def test_a_template_from_before_the_policy_is_none_either(kuberay_platform: Platform, tenants: str) -> None:
     p = kuberay_platform
     p.api.create(lorarljob(tenants, "late", templateRef={"name": "older"}))

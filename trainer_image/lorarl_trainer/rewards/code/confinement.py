@@ -73,9 +73,15 @@ def be_ended_first() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def end_with_parent() -> None:
-    """Have the kernel end this process when its parent ends, and keep its memory from others."""
+def end_with_parent(parent: int) -> None:
+    """Have the kernel end this process when its parent ends, and keep its memory from others.
+
+    Raises:
+        OSError: the parent, whose number is given, has ended already; or the kernel refuses it.
+    """
     _check(_libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "PR_SET_PDEATHSIG")
+    if os.getppid() != parent:
+        raise ProcessLookupError(f"process {parent} has ended")  # before that call, which then does nothing
     _check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "PR_SET_DUMPABLE")
 
 

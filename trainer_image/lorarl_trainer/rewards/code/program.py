@@ -29,20 +29,21 @@ def digest_of(output: str) -> str:
     return hashlib.sha256("\n".join(lines).encode(errors="replace")).hexdigest()
 
 
-def run_program(job: Mapping[str, Any], memory: int, pipes: tuple[int, int, int, int]) -> NoReturn:
+def run_program(job: Mapping[str, Any], memory: int, pipes: tuple[int, int, int, int], parent: int) -> NoReturn:
     """Run the program of a job in this process, a new one, and end it.
 
     Args:
         job: code, test, input and seconds, as in sandbox.py.
         memory: its address space, in bytes.
         pipes: its ends of them: its input, its output, what it says of its end, and the proof.
+        parent: number of the process that made this one, and without which it ends.
     """
     try:
         above = [fcntl.fcntl(pipe, fcntl.F_DUPFD, _ABOVE) for pipe in pipes]
         for descriptor, target in zip(above, (0, 1, _SAID, _PROOF), strict=True):
             os.dup2(descriptor, target)
         os.closerange(_PROOF + 1, os.sysconf("SC_OPEN_MAX"))
-        end_with_parent()
+        end_with_parent(parent)
         limit_resources(memory, ceil(job["seconds"]))
         sys.stdin = os.fdopen(0, encoding="utf-8", errors="replace", closefd=False)
         sys.stdout = os.fdopen(1, "w", encoding="utf-8", errors="replace", closefd=False)

@@ -29,9 +29,10 @@ def run(job: Mapping[str, Any], memory: int, most_output: int, parent: int) -> d
     """
     pipes = [os.pipe() for _ in range(4)]
     (input_read, input_write), (output_read, output_write), (said_read, said_write), (proof_read, proof_write) = pipes
+    own = os.getpid()
     pid = os.fork()
     if pid == 0:
-        run_program(job, memory, (input_read, output_write, said_write, proof_read))
+        run_program(job, memory, (input_read, output_write, said_write, proof_read), own)
     # Made after the fork, and read by the process after the completion's code: code that ends the process early, or
     # says that all is well, does not know it. The process may have ended: the pipe's other end is still open here.
     proof = os.urandom(16).hex()

@@ -237,6 +237,15 @@ sandbox.run("while True: pass", None, "", 100.0)
     assert psutil.wait_procs([made, *programs], timeout=20)[1] == []
 
 
+def test_a_program_does_not_begin_without_its_sandbox() -> None:
+    """The kernel ends a process with its parent only if it was asked to before the parent ended."""
+    script = "from lorarl_trainer.rewards.code.confinement import end_with_parent; end_with_parent({}); print('began')"
+    for parent, began in ((os.getpid(), "began\n"), (os.getppid(), "")):
+        ended = subprocess.run([sys.executable, "-c", script.format(parent)], capture_output=True, text=True)
+        assert ended.stdout == began, ended
+        assert ("ProcessLookupError" in ended.stderr) == (not began)
+
+
 def test_a_sandbox_that_was_ended_is_named_and_replaced(sandbox: Sandbox) -> None:
     own = Sandbox(memory_bytes=MEMORY, require_landlock=True)
     own.start()
