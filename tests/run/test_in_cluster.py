@@ -128,7 +128,8 @@ def test_the_next_attempt_makes_the_steps_that_the_manifest_says_by_now(
     assert f"spec.trainer.steps is now {STEPS + 1}, was {STEPS + 100}" in ended.stdout
     status = in_cluster.status
     assert status["step"] == ended.rows[-1]["step"] >= STEPS + 2
-    assert (status["totalSteps"], status["resumedFromStep"]) == (STEPS + 1, done)
+    assert status["totalSteps"] == status["step"], "no more steps are shown as done than there are"
+    assert status["resumedFromStep"] == done
     adapter = in_cluster.job.checkpoints / f"iter_{STEPS:07}" / "lora_adapter" / "adapter_model.safetensors"
     assert digest(adapter) == reference.adapter_digest
     assert status["adapter"]["step"] == status["step"]
