@@ -96,6 +96,7 @@ def test_an_evaluation_that_fails_takes_no_finished_step_with_it(faulty_job: Job
     assert again.adapter_uri == (job.checkpoints / "iter_0000002" / "lora_adapter").as_uri()
 
 
+@pytest.mark.long
 def test_several_rewards_of_which_one_fails_too_often(faulty_job: Job, tmp_path: Path) -> None:
     """The evaluation before the first step is recorded by reward; the first step ends the run."""
     job = Job(tmp_path, faulty_job.base)

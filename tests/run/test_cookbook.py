@@ -86,7 +86,7 @@ def test_a_recipe_passes_every_check_that_needs_no_worker(
     code = dry_run(Path("job.yaml"), None, [])
     printed = capsys.readouterr()
     assert code == 0, printed.err
-    assert "Everything that needs no worker is in order" in printed.out
+    assert "Start it with `lorarl run`" in printed.out
 
 
 @pytest.mark.long

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from run.command import Ended
 from run.jobs import Job
 
@@ -12,6 +14,7 @@ GRADIENTS = ("loss", "grad_norm", "clipped_share", "kl", "mean_abs_logprob_diff"
 ALGORITHM = {"updatesPerStep": 2, "correction": {"preset": "decoupled_token_is"}, "klCoefficient": 0.01}
 
 
+@pytest.mark.long
 def test_a_replay_makes_the_same_updates_without_an_engine(job: Job, tmp_path: Path) -> None:
     job.change(trainer={"steps": STEPS}, algorithm=ALGORITHM)
     made = job.start(more=["--dump-rollouts", "rollouts"]).end()
