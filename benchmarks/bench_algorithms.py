@@ -10,9 +10,7 @@ Runs that were made are kept, so the same command makes what is missing.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -24,9 +22,8 @@ sys.path[:0] = [str(ROOT / folder) for folder in ("crds", "trainer_image")]
 
 from figures import write_between  # noqa: E402
 from lorarl_trainer.progress import METRICS, read_rows  # noqa: E402
+from toy import JOB, Run, lorarl_run, make_base, mean_by_step, read_figures, write_figures  # noqa: E402
 
-JOB = ROOT / "examples/addition-cpu.yaml"
-BASE = ROOT / "out/addition"
 RAW = ROOT / "benchmarks/results/algorithms.json"
 DOCUMENT = ROOT / "docs/algorithms.md"
 BEGIN, END = "<!-- figures: written by benchmarks/bench_algorithms.py -->", "<!-- end of the figures -->"
@@ -78,8 +75,6 @@ RECIPES: Mapping[str, Sequence[str]] = {
 }
 """What each algorithm's job has besides its type. Losses differ in the second update of a step."""
 
-type Run = Mapping[str, Any]
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -88,15 +83,15 @@ def main() -> None:
     parser.add_argument("--raw", type=Path, default=RAW, help="figures, to which these are added")
     parser.add_argument("--render", action="store_true", help="only write the table")
     chosen = parser.parse_args()
-    runs: list[Run] = json.loads(chosen.raw.read_text()) if chosen.raw.exists() else []
+    runs: list[Run] = read_figures(chosen.raw, [])
     if not chosen.render:
-        subprocess.run([sys.executable, str(ROOT / "examples/addition/make_base.py"), "--out", str(BASE)], check=True)
+        make_base()
         made = {(run["type"], run["seed"]) for run in runs}
         for seed in chosen.seeds:
             for kind in chosen.types:
                 if (kind, seed) not in made:
                     runs.append(train(kind, seed))
-                    chosen.raw.write_text(json.dumps(runs, indent=1) + "\n")
+                    write_figures(chosen.raw, runs)
     write_between(DOCUMENT, BEGIN, END, lambda: table(runs))
     if weak := [run for run in runs if gain(run) < LEAST_GAIN]:
         sys.exit(f"less than {LEAST_GAIN:+.0%}: {[(run['type'], run['seed']) for run in weak]}")
@@ -109,8 +104,7 @@ def main() -> None:
 def train(kind: str, seed: int) -> Run:
     """Train once; return the held-out accuracy by step, and the most that a critic explains."""
     if kind == "distillation" and not TEACHER.exists():
-        command = [sys.executable, "-m", "lorarl_trainer.cli", "run", str(TEACHER_JOB)]
-        subprocess.run(command, check=True, cwd=ROOT)
+        lorarl_run(TEACHER_JOB)
     with tempfile.TemporaryDirectory(prefix="lorarl-algorithms-") as folder:
         changes = [
             f"metadata.name={kind.replace('_', '-')}",
@@ -119,9 +113,7 @@ def train(kind: str, seed: int) -> Run:
             f"spec.algorithm.type={kind}",
             *(f"spec.{change}" for change in RECIPES[kind]),
         ]
-        settings = [part for change in changes for part in ("--set", change)]
-        command = [sys.executable, "-m", "lorarl_trainer.cli", "run", str(JOB), "--out", f"{folder}/run", *settings]
-        subprocess.run(command, check=True, cwd=ROOT)
+        lorarl_run(JOB, "--out", f"{folder}/run", changes=changes)
         rows = read_rows(Path(folder) / "run" / METRICS)
     scores = {str(row["step"]): score for row in rows if (score := held_out_score(row)) is not None}
     explained = [row[EXPLAINED] for row in rows if EXPLAINED in row]
@@ -151,16 +143,13 @@ def table(runs: Sequence[Run]) -> str:
     for kind, changes in RECIPES.items():
         if not (found := [run for run in runs if run["type"] == kind]):
             continue
-        means = [statistics.fmean(run["right"][step] for run in found) for step in steps]
         gains = [gain(run) for run in found]
         spread = f"{100 * statistics.fmean(gains):+.1f} ({100 * min(gains):+.1f} to {100 * max(gains):+.1f})"
         besides = ", ".join(
             f"`{change.removeprefix('algorithm.')}`" for change in changes if change not in (*PAIRS, *TAUGHT)
         )
         besides = f"pairs, {besides}" if set(PAIRS[:1]) & set(changes) else besides
-        lines.append(
-            f"| `{kind}` | {besides} | {len(found)} | {' | '.join(f'{mean:.1%}' for mean in means)} | {spread} |"
-        )
+        lines.append(f"| `{kind}` | {besides} | {len(found)} | {mean_by_step(found, steps)} | {spread} |")
     return "\n".join(lines)
 
 

@@ -10,24 +10,30 @@ Runs that were made are kept, so the same command makes what is missing.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / folder) for folder in ("crds", "trainer_image")]
 
 from figures import write_between  # noqa: E402
 from lorarl_trainer.progress import METRICS, read_rows  # noqa: E402
+from toy import (  # noqa: E402
+    JOB,
+    OUT,
+    Run,
+    last_range,
+    lorarl_run,
+    make_base,
+    mean_by_step,
+    read_figures,
+    write_figures,
+)
 
-JOB = ROOT / "examples/addition-cpu.yaml"
-BASE = ROOT / "out/addition"
 RAW = ROOT / "benchmarks/results/curriculum.json"
 DOCUMENT = ROOT / "docs/data.md"
 BEGIN, END = "<!-- curriculum: written by benchmarks/bench_curriculum.py -->", "<!-- end of curriculum -->"
@@ -37,8 +43,6 @@ CURRICULUM = "data.curriculum={passReward: 1.0, leastShare: 0.1}"
 SETTINGS = ("trainer.steps=60", "trainer.learningRate=2.0e-4", "data.eval.every=15", "checkpoint.every=30")
 MEANS = ("signal_share", "curriculum/skipped_share")
 
-type Run = Mapping[str, Any]
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -46,21 +50,21 @@ def main() -> None:
     parser.add_argument("--raw", type=Path, default=RAW, help="figures, to which these are added")
     parser.add_argument("--render", action="store_true", help="only write the table")
     chosen = parser.parse_args()
-    runs: list[Run] = json.loads(chosen.raw.read_text()) if chosen.raw.exists() else []
+    runs: list[Run] = read_figures(chosen.raw, [])
     if not chosen.render:
-        subprocess.run([sys.executable, str(ROOT / "examples/addition/make_base.py"), "--out", str(BASE)], check=True)
+        make_base()
         made = {(run["seed"], run["curriculum"]) for run in runs}
         for seed in chosen.seeds:
             for curriculum in (False, True):
                 if (seed, curriculum) not in made:
                     runs.append(train(seed, curriculum))
-                    chosen.raw.write_text(json.dumps(runs, indent=1) + "\n")
+                    write_figures(chosen.raw, runs)
     write_between(DOCUMENT, BEGIN, END, lambda: table(runs))
 
 
 def train(seed: int, curriculum: bool) -> Run:
     """Train once; return the held-out accuracy by step, and means of what the curriculum changes."""
-    rows = (BASE / "train.jsonl").read_text().splitlines(keepends=True)
+    rows = (OUT / "train.jsonl").read_text().splitlines(keepends=True)
     with tempfile.TemporaryDirectory(prefix="lorarl-curriculum-") as folder:
         few = Path(folder, "train.jsonl")
         few.write_text("".join(random.Random(0).sample(rows, ROWS)))
@@ -71,9 +75,7 @@ def train(seed: int, curriculum: bool) -> Run:
             *SETTINGS,
             *([CURRICULUM] if curriculum else []),
         ]
-        settings = [part for change in changes for part in ("--set", f"spec.{change}")]
-        command = [sys.executable, "-m", "lorarl_trainer.cli", "run", str(JOB), "--out", f"{folder}/run", *settings]
-        subprocess.run(command, check=True, cwd=ROOT)
+        lorarl_run(JOB, "--out", f"{folder}/run", changes=[f"spec.{change}" for change in changes])
         found = read_rows(Path(folder) / "run" / METRICS)
     right = {str(row["step"]): row["eval_score"] for row in found if row.get("eval_score") is not None}
     means = {
@@ -94,12 +96,10 @@ def table(runs: Sequence[Run]) -> str:
         found = [run for run in runs if run["curriculum"] == curriculum]
         if not found:
             continue
-        means = " | ".join(f"{statistics.fmean(run['right'][step] for run in found):.1%}" for step in steps)
-        last = [run["right"][steps[-1]] for run in found]
         signal, skipped = (mean_of(found, name) for name in MEANS)
         lines.append(
-            f"| {'yes' if curriculum else 'no'} | {len(found)} | {means} "
-            f"| {min(last):.1%} to {max(last):.1%} | {signal} | {skipped} |"
+            f"| {'yes' if curriculum else 'no'} | {len(found)} | {mean_by_step(found, steps)} "
+            f"| {last_range(found, steps)} | {signal} | {skipped} |"
         )
     return "\n".join(lines)
 

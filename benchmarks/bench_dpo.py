@@ -13,10 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,18 @@ sys.path[:0] = [str(ROOT / folder) for folder in ("crds", "trainer_image")]
 from figures import write_between  # noqa: E402
 from lorarl_trainer.data.order import DataOrder  # noqa: E402
 from lorarl_trainer.progress import METRICS, read_rows  # noqa: E402
+from toy import (  # noqa: E402
+    OUT,
+    Run,
+    last_range,
+    lorarl_run,
+    make_base,
+    mean_by_step,
+    read_figures,
+    write_figures,
+)
 
 JOB = ROOT / "examples/dpo-cpu.yaml"
-OUT = ROOT / "out/addition"
 RAW = ROOT / "benchmarks/results/dpo.json"
 DOCUMENT = ROOT / "docs/algorithms.md"
 BEGIN, END = "<!-- dpo: written by benchmarks/bench_dpo.py -->", "<!-- end of dpo -->"
@@ -44,8 +52,6 @@ CURVES = {
 """What both write, by TRL's names."""
 TRL_BETA, TRL_SEED = 0.1, 0
 
-type Run = Mapping[str, Any]
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -54,28 +60,26 @@ def main() -> None:
     parser.add_argument("--raw", type=Path, default=RAW, help="figures, to which these are added")
     parser.add_argument("--render", action="store_true", help="only write the tables")
     chosen = parser.parse_args()
-    figures: dict[str, Any] = json.loads(chosen.raw.read_text()) if chosen.raw.exists() else {"runs": [], "trl": None}
+    figures: dict[str, Any] = read_figures(chosen.raw, {"runs": [], "trl": None})
     if not chosen.render:
-        subprocess.run([sys.executable, str(ROOT / "examples/addition/make_base.py"), "--out", str(OUT)], check=True)
+        make_base()
         made = {(run["beta"], run["seed"]) for run in figures["runs"]}
         for beta, seed in ((beta, seed) for seed in chosen.seeds for beta in BETAS):
             if (beta, seed) not in made:
                 with tempfile.TemporaryDirectory(prefix="lorarl-dpo-") as folder:
                     figures["runs"].append(run_of(beta, seed, learn(Path(folder), beta, seed)))
-                chosen.raw.write_text(json.dumps(figures, indent=1) + "\n")
+                write_figures(chosen.raw, figures)
         if chosen.trl and not figures["trl"]:
             with tempfile.TemporaryDirectory(prefix="lorarl-trl-") as folder:
                 figures["trl"] = by_trl(Path(folder))
-            chosen.raw.write_text(json.dumps(figures, indent=1) + "\n")
+            write_figures(chosen.raw, figures)
     write_between(DOCUMENT, BEGIN, END, lambda: rendered(figures["runs"], figures["trl"]))
 
 
 def learn(folder: Path, beta: float, seed: int, *more: str) -> Path:
     """Train once; return the run's folder."""
     changes = [f"checkpoint.uri=file:{folder}/checkpoints", f"trainer.seed={seed}", f"algorithm.dpo.beta={beta}", *more]
-    settings = [part for change in changes for part in ("--set", f"spec.{change}")]
-    command = [sys.executable, "-m", "lorarl_trainer.cli", "run", str(JOB), "--out", f"{folder}/run", *settings]
-    subprocess.run(command, check=True, cwd=ROOT)
+    lorarl_run(JOB, "--out", f"{folder}/run", changes=[f"spec.{change}" for change in changes])
     return folder / "run"
 
 
@@ -164,16 +168,14 @@ def table(runs: Sequence[Run]) -> str:
     for beta in BETAS:
         if not (found := [run for run in runs if run["beta"] == beta]):
             continue
-        means = " | ".join(f"{statistics.fmean(run['right'][step] for run in found):.1%}" for step in steps)
-        last = [run["right"][steps[-1]] for run in found]
         pairs = statistics.fmean(run["pairs"][steps[-1]] for run in found)
         chosen, rejected = (
             statistics.fmean(run["curves"][f"preference/{which}"][-1] for run in found) / beta
             for which in ("chosen", "rejected")
         )
         lines.append(
-            f"| {beta:g} | {len(found)} | {means} | {min(last):.1%} to {max(last):.1%} | {pairs:.1%} "
-            f"| {chosen:+.1f} | {rejected:+.1f} |"
+            f"| {beta:g} | {len(found)} | {mean_by_step(found, steps)} | {last_range(found, steps)} "
+            f"| {pairs:.1%} | {chosen:+.1f} | {rejected:+.1f} |"
         )
     return "\n".join(lines)
 

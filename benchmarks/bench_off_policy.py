@@ -9,20 +9,19 @@ Runs that were made are kept, so the same command makes what is missing.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / folder) for folder in ("crds", "trainer_image", "tests")]
 
 from figures import write_between  # noqa: E402
 from lorarl_trainer.devices.cpu import CpuDevice  # noqa: E402
+from toy import OUT, Run, last_range, mean_by_step, read_figures, write_figures  # noqa: E402
 
 RAW = ROOT / "benchmarks/results/off-policy.json"
 DOCUMENT = ROOT / "docs/algorithms.md"
@@ -32,8 +31,6 @@ SETTINGS = ("spec.trainer.learningRate=1.0e-3",)
 """Twice the rate of `make demo-toy`, so that versions differ more."""
 CORRECTION = "decoupled_token_is"
 
-type Run = Mapping[str, Any]
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -41,14 +38,14 @@ def main() -> None:
     parser.add_argument("--raw", type=Path, default=RAW, help="figures, to which these are added")
     parser.add_argument("--render", action="store_true", help="only write the table")
     chosen = parser.parse_args()
-    runs: list[Run] = json.loads(chosen.raw.read_text()) if chosen.raw.exists() else []
+    runs: list[Run] = read_figures(chosen.raw, [])
     if not chosen.render:
         os.environ.update(CpuDevice().environment(threads=min(2, len(os.sched_getaffinity(0)))))  # before torch
         made = {(run["seed"], run["behind"], run["corrected"]) for run in runs}
         for seed, behind, corrected in wanted(chosen.seeds):
             if (seed, behind, corrected) not in made:
                 runs.append(run_of(seed, behind, corrected))
-                chosen.raw.write_text(json.dumps(runs, indent=1) + "\n")
+                write_figures(chosen.raw, runs)
     write_between(DOCUMENT, BEGIN, END, lambda: table(runs))
 
 
@@ -63,7 +60,7 @@ def run_of(seed: int, behind: int, corrected: bool) -> Run:
 
     correction = [f"spec.algorithm.correction={{preset: {CORRECTION}}}"] if corrected else []
     with tempfile.TemporaryDirectory(prefix="lorarl-off-policy-") as folder:
-        addition = make_addition(ROOT / "out/addition")
+        addition = make_addition(OUT)
         learned = learn(addition, Path(folder), behind, *SETTINGS, f"spec.trainer.seed={seed}", *correction)
     names = ("rollout_kl", "correction/clipped_share", "correction/effective_share")
     means = {
@@ -86,13 +83,12 @@ def table(runs: Sequence[Run]) -> str:
             found = [run for run in runs if (run["behind"], run["corrected"]) == (behind, corrected)]
             if not found:
                 continue
-            means = " | ".join(f"{statistics.fmean(run['right'][step] for run in found):.1%}" for step in steps)
-            last = [run["right"][steps[-1]] for run in found]
             kl = statistics.fmean(run["rollout_kl"] for run in found)
             effective = statistics.fmean(run["correction/effective_share"] for run in found) if corrected else None
             lines.append(
-                f"| {behind} | {f'`{CORRECTION}`' if corrected else ''} | {len(found)} | {means} "
-                f"| {min(last):.1%} to {max(last):.1%} | {kl:.4f} | {'' if effective is None else f'{effective:.3f}'} |"
+                f"| {behind} | {f'`{CORRECTION}`' if corrected else ''} | {len(found)} "
+                f"| {mean_by_step(found, steps)} | {last_range(found, steps)} "
+                f"| {kl:.4f} | {'' if effective is None else f'{effective:.3f}'} |"
             )
     return "\n".join(lines)
 

@@ -1,0 +1,52 @@
+"""What the benchmarks on the toy model of `make demo-toy` share: its base, a run, kept figures and cells of tables."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+JOB = ROOT / "examples/addition-cpu.yaml"
+OUT = ROOT / "out/addition"
+"""The base model and its rows."""
+
+type Run = Mapping[str, Any]
+"""One training. `right` is the held-out accuracy by step."""
+
+
+def make_base() -> None:
+    """Make the base model and its rows, unless they are there."""
+    subprocess.run([sys.executable, str(ROOT / "examples/addition/make_base.py"), "--out", str(OUT)], check=True)
+
+
+def lorarl_run(job: Path, *arguments: str, changes: Sequence[str] = ()) -> None:
+    """Run a job as a user does, with `changes` for `--set`."""
+    settings = [part for change in changes for part in ("--set", change)]
+    command = [sys.executable, "-m", "lorarl_trainer.cli", "run", str(job), *arguments, *settings]
+    subprocess.run(command, check=True, cwd=ROOT)
+
+
+def read_figures(raw: Path, empty: Any) -> Any:
+    """Return the figures that are kept in a file, or `empty` where there is none."""
+    return json.loads(raw.read_text()) if raw.exists() else empty
+
+
+def write_figures(raw: Path, figures: Any) -> None:
+    """Keep figures in a file."""
+    raw.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def mean_by_step(runs: Sequence[Run], steps: Sequence[str]) -> str:
+    """Return the cells of the mean accuracy after each of these steps."""
+    return " | ".join(f"{statistics.fmean(run['right'][step] for run in runs):.1%}" for step in steps)
+
+
+def last_range(runs: Sequence[Run], steps: Sequence[str]) -> str:
+    """Return the cell of the lowest and the highest accuracy after the last step."""
+    last = [run["right"][steps[-1]] for run in runs]
+    return f"{min(last):.1%} to {max(last):.1%}"
