@@ -14,7 +14,7 @@ from lorarl_operator.outcome import HEAD_GONE
 from lorarl_operator.permanent import why_permanent
 from lorarl_operator.pod_ends import Kind, Outcome
 from lorarl_operator.snapshot import Snapshot, deletions
-from lorarl_operator.status import FAILED, RESTARTING, SUCCEEDED, Draft
+from lorarl_operator.status import FAILED, SUCCEEDED, Draft
 from lorarl_operator.valid_spec import whole_number
 
 _DEFAULT_BACKOFF_LIMIT = 3
@@ -132,12 +132,7 @@ def finished(snapshot: Snapshot) -> Decision:
 
 def next_attempt(snapshot: Snapshot, draft: Draft, why: Event) -> Decision:
     """Delete the attempt's RayJob. The next one is created after the delay that belongs to the reason."""
-    draft.phase = RESTARTING
-    draft.put("rayJobName", ray_job_name(snapshot.job.name, snapshot.attempt + 1))
-    draft.put("restartsInPlace", None)
-    draft.put("dashboardURL", None)
-    draft.stamp("attemptEndTime")
-    draft.condition("Running", False, why.reason, why.message)
+    draft.restart(ray_job_name(snapshot.job.name, snapshot.attempt + 1), None, why.reason, why.message)
     recheck = backoff.delay(why.reason, draft, snapshot.settings)
     return snapshot.decision(draft, why, actions=deletions(snapshot.ray_jobs), recheck=recheck)
 

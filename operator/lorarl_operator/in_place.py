@@ -16,7 +16,7 @@ from lorarl_operator.faulty_nodes import faulty_nodes, to_avoid, with_fault
 from lorarl_operator.models import RayJob
 from lorarl_operator.pod_ends import Outcome
 from lorarl_operator.snapshot import Snapshot, deletions
-from lorarl_operator.status import RESTARTING, Draft
+from lorarl_operator.status import Draft
 
 STARTS_AGAIN = "It resumes from its newest checkpoint in the same RayJob, which keeps its place in the queue."
 _NO_PAUSE_SECONDS = 10.0
@@ -61,12 +61,8 @@ def _avoids_more(snapshot: Snapshot, outcome: Outcome) -> bool:
 
 def restart_in_place(snapshot: Snapshot, draft: Draft, ray_job: RayJob, why: Event) -> Decision:
     """Count the end of the attempt, and let KubeRay start it again."""
-    draft.phase = RESTARTING
-    draft.put("rayJobName", ray_job.name)
-    draft.put("restartsInPlace", max(snapshot.restarts_in_place + 1, ray_job.failures))
-    draft.put("dashboardURL", None)
-    draft.stamp("attemptEndTime")
-    draft.condition("Running", False, why.reason, why.message)
+    counted = max(snapshot.restarts_in_place + 1, ray_job.failures)
+    draft.restart(ray_job.name, counted, why.reason, why.message)
     ends = [] if ray_job.failures > snapshot.restarts_in_place else end_head(snapshot, ray_job)
     return snapshot.decision(draft, why, actions=(*deletions(snapshot.others), *ends), recheck=0)
 

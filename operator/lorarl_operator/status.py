@@ -116,6 +116,15 @@ class Draft:
         else:
             self._fields[name] = value
 
+    def restart(self, ray_job: str, restarts_in_place: int | None, reason: str, message: str) -> None:
+        """Enter Restarting: the attempt has ended, and training continues in the RayJob of this name."""
+        self.phase = RESTARTING
+        self.put("rayJobName", ray_job)
+        self.put("restartsInPlace", restarts_in_place)
+        self.put("dashboardURL", None)
+        self.stamp("attemptEndTime")
+        self.condition("Running", False, reason, message)
+
     def start_clock(self) -> None:
         """Set startTime unless it is set."""
         self._fields.setdefault("startTime", self._now)

@@ -18,7 +18,7 @@ from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.init_from import other_base
 from lorarl_trainer.launch.preparation import UNPUBLISHED, JudgedModel, prepare
-from lorarl_trainer.launch.reward_trial import hasty, printed_lines, trial_lines, try_reward
+from lorarl_trainer.launch.reward_trial import hasty, looks_wrong, printed_lines, trial_lines, try_reward
 from lorarl_trainer.launch.runtime import local_runtime
 from lorarl_trainer.launch.store_outlook import store_lines
 from lorarl_trainer.launch.teacher_trial import try_teacher
@@ -113,8 +113,9 @@ async def _try_rewards(scorers: Scorers, data: inputs.EncodedData, vocabulary: i
         await asyncio.wait(tries)
     doubtful = False
     for (name, _, _), done in zip(tried, tries, strict=True):
-        _print(*(lines := list(trial_lines(await done, name))))
-        doubtful = doubtful or any(line.startswith("warning") for line in lines)
+        rows_tried = await done
+        _print(*trial_lines(rows_tried, name))
+        doubtful = doubtful or looks_wrong(rows_tried)
     return doubtful
 
 

@@ -165,6 +165,11 @@ def trial_lines(tries: Sequence[Try], evaluation: str = "") -> Iterator[str]:
     yield from _warnings(tries)
 
 
+def looks_wrong(tries: Sequence[Try]) -> bool:
+    """Return whether `trial_lines` has a warning about them."""
+    return any(_warnings(tries))
+
+
 def _warnings(tries: Sequence[Try]) -> Iterator[str]:
     failed = [one for one in tries if one.outcome.cause]
     if failed:
