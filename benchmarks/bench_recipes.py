@@ -5,6 +5,7 @@ make bench-recipes GPUS=2                       on two GPUs, a run on each
 python benchmarks/bench_recipes.py --recipes sums gcd --seeds 0 --systems lorarl       a part of it
 python benchmarks/bench_recipes.py --minutes 9  what fits; the same command makes what is missing
 python benchmarks/bench_recipes.py --seeds 1 2 --at-once 4    four runs share a GPU; their times are not compared
+python benchmarks/bench_recipes.py --recipes sums chain_sum --systems lorarl-ppo lorarl-dapo    other algorithms
 python benchmarks/bench_recipes.py --render     writes docs/recipes.md and its pictures again
 
 It needs the package reasoning-gym 0.1.25, and for TRL `uv pip install --no-deps trl==1.16.0`. Raw figures are written
@@ -30,14 +31,16 @@ from typing import Any, Self
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / folder) for folder in ("benchmarks", "crds", "trainer_image")]
 
+from lorarl_trainer.progress import read_summary  # noqa: E402
 from recipes import data, ours, trl_side  # noqa: E402
 from recipes.tasks import RECIPES, Settings  # noqa: E402
 from side_by_side.ours import command as lorarl_run  # noqa: E402
 from side_by_side.ours import commit  # noqa: E402
 from side_by_side.processes import environment  # noqa: E402
 
-SYSTEMS = ("lorarl", "trl", "trl-corrected", "lorarl-fsdp")
+SYSTEMS = ("lorarl", "trl", "trl-corrected", *ours.SYSTEMS[1:])
 RAW = ROOT / "benchmarks/results/recipes.json"
+TEACHER_SEED = 1000
 
 type Key = tuple[str, int, str]
 """Recipe, seed and system."""
@@ -79,7 +82,7 @@ class Bench:
         if self.result.setdefault("settings", asdict(self.settings)) != asdict(self.settings):
             sys.exit(f"{chosen.out} has other settings: {self.result['settings']}. Choose another file with --out.")
         self.failed: list[str] = []
-        self.writing = threading.Lock()
+        self.writing, self.teaching = threading.Lock(), threading.Lock()
 
     def run(self) -> int:
         todo: queue.SimpleQueue[Key] = queue.SimpleQueue()
@@ -157,12 +160,10 @@ class Bench:
         """Train, then measure every adapter; return the figures."""
         rows, out = self.folder / "data" / recipe, self.folder / f"{recipe}-{seed}-{system}"
         measured = range(self.settings.every, self.settings.steps + 1, self.settings.every)
-        own = system.startswith("lorarl")
+        own = system in ours.SYSTEMS
         if own:
-            arguments = (self.settings, self.model, rows, out, seed, min(self.chosen.gpus, 1))
-            changes = [*ours.SHARED_GPU] if self.chosen.at_once > 1 else []
-            changes += ["spec.trainer.backend=fsdp"] if system == "lorarl-fsdp" else []
-            command = lorarl_run(out, ours.manifest(RECIPES[recipe], *arguments), changes)
+            teacher = self.teacher(recipe, gpu) if system == "lorarl-distillation" else None
+            command = self.our_command(recipe, seed, out, ours.changes(system, teacher))
             adapters = ours.adapters_of(out, measured)
         else:
             settings = json.dumps(asdict(self.settings))
@@ -183,8 +184,10 @@ class Bench:
         clock = time.monotonic()
         printed = self.process(command, gpu, out)
         seconds = time.monotonic() - clock
+        startup: dict[str, float] = {}
         if own:
             steps = ours.steps_of(out)
+            startup = read_summary(out / "run")["startup"]
         else:
             steps = [json.loads(line)["step"] for line in printed.splitlines() if line.startswith('{"step"')]
         if len(steps) != self.settings.steps:
@@ -203,9 +206,25 @@ class Bench:
             "at_once": self.chosen.at_once,
             # From the command to the first step, and from the last one to the end of the process.
             "start_seconds": seconds - sum(step["seconds"] for step in steps),
+            **({"startup": startup} if startup else {}),
             "steps": steps,
             "held_out": found,
         }
+
+    def our_command(self, recipe: str, seed: int, out: Path, changes: list[str]) -> list[str]:
+        rows = self.folder / "data" / recipe
+        arguments = (self.settings, self.model, rows, out, seed, min(self.chosen.gpus, 1))
+        shared = ours.SHARED_GPU if self.chosen.at_once > 1 else ()
+        return lorarl_run(out, ours.manifest(RECIPES[recipe], *arguments), [*shared, *changes])
+
+    def teacher(self, recipe: str, gpu: int) -> Path:
+        """Return the adapter that teaches a recipe, which is made once: GRPO's, by a seed that no run has."""
+        with self.teaching:
+            out = self.folder / f"{recipe}-teacher"
+            adapter = ours.adapters_of(out, [self.settings.steps])[self.settings.steps]
+            if not adapter.exists():
+                self.process(self.our_command(recipe, TEACHER_SEED, out, []), gpu, out)
+            return adapter
 
     def environment(self, gpu: int) -> dict[str, str]:
         """Return the environment of a process on one GPU, or on the CPU in a trial there."""

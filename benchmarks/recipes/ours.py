@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,35 @@ from recipes.tasks import Recipe, Settings
 NAME = "recipe"
 SHARED_GPU = ("spec.rollout.gpuMemoryFraction=0.05", "spec.trainer.tokensPerMicroBatch=4096")
 """Overrides for a run that leaves most of a GPU to others. They change no sample's weight in an update."""
+
+TEACHER = "TEACHER"
+"""Stands in a change below for the folder of an adapter that GRPO trained on the same recipe."""
+TWO_UPDATES = "spec.algorithm.updatesPerStep=2"
+ALGORITHMS: Mapping[str, Sequence[str]] = {
+    "dapo": (TWO_UPDATES,),
+    "gspo": (TWO_UPDATES,),
+    "rloo": (),
+    "ppo": (
+        "spec.algorithm.updatesPerStep=4",
+        "spec.algorithm.ppo={criticLearningRate: 1.0e-3, criticWarmupSteps: 5}",
+    ),
+    "distillation": ("spec.reward=null", f"spec.algorithm.distillation={{adapter: 'file:{TEACHER}'}}"),
+}
+"""What a job of another algorithm than GRPO has besides its type."""
+SYSTEMS = ("lorarl", "lorarl-fsdp", *(f"lorarl-{name}" for name in ALGORITHMS))
+
+
+def changes(system: str, teacher: Path | None = None) -> list[str]:
+    """Return the overrides that make a system's job of `manifest`.
+
+    Args:
+        teacher: folder of the teacher's adapter, for distillation.
+    """
+    _, _, name = system.partition("-")
+    if name not in ALGORITHMS:
+        return [f"spec.trainer.backend={name}"] if name else []
+    besides = [change.replace(TEACHER, str(teacher)) for change in ALGORITHMS[name]]
+    return [f"spec.algorithm.type={name}", *besides]
 
 
 def manifest(recipe: Recipe, settings: Settings, model: Path, data: Path, out: Path, seed: int, gpus: int) -> Any:
@@ -49,7 +78,8 @@ def steps_of(out: Path) -> list[dict[str, float]]:
     return [
         {
             "seconds": sum(seconds for phase, seconds in row["seconds"].items() if phase != "checkpoint"),
-            "reward": row["reward_mean"],
+            # Distillation has no reward.
+            **({"reward": row["reward_mean"]} if "reward_mean" in row else {}),
             "drift": row["mean_abs_logprob_diff"],
             "kl": row["rollout_kl"],
         }
