@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from lorarl_trainer.backends.model import AdaptedModel
-from lorarl_trainer.lora.blocks import Block, rectangle
+from lorarl_trainer.lora.blocks import Block, rectangles
 
 _EXACT_IN_FLOAT32 = 2**24
 
@@ -44,21 +44,20 @@ class AdapterLayout:
             raise ValueError(
                 f"{dist.get_world_size()} ranks with {count} adapter tensors cannot be numbered in float32"
             )
-        first = self._rank * count  # this rank's tensors are numbered from here on
+        first = 1 + self._rank * count  # this rank's tensors are numbered from here on
         owners = self.gather([torch.full(p.shape, float(first + i), device=p.device) for i, p in enumerate(parameters)])
         rows = self.gather([_numbers(p, 0) for p in parameters])
         columns = self.gather([_numbers(p, 1) for p in parameters])
         self.shapes: dict[str, tuple[int, ...]] = {name: tuple(t.shape) for name, t in owners.items()}
         self.blocks: dict[tuple[int, int], list[Block]] = {(self._rank, i): [] for i in range(count)}
         for name, owner in owners.items():
-            for number in torch.unique(owner).tolist():
-                try:
-                    marked, from_rows, from_columns = map(_matrix, (owner == number, rows[name], columns[name]))
-                    hf_rows, hf_columns, own_rows, own_columns = rectangle(marked, from_rows, from_columns)
-                except ValueError as error:
-                    raise ValueError(f"{name} is not made of whole rows and columns of one parameter") from error
-                block = Block(name, own_rows, own_columns, hf_rows, hf_columns)
-                self.blocks.setdefault(divmod(int(number), count), []).append(block)
+            numbers = (_matrix(of).cpu().numpy() for of in (owner, rows[name], columns[name]))
+            try:
+                for number, found in rectangles(*numbers):
+                    block = Block(name, found.there_rows, found.there_columns, found.here_rows, found.here_columns)
+                    self.blocks.setdefault(divmod(number - 1, count), []).append(block)
+            except ValueError as error:
+                raise ValueError(f"{name} is not made of whole rows and columns of one parameter") from error
 
     def scatter(self, adapter: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         """Return this rank's share of an adapter: one tensor per trainable parameter, in their order, on their device.

@@ -128,7 +128,8 @@ def _start_ray(spec: LoRARLJobSpec) -> None:
         try:
             ray.init(
                 address="local",
-                num_cpus=max(os.cpu_count() or 1, spec.world_size),
+                # A worker reserves one. For each further one, Ray would start an idle process meanwhile.
+                num_cpus=spec.world_size,
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,

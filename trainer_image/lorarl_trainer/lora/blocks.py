@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 Indices = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.float32]
+"""Whole numbers, as they come from an adapter's tensors."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,15 @@ class Block:
     columns: Indices
     hf_rows: Indices
     hf_columns: Indices
+
+
+class Rectangle(NamedTuple):
+    """A block of whole rows and columns: which they are here, and which they are there."""
+
+    here_rows: Indices
+    here_columns: Indices
+    there_rows: Indices
+    there_columns: Indices
 
 
 @dataclass(frozen=True)
@@ -47,33 +59,46 @@ class Copy:
     scale: float
 
 
-def rectangle(
-    marked: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor
-) -> tuple[Indices, Indices, Indices, Indices]:
-    """Return the marked elements of a tensor as a block of whole rows and columns, and where those came from.
+def rectangles(owners: Numbers, rows: Numbers, columns: Numbers) -> Iterator[tuple[int, Rectangle]]:
+    """Yield each owner of elements of a matrix, in ascending order, and the rectangle that its elements are.
+
+    A large adapter has hundreds of megabytes of such numbers, and a mixture of experts has tens of thousands of
+    matrices. So this passes over each matrix a few times, and copies next to nothing.
 
     Args:
-        marked: which elements, [R, C] of bool, at least one.
+        owners: each element's owner, [R, C]: 0 if it has none.
         rows: the row that each element came from, [R, C].
         columns: the column that each element came from, [R, C].
 
-    Returns:
-        Rows and columns here, then rows and columns there.
-
     Raises:
-        ValueError: the elements are not a block of whole rows and columns, here or there.
+        ValueError: an owner's elements are not a block of whole rows and columns, here or there.
     """
-    here_rows, here_columns = marked.any(1).nonzero().flatten(), marked.any(0).nonzero().flatten()
-    there_rows = rows[here_rows, here_columns[0]].long()
-    there_columns = columns[here_rows[0], here_columns].long()
-    grid = here_rows[:, None], here_columns
-    if not (
-        marked[grid].all()
-        and torch.equal(rows[grid].long(), there_rows[:, None].expand(marked[grid].shape))
-        and torch.equal(columns[grid].long(), there_columns.expand(marked[grid].shape))
-    ):
+    for number in _distinct(owners):
+        if number:
+            yield number, _rectangle(owners == number, rows, columns)
+
+
+def _distinct(numbers: Numbers) -> list[int]:
+    """Return the distinct whole numbers of a matrix in ascending order: faster than by sorting them."""
+    low, high = int(numbers.min()), int(numbers.max())
+    if low == high:
+        return [low]
+    return [low + int(number) for number in np.flatnonzero(np.bincount((numbers - low).astype(np.intp).ravel()))]
+
+
+def _rectangle(marked: npt.NDArray[np.bool_], rows: Numbers, columns: Numbers) -> Rectangle:
+    here_rows, here_columns = np.flatnonzero(marked.any(1)), np.flatnonzero(marked.any(0))
+    here = _span(here_rows), _span(here_columns)
+    rows, columns = (numbers[here[0]][:, here[1]] for numbers in (rows, columns))
+    if not (marked[here[0]][:, here[1]].all() and (rows == rows[:, :1]).all() and (columns == columns[:1]).all()):
         raise ValueError("the elements are not whole rows and columns")
-    return here_rows.cpu().numpy(), here_columns.cpu().numpy(), there_rows.cpu().numpy(), there_columns.cpu().numpy()
+    return Rectangle(here_rows, here_columns, rows[:, 0].astype(np.int64), columns[0].astype(np.int64))
+
+
+def _span(indices: Indices) -> slice | Indices:
+    """Return indices as a slice if they are neighbours, which they mostly are: a matrix gives a view for that."""
+    first, last = int(indices[0]), int(indices[-1])
+    return slice(first, last + 1) if last - first + 1 == len(indices) else indices
 
 
 def copies(source: Block, target: Block) -> Iterator[SliceCopy]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lorarl_trainer.lora.blocks import Block, copies, rectangle
+from lorarl_trainer.lora.blocks import Block, Numbers, copies, rectangles
 
 
 def shuffled(adapter: torch.Tensor, rows: list[int], columns: list[int]) -> tuple[torch.Tensor, Block]:
@@ -51,27 +54,50 @@ def test_neighbours_travel_together() -> None:
     ]
 
 
-def test_a_rectangle_is_read_off_the_numbers_that_arrived() -> None:
-    rows = torch.tensor([[0, 0, 0], [0, 7, 7], [0, 3, 3]])
-    columns = torch.tensor([[0, 0, 0], [0, 2, 1], [0, 2, 1]])
-    here_rows, here_columns, there_rows, there_columns = rectangle(
-        torch.tensor([[False] * 3, [False, True, True], [False, True, True]]), rows, columns
-    )
-    assert [index.tolist() for index in (here_rows, here_columns, there_rows, there_columns)] == [
-        [1, 2],
-        [1, 2],
-        [7, 3],
-        [2, 1],
-    ]
+def numbers(values: list[list[int]]) -> Numbers:
+    return np.array(values, dtype=np.float32)
+
+
+def test_rectangles_are_read_off_the_numbers_that_arrived() -> None:
+    owners = numbers([[0, 0, 0, 3], [0, 5, 5, 3], [0, 5, 5, 3]])
+    rows = numbers([[0, 0, 0, 1], [0, 7, 7, 2], [0, 3, 3, 0]])
+    columns = numbers([[0, 0, 0, 4], [0, 2, 1, 4], [0, 2, 1, 4]])
+    found = {number: [index.tolist() for index in one] for number, one in rectangles(owners, rows, columns)}
+    assert found == {3: [[0, 1, 2], [3], [1, 2, 0], [4]], 5: [[1, 2], [1, 2], [7, 3], [2, 1]]}
+
+
+def test_rows_of_one_owner_need_not_be_neighbours() -> None:
+    owners = numbers([[1, 1], [2, 2], [1, 1]])
+    (_, one), (_, two) = rectangles(owners, numbers([[5, 5], [0, 0], [6, 6]]), numbers([[0, 1]] * 3))
+    assert [one.here_rows.tolist(), one.there_rows.tolist()] == [[0, 2], [5, 6]]
+    assert [two.here_rows.tolist(), two.there_rows.tolist()] == [[1], [0]]
 
 
 @pytest.mark.parametrize(
-    ("marked", "rows"),
+    ("owners", "rows", "columns"),
     [
-        ([[True, True], [True, False]], [[0, 0], [1, 1]]),  # a corner is missing
-        ([[True, True], [True, True]], [[0, 1], [1, 0]]),  # a row from two rows
+        ([[1, 1], [1, 0]], [[0, 0], [1, 1]], [[0, 1], [0, 1]]),  # a corner is missing
+        ([[1, 1], [1, 1]], [[0, 1], [1, 0]], [[0, 1], [0, 1]]),  # a row from two rows
+        ([[1, 1], [1, 1]], [[0, 0], [1, 1]], [[0, 1], [1, 0]]),  # a column from two columns
     ],
 )
-def test_what_is_no_rectangle_is_refused(marked: list[list[bool]], rows: list[list[int]]) -> None:
+def test_what_is_no_rectangle_is_refused(
+    owners: list[list[int]], rows: list[list[int]], columns: list[list[int]]
+) -> None:
     with pytest.raises(ValueError, match="whole rows and columns"):
-        rectangle(torch.tensor(marked), torch.tensor(rows), torch.tensor([[0, 1], [0, 1]]))
+        list(rectangles(numbers(owners), numbers(rows), numbers(columns)))
+
+
+def test_a_large_matrix_is_read_in_a_few_passes() -> None:
+    """Sorting, or picking elements one by one, made a GPU's start wait for a minute: as long as 100 passes and more."""
+    owners = np.ones((8192, 256), dtype=np.float32)
+    rows = np.repeat(np.arange(8192, dtype=np.float32)[:, None], 256, axis=1)
+    columns = np.repeat(np.arange(256, dtype=np.float32)[None], 8192, axis=0)
+
+    def seconds(work: Callable[[], object]) -> float:
+        clock = time.perf_counter()
+        work()
+        return time.perf_counter() - clock
+
+    one_pass = min(seconds(lambda: owners == rows) for _ in range(5))
+    assert min(seconds(lambda: list(rectangles(owners, rows, columns))) for _ in range(5)) < 30 * one_pass

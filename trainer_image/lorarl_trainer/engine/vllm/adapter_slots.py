@@ -15,7 +15,7 @@ import torch
 
 from lorarl_trainer.engine.vllm import parts, slices
 from lorarl_trainer.engine.vllm.names import AdapterSlots
-from lorarl_trainer.lora.blocks import Block, rectangle
+from lorarl_trainer.lora.blocks import Block, Numbers, rectangles
 from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.experts import completed, is_expert
 from lorarl_trainer.lora.peft_format import PEFT_PREFIX, adapter_config
@@ -124,14 +124,10 @@ class AdapterSlot:
             buffer.zero_()
         layout: list[list[Block]] = []
         for owner, row, column in zip(owners, rows, columns, strict=True):
-            numbers = [int(number) for number in torch.unique(owner).tolist() if number]  # 0: no adapter here
-            layout.append([])
-            for number in numbers:
-                here_rows, here_columns, hf_rows, hf_columns = rectangle(owner == number, row, column)
-                layout[-1].append(Block(tensors[number - 1], here_rows, here_columns, hf_rows, hf_columns))
+            layout.append([Block(tensors[number - 1], *found) for number, found in rectangles(owner, row, column)])
         return layout
 
-    def _arrived(self, numbers: Mapping[str, torch.Tensor], rank: int) -> list[torch.Tensor]:
+    def _arrived(self, numbers: Mapping[str, torch.Tensor], rank: int) -> list[Numbers]:
         """Return which of the numbers each element of each buffer gets."""
         arrived = [torch.zeros(buffer.shape, dtype=torch.float32, device=self._device) for buffer in self.buffers()]
         largest, unit = max(int(number.max()) for number in numbers.values()), 1
@@ -141,8 +137,7 @@ class AdapterSlot:
             for numbers_of_buffer, buffer in zip(arrived, self.buffers(), strict=True):
                 numbers_of_buffer.add_(buffer, alpha=unit)
             unit *= _DIGIT
-        # A mixture of experts has thousands of buffers, and a GPU answers a question about one in tens of microseconds.
-        return [numbers_of_buffer.cpu() for numbers_of_buffer in arrived]
+        return [numbers_of_buffer.cpu().numpy() for numbers_of_buffer in arrived]
 
     def _completed(self, adapter: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """Return an adapter as vLLM takes it: with an adapter on all experts or on none."""
