@@ -19,8 +19,8 @@ class Curve:
     """The held-out accuracy of one system on one recipe, by measured step: the mean over its seeds, and their range.
 
     Attributes:
-        seconds: training time up to that step, without the start, the mean over the seeds that had a GPU to
-            themselves. Empty if none had.
+        seconds: training time up to that step, from the end of the first one, which loads the task's scorer and
+            compiles kernels. The mean over the seeds that had a GPU to themselves; empty if none had.
         right: share of right answers, 0 to 1.
     """
 
@@ -52,7 +52,7 @@ def curve(runs: Sequence[Run]) -> Curve:
         raise ValueError(f"the runs were measured at {sorted(measured)}, expected the same steps for all")
     (steps,) = measured
     right = [[found["right"] for found in run["held_out"]] for run in runs]
-    passed = [[0.0, *itertools.accumulate(step["seconds"] for step in run["steps"])] for run in alone(runs)]
+    passed = [[0.0, 0.0, *itertools.accumulate(_later_seconds(run))] for run in alone(runs)]
     by_step = list(zip(*right, strict=True))
     return Curve(
         steps=steps,
@@ -86,13 +86,17 @@ def seconds_to(curve: Curve, score: float) -> float | None:
 
 
 def mean_start(runs: Sequence[Run]) -> float:
-    """Return the mean seconds of a run outside of its steps: from the command to the first, and the end."""
-    return statistics.fmean(run["start_seconds"] for run in runs)
+    """Return the mean seconds of a run from the command to the end of the first step, and of the process' end."""
+    return statistics.fmean(run["start_seconds"] + run["steps"][0]["seconds"] for run in runs)
 
 
 def mean_step(runs: Sequence[Run]) -> float:
-    """Return the mean seconds of a step."""
-    return statistics.fmean(step["seconds"] for run in runs for step in run["steps"])
+    """Return the mean seconds of a step after the first."""
+    return statistics.fmean(seconds for run in runs for seconds in _later_seconds(run))
+
+
+def _later_seconds(run: Run) -> list[float]:
+    return [step["seconds"] for step in run["steps"][1:]]
 
 
 def drift(runs: Sequence[Run]) -> tuple[float, float] | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from figures import write_between
 from recipes.curves import Curve, alone, common_score, curve, drift, mean_start, mean_step, seconds_to
+from recipes.ours import ALGORITHMS
 from recipes.tasks import RECIPES
 
 DOCUMENT = Path("docs/recipes.md")
@@ -20,6 +21,7 @@ TITLES = {
     "lorarl-fsdp": "lorarl, fsdp backend",
     "trl": "TRL",
     "trl-corrected": "TRL, its defaults",
+    **{f"lorarl-{name}": name for name in ALGORITHMS},
 }
 COLOURS = {"lorarl": "#2563eb", "lorarl-fsdp": "#0d9488", "trl": "#ea580c"}
 COMPARED, BACKENDS = ("lorarl", "trl"), ("lorarl", "lorarl-fsdp")
@@ -78,6 +80,7 @@ def markdown(grouped: Runs, settings: Mapping[str, Any], source: Path) -> str:
             *drift_rows(grouped),
             "",
             *backend_rows(grouped),
+            *algorithm_rows(grouped),
             f"![Held-out accuracy over time]({BY_TIME.relative_to('docs')})",
             "",
             f"![Held-out accuracy by step]({BY_STEP.relative_to('docs')})",
@@ -112,6 +115,26 @@ def backend_rows(grouped: Runs) -> list[str]:
         return []
     head = ["| recipe | seeds | base | Megatron | fsdp | Megatron - fsdp, points |", "|---|---|---|---|---|---|"]
     return [*head, *(score_row(name, grouped, BACKENDS) for name in shared), ""]
+
+
+def algorithm_rows(grouped: Runs) -> list[str]:
+    """Return a table of what other algorithms than GRPO reach, step by step, or nothing."""
+    systems = {"lorarl": "grpo", **{f"lorarl-{name}": name for name in ALGORITHMS}}
+    recipes = [name for name in names(grouped) if any((name, system) in grouped for system in list(systems)[1:])]
+    rows = []
+    for recipe in recipes:
+        for system, name in systems.items():
+            if runs := grouped.get((recipe, system)):
+                of = curve(runs)
+                seeds = ", ".join(str(run["seed"]) for run in runs)
+                rows.append(
+                    f"| {RECIPES[recipe].title} | {name} | {seeds} | {' | '.join(map('{:.1%}'.format, of.right))} |"
+                )
+    if not rows:
+        return []
+    steps = next(iter(grouped.values()))[0]["held_out"]
+    head = f"| recipe | algorithm | seeds | base | {' | '.join(f'step {found["step"]}' for found in steps[1:])} |"
+    return [head, "|---" * (3 + len(steps)) + "|", *rows, ""]
 
 
 def spread(of: Curve) -> str:

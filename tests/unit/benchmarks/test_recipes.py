@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from recipes import data, report, reward
+from lorarl_api.load import load_job
+from recipes import data, ours, report, reward
 from recipes.curves import Curve, common_score, curve, drift, mean_start, mean_step, seconds_to
-from recipes.tasks import RECIPES
+from recipes.tasks import RECIPES, Settings
 
 
 def run(right: Sequence[float], system: str = "lorarl", seed: int = 0, seconds: float = 1.0) -> dict[str, Any]:
@@ -37,16 +38,16 @@ TRL = [run((0.2, 0.3, 0.6), "trl", seed, seconds=4.0) for seed in (0, 1)]
 def test_a_curve_is_the_mean_over_the_seeds_with_their_range() -> None:
     found = curve(OURS)
     assert found.steps == (0, 10, 20)
-    assert found.seconds == (0.0, 10.0, 20.0)
+    assert found.seconds == (0.0, 9.0, 19.0)
     assert found.right == pytest.approx((0.2, 0.55, 0.7))
     assert (found.least[-1], found.most[-1]) == (0.6, 0.8)
-    assert (mean_start(OURS), mean_step(OURS)) == (20.5, 1.0)
+    assert (mean_start(OURS), mean_step(OURS)) == (21.5, 1.0)
 
 
 def test_times_of_runs_that_share_a_gpu_do_not_count() -> None:
     shared = run((0.2, 0.6, 0.8), seed=1, seconds=9.0) | {"at_once": 4}
     found = curve([OURS[0], shared])
-    assert found.seconds == (0.0, 10.0, 20.0)
+    assert found.seconds == (0.0, 9.0, 19.0)
     assert found.right == pytest.approx((0.2, 0.55, 0.7))
     assert curve([shared]).seconds == ()
     assert "not compared" in report.time_row("products", {("products", "lorarl"): [shared], ("products", "trl"): TRL})
@@ -63,8 +64,8 @@ def test_time_is_compared_at_a_score_that_both_reach() -> None:
     ours, trl = curve(OURS), curve(TRL)
     score = common_score(ours, trl)
     assert score == pytest.approx(0.2 + 0.9 * 0.4)
-    assert seconds_to(ours, score) == pytest.approx(10 + 10 * 0.01 / 0.15)
-    assert seconds_to(trl, score) == pytest.approx(40 + 40 * 0.26 / 0.3)
+    assert seconds_to(ours, score) == pytest.approx(9 + 10 * 0.01 / 0.15)
+    assert seconds_to(trl, score) == pytest.approx(36 + 40 * 0.26 / 0.3)
 
 
 @pytest.mark.parametrize(("score", "seconds"), [(0.1, 0.0), (0.2, 0.0), (0.3, 5.0), (0.9, None)])
@@ -89,7 +90,7 @@ def test_the_page_has_tables_and_pictures(tmp_path: Path) -> None:
     assert text.startswith("Before.\n") and text.endswith("After.\n") and "old" not in text
     title = RECIPES["products"].title
     assert f"| {title} | 0, 1 | 20.0% | 70.0% (60.0 to 80.0) | 60.0% (60.0 to 60.0) | +10.0 |" in text
-    assert f"| {title} | 56.0% | 10.7 | 74.7 | 0.14 | 1.00 s | 4.00 s | 20 s | 20 s |" in text
+    assert f"| {title} | 56.0% | 9.7 | 70.7 | 0.14 | 1.00 s | 4.00 s | 22 s | 24 s |" in text
     assert f"| {title} | lorarl | 1.0e-02 | 1.0e-02 |" in text
     for picture in (report.BY_TIME, report.BY_STEP):
         assert (tmp_path / picture).read_text().startswith("<?xml")
@@ -108,6 +109,32 @@ def test_the_backends_are_compared_where_both_ran() -> None:
     *_, row, _ = report.backend_rows(grouped)
     assert row.endswith("| 0, 1 | 20.0% | 70.0% (60.0 to 80.0) | 70.0% (70.0 to 70.0) | +0.0 |")
     assert report.backend_rows({("products", "lorarl"): OURS}) == []
+
+
+def test_other_algorithms_are_shown_step_by_step() -> None:
+    rloo = [run((0.2, 0.4, 0.6), "lorarl-rloo")]
+    head, _, *rows, _ = report.algorithm_rows({("products", "lorarl"): OURS, ("products", "lorarl-rloo"): rloo})
+    assert head == "| recipe | algorithm | seeds | base | step 10 | step 20 |"
+    assert [row.partition("| ")[2].partition("| ")[2] for row in rows] == [
+        "grpo | 0, 1 | 20.0% | 55.0% | 70.0% |",
+        "rloo | 0 | 20.0% | 40.0% | 60.0% |",
+    ]
+    assert report.algorithm_rows({("products", "lorarl"): OURS}) == []
+
+
+def test_a_system_is_a_backend_or_an_algorithm() -> None:
+    assert ours.changes("lorarl") == []
+    assert ours.changes("lorarl-fsdp") == ["spec.trainer.backend=fsdp"]
+    assert ours.changes("lorarl-gspo") == ["spec.algorithm.type=gspo", "spec.algorithm.updatesPerStep=2"]
+    assert "spec.algorithm.distillation={adapter: 'file:/teacher'}" in ours.changes(
+        "lorarl-distillation", Path("/teacher")
+    )
+
+
+@pytest.mark.parametrize("system", ours.SYSTEMS)
+def test_every_systems_manifest_is_a_job(system: str, tmp_path: Path) -> None:
+    job = ours.manifest(RECIPES["products"], Settings(), tmp_path, tmp_path, tmp_path, seed=0, gpus=1)
+    load_job(json.dumps(job), ours.changes(system, tmp_path))
 
 
 def test_the_repositorys_page_has_a_place_for_figures() -> None:
