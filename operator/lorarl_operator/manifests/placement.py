@@ -43,20 +43,23 @@ def place_head(spec: LoRARLJobSpec, template: Template) -> None:
     The scheduler prefers the emptiest node, which is the idle one with GPUs. There the head could take the CPUs that
     its own worker needs, and keep an autoscaler from removing the node.
     """
-    template["spec"] |= head_node(spec)
-    if spec.on_gpu and not spec.cluster.head.node_selector:
+    head = spec.cluster.head
+    template["spec"] |= _node(head.node_selector, _leaving_soon(_head_tolerations(spec)))
+    if spec.on_gpu and not head.node_selector:
         without_gpus = [{"key": label, "operator": "DoesNotExist"} for label in _GPU_LABELS]
         preference = {"weight": 100, "preference": {"matchExpressions": without_gpus}}
         template["spec"]["affinity"] = {"nodeAffinity": {_PREFERRED: [preference]}}
 
 
 def head_node(spec: LoRARLJobSpec) -> dict[str, Any]:
-    """Node selector and tolerations of the head, and of other pods without GPUs."""
-    head = spec.cluster.head
-    tolerations = head.tolerations
-    if tolerations is None:
-        tolerations = [] if spec.on_gpu else spec.cluster.tolerations
-    return _node(head.node_selector, tolerations)
+    """Node selector and tolerations of pods without GPUs, which the head has too."""
+    return _node(spec.cluster.head.node_selector, _head_tolerations(spec))
+
+
+def _head_tolerations(spec: LoRARLJobSpec) -> list[Toleration]:
+    if spec.cluster.head.tolerations is not None:
+        return spec.cluster.head.tolerations
+    return [] if spec.on_gpu else spec.cluster.tolerations
 
 
 def place_workers(job: Job, spec: LoRARLJobSpec, attempt: int, template: Template, *, queued: bool) -> None:
@@ -66,7 +69,7 @@ def place_workers(job: Job, spec: LoRARLJobSpec, attempt: int, template: Templat
         ManifestError: A topology is required, and nothing places all workers at once.
     """
     cluster = spec.cluster
-    template["spec"] |= _node(cluster.node_selector, [*cluster.tolerations, *_briefly_unreachable(cluster.tolerations)])
+    template["spec"] |= _node(cluster.node_selector, _leaving_soon(cluster.tolerations))
     mates = {
         "labelSelector": {"matchLabels": {LABEL_JOB_UID: job.uid, LABEL_ATTEMPT: str(attempt), LABEL_ROLE: WORKER}}
     }
@@ -86,15 +89,15 @@ def place_workers(job: Job, spec: LoRARLJobSpec, attempt: int, template: Templat
         template["spec"]["affinity"] = affinity
 
 
-def _briefly_unreachable(tolerations: Sequence[Toleration]) -> list[Toleration]:
-    """How long a worker's pod stays on a node that does not respond. Kubernetes' own 5 minutes are for stateless pods.
+def _leaving_soon(tolerations: Sequence[Toleration]) -> list[Toleration]:
+    """Tolerations with which a pod soon leaves a node that does not respond. Kubernetes' own 5 minutes are for others.
 
-    All other workers of the job wait for it. It is replaced when its grace period is over, too.
+    The whole job waits for the pod. It is replaced when its grace period is over, too.
     """
     if any(each.key in (None, _UNREACHABLE) and each.effect in (None, "NoExecute") for each in tolerations):
-        return []
+        return [*tolerations]
     briefly = {"key": _UNREACHABLE, "operator": "Exists", "effect": "NoExecute"}
-    return [Toleration.model_validate(briefly | {"tolerationSeconds": _UNREACHABLE_SECONDS})]
+    return [*tolerations, Toleration.model_validate(briefly | {"tolerationSeconds": _UNREACHABLE_SECONDS})]
 
 
 def _require_gang(job: Job, spec: LoRARLJobSpec) -> None:

@@ -32,7 +32,7 @@ class TestHead:
         rayjob = built({"cluster": {"gpusPerNode": 8, "tolerations": [GPU_TAINT], "nodeSelector": {"gpu": "h200"}}})
         worker, pod = workers(rayjob)["template"]["spec"], head(rayjob)["spec"]
         assert (worker["tolerations"], worker["nodeSelector"]) == ([GPU_TAINT, UNREACHABLE], {"gpu": "h200"})
-        assert "tolerations" not in pod
+        assert pod["tolerations"] == [UNREACHABLE]
         assert "nodeSelector" not in pod
         (preferred,) = pod["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
         assert {"key": "nvidia.com/gpu.present", "operator": "DoesNotExist"} in preferred["preference"][
@@ -49,23 +49,24 @@ class TestHead:
             ([UNREACHABLE | {"tolerationSeconds": 300}], False),
         ],
     )
-    def test_workers_leave_a_silent_node_soon_unless_the_job_says_when(self, own, added):
-        worker = workers(built({"cluster": {"tolerations": own}}))["template"]["spec"]
-        assert (UNREACHABLE in worker["tolerations"]) is added
-        assert len(worker["tolerations"]) == len(own) + added
+    def test_pods_leave_a_silent_node_soon_unless_the_job_says_when(self, own, added):
+        rayjob = built({"cluster": {"tolerations": own}})
+        for pod in (workers(rayjob)["template"]["spec"], head(rayjob)["spec"]):
+            assert (UNREACHABLE in pod["tolerations"]) is added
+            assert len(pod["tolerations"]) == len(own) + added
 
     def test_the_head_has_its_own_nodes_if_the_job_says_so(self):
         chosen = {"nodeSelector": {"pool": "cpu"}, "tolerations": [TEAM_TAINT]}
         pod = head(built({"cluster": {"gpusPerNode": 8, "tolerations": [GPU_TAINT], "head": chosen}}))["spec"]
-        assert (pod["nodeSelector"], pod["tolerations"]) == ({"pool": "cpu"}, [TEAM_TAINT])
+        assert (pod["nodeSelector"], pod["tolerations"]) == ({"pool": "cpu"}, [TEAM_TAINT, UNREACHABLE])
         assert "affinity" not in pod
 
     def test_the_head_of_a_cpu_job_tolerates_what_its_workers_do(self):
         pod = head(built({"cluster": {"tolerations": [TEAM_TAINT]}}))["spec"]
-        assert pod["tolerations"] == [TEAM_TAINT]
+        assert pod["tolerations"] == [TEAM_TAINT, UNREACHABLE]
         assert "affinity" not in pod
         none = head(built({"cluster": {"tolerations": [TEAM_TAINT], "head": {"tolerations": []}}}))["spec"]
-        assert "tolerations" not in none
+        assert none["tolerations"] == [UNREACHABLE]
 
     def test_the_submitter_runs_where_the_head_does(self):
         chosen = {"nodeSelector": {"pool": "cpu"}, "tolerations": [TEAM_TAINT]}
