@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from lorarl_operator import backoff
 from lorarl_operator.decision import Decision, DeleteJob, Event
-from lorarl_operator.faulty_nodes import with_fault
 from lorarl_operator.in_place import STARTS_AGAIN, restart_in_place, restartable
 from lorarl_operator.late_steps import MORE_STEPS, steps_to_do, too_late
 from lorarl_operator.messages import sentences
@@ -54,7 +53,7 @@ def count_outcome(snapshot: Snapshot, draft: Draft, outcome: Outcome) -> None:
     A loss that ends its attempt because the recovery failed was counted before.
     """
     if outcome.faulty_node:
-        draft.put("faultyNodes", with_fault(snapshot.faulty_nodes, outcome, snapshot.now))
+        draft.put("faultyNodes", snapshot.faults_after(outcome))
     if outcome.kind is Kind.PREEMPTED and snapshot.recovering_since is None:
         draft.count("preemptions")
         message = f"Attempt {snapshot.attempt}: {outcome.message}"

@@ -41,8 +41,21 @@ def faulty_nodes(status: dict[str, Any]) -> tuple[FaultyNode, ...]:
     return tuple(node for node in found if node)
 
 
-def with_fault(known: Sequence[FaultyNode], outcome: Outcome, now: datetime) -> list[dict[str, Any]]:
-    """`status.faultyNodes` after another fault of a node. Old faults are left out."""
+def with_fault(
+    known: Sequence[FaultyNode], outcome: Outcome, now: datetime, counted_since: datetime | None = None
+) -> list[dict[str, Any]]:
+    """`status.faultyNodes` after the fault of a node. Old faults are left out.
+
+    Args:
+        known: The nodes in the status.
+        outcome: The end of the attempt, or the loss of its workers.
+        now: The time.
+        counted_since: When the attempt lost workers that it waits for. A node that is at fault since then was lost
+            with all its pods, which is one fault.
+    """
+    told = counted_since and any(node.name == outcome.faulty_node and node.last >= counted_since for node in known)
+    if told:
+        return [_written(node) for node in known]
     kept = [node for node in known if node.name != outcome.faulty_node and _counts(node, now)]
     before = next((node.attempts for node in known if node.name == outcome.faulty_node and _counts(node, now)), 0)
     nodes = [*kept, FaultyNode(outcome.faulty_node, before + 1, outcome.reason, now)]

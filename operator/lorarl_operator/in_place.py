@@ -12,7 +12,7 @@ each is counted once, whoever is killed meanwhile.
 from __future__ import annotations
 
 from lorarl_operator.decision import Decision, DeletePod, Event
-from lorarl_operator.faulty_nodes import faulty_nodes, to_avoid, with_fault
+from lorarl_operator.faulty_nodes import faulty_nodes, to_avoid
 from lorarl_operator.models import RayJob
 from lorarl_operator.pod_ends import Outcome
 from lorarl_operator.snapshot import Snapshot, deletions
@@ -55,7 +55,7 @@ def _avoids_more(snapshot: Snapshot, outcome: Outcome) -> bool:
     """Whether the next attempt must keep off a node that the pods of this one may use."""
     if not outcome.faulty_node:
         return False
-    known = faulty_nodes({"faultyNodes": with_fault(snapshot.faulty_nodes, outcome, snapshot.now)})
+    known = faulty_nodes({"faultyNodes": snapshot.faults_after(outcome)})
     return to_avoid(known, snapshot.now) != snapshot.avoided_nodes
 
 

@@ -151,7 +151,8 @@ def _of_live_ray_job(
     attempt.
     """
     was_up = ray_job.deployment_status == "Running"
-    if was_up and (evicted := next((found for pod in pods if (found := taken(pod))), None)):
+    heads_first = sorted(pods, key=lambda pod: pod.role != "head")  # an attempt replaces workers, but no head
+    if was_up and (evicted := next((found for pod in heads_first if (found := taken(pod))), None)):
         return evicted
     if own := _own_exit(pods):
         # Ray exits with 1 at SIGTERM. An exit in the second of the deletion may be KubeRay's clean-up after the

@@ -12,7 +12,7 @@ from lorarl_api.faults import ManifestError
 from lorarl_api.v1alpha1 import ClusterSpec, LoRARLJobSpec
 from lorarl_operator.decision import Action, Apply, Decision, Delete, Event, Manifest, Want
 from lorarl_operator.early_losses import Loss, losses
-from lorarl_operator.faulty_nodes import FaultyNode, faulty_nodes, to_avoid, to_use_last
+from lorarl_operator.faulty_nodes import FaultyNode, faulty_nodes, to_avoid, to_use_last, with_fault
 from lorarl_operator.kept_image import with_kept_image
 from lorarl_operator.manifests.access import grants, needs
 from lorarl_operator.manifests.config import config_map
@@ -20,7 +20,7 @@ from lorarl_operator.models import RETRYING, Job, Observed, Pod, RayCluster, Ray
 from lorarl_operator.names import attempt_of, ray_job_name
 from lorarl_operator.outcome import Report
 from lorarl_operator.parse import time
-from lorarl_operator.pod_ends import exited_container
+from lorarl_operator.pod_ends import Outcome, exited_container
 from lorarl_operator.recovery import Workers, workers_of
 from lorarl_operator.settings import Settings
 from lorarl_operator.status import PENDING, RUNNING, STARTING, SUSPENDED, SUSPENDING, Draft, well_typed
@@ -129,13 +129,23 @@ class Snapshot:
     def restarts_in_place(self) -> int:
         """How many ends of the current RayJob are accounted for. The newest may be one that KubeRay does not know yet.
 
-        A RayJob that starts has failed as often as KubeRay says, whatever stopped it.
+        A RayJob that starts has failed as often as KubeRay says, whatever stopped it. An older operator removes the
+        number.
         """
         if self.current is None or not self.attempt_is_recorded:
             return 0
-        known = int(self.status.get("restartsInPlace", 0))
+        known = int(self.status.get("restartsInPlace", self.current.failures if self._end_is_known else 0))
         is_up = self.current.deployment_status in ("Running", RETRYING)
         return known if is_up else min(known, self.current.failures)
+
+    @property
+    def _end_is_known(self) -> bool:
+        """Whether the status has the end of the RayJob's start before, and the training runs since the present one."""
+        ray_job, draft = self.current, self.draft()
+        if ray_job is None or ray_job.started_at is None or self.phase != RUNNING:
+            return False
+        ended, trains_since = draft.at("attemptEndTime"), draft.since("Running")
+        return bool(ended and trains_since and ray_job.created_at <= ended and ray_job.started_at < trains_since)
 
     @property
     def report(self) -> Report | None:
@@ -170,6 +180,10 @@ class Snapshot:
     def faulty_nodes(self) -> tuple[FaultyNode, ...]:
         """Nodes whose fault ended attempts of this job."""
         return faulty_nodes(self.status)
+
+    def faults_after(self, outcome: Outcome) -> list[dict[str, Any]]:
+        """`status.faultyNodes` after an outcome that is a node's fault."""
+        return with_fault(self.faulty_nodes, outcome, self.now, self.recovering_since)
 
     @property
     def avoided_nodes(self) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ import pytest
 
 from support.cluster import pods
 from support.cluster.client import Api, Object
-from support.cluster.kueue import QUEUE_LABEL, add_queue
+from support.cluster.kueue import QUEUE_LABEL, add_queue, workload_of
+from support.cluster.kwok import add_node, silence_node
 from support.cluster.lorarljobs import condition, lorarljob, phase, report, wait_event
 from support.cluster.operator import Operator
 from support.cluster.platform import Platform
@@ -39,14 +40,6 @@ def wait(p: Platform, namespace: str, name: str, reached: Callable[[Object], boo
     return p.api.wait("LoRARLJob", name, namespace, reached, seconds=SECONDS)
 
 
-def workload(p: Platform, namespace: str) -> tuple[str, str]:
-    """The uid of the first job's Workload, and since when Kueue admits it."""
-    found = [one for one in p.api.list("Workload", namespace) if "-first-" in one["metadata"]["name"]]
-    (admitted,) = [one for one in found[0]["status"]["conditions"] if one["type"] == "Admitted"]
-    assert len(found) == 1 and admitted["status"] == "True", found
-    return found[0]["metadata"]["uid"], admitted["lastTransitionTime"]
-
-
 def delete(api: Api, pod: Object) -> None:
     api.delete("Pod", pod["metadata"]["name"], pod["metadata"]["namespace"])
 
@@ -63,7 +56,8 @@ def delete(api: Api, pod: Object) -> None:
 def test_the_job_keeps_its_workload(
     p: Platform, namespace: str, role: str, lose: Callable[[Api, Object], None], reasons: set[str]
 ) -> None:
-    before, cluster = workload(p, namespace), p.api.get("RayJob", "first-1", namespace)["status"]["rayClusterName"]
+    before = workload_of(p.api, namespace, "first-1")
+    cluster = p.api.get("RayJob", "first-1", namespace)["status"]["rayClusterName"]
     report(p.api, namespace, "first", step=3, totalSteps=10)
     lose(p.api, p.pods(namespace, "first-1", role)[0])
     job = wait(p, namespace, "first", lambda job: job["status"]["preemptions"] == 1 and phase(job) == "Running")
@@ -74,7 +68,7 @@ def test_the_job_keeps_its_workload(
     assert "keeps its place in the queue" in told
     rayjob = p.api.get("RayJob", "first-1", namespace)
     assert rayjob["status"]["rayClusterName"] != cluster
-    assert workload(p, namespace) == before, "one Workload, admitted once"
+    assert workload_of(p.api, namespace, "first-1") == before, "one Workload, admitted once"
     waits = p.api.get("LoRARLJob", "second", namespace)
     assert (phase(waits), condition(waits, "Running")["reason"]) == ("Pending", "Queued")
 
@@ -95,3 +89,34 @@ def test_a_failure_gives_the_quota_back(p: Platform, namespace: str) -> None:
     wait(p, namespace, "second", lambda job: phase(job) == "Running")
     p.api.wait_gone("RayJob", "first-1", namespace, seconds=SECONDS)
     p.cluster.must("delete", "lrj", "--all", "-n", namespace)
+
+
+def test_a_node_is_lost_with_head_and_worker(p: Platform) -> None:
+    """Nobody confirms the end of their pods. It is one loss, and one fault of the node: two would cost the quota."""
+    namespace, size = p.namespace("lost-node"), ONE_GPU | {"terminationGracePeriodSeconds": 1}
+    add_queue(p.cluster, namespace, namespace, QUOTA)
+    others = [node["metadata"]["name"] for node in p.api.list("Node")]
+    add_node(p.cluster, "doomed", gpus=8)
+    try:
+        p.cluster.must("cordon", *others)
+        p.api.create(lorarljob(namespace, "first", labels={QUEUE_LABEL: namespace}, cluster=size))
+        wait(p, namespace, "first", lambda job: phase(job) == "Running")
+        p.cluster.must("uncordon", *others)
+        p.api.create(lorarljob(namespace, "second", labels={QUEUE_LABEL: namespace}, cluster=size))
+        wait(p, namespace, "second", lambda job: condition(job, "Running").get("reason") == "Queued")
+        before = workload_of(p.api, namespace, "first-1")
+        assert {pod["spec"]["nodeName"] for pod in p.pods(namespace, "first-1")} == {"doomed"}
+        (worker,) = p.pods(namespace, "first-1", pods.WORKER)
+        workers = {"attempt": 1, "pods": [worker["metadata"]["name"]]}
+        report(p.api, namespace, "first", step=3, totalSteps=10, workers=workers)
+        silence_node(p.cluster, "doomed")
+        restarted = wait(p, namespace, "first", lambda job: job["status"].get("restartsInPlace") == 1)
+        status = wait(p, namespace, "first", lambda job: phase(job) == "Running")["status"]
+        assert (restarted["status"]["preemptions"], status["attempts"], status["rayJobName"]) == (1, 0, "first-1")
+        assert [(one["name"], one["attempts"]) for one in status["faultyNodes"]] == [("doomed", 1)]
+        assert workload_of(p.api, namespace, "first-1") == before, "one Workload, admitted once"
+        assert condition(p.api.get("LoRARLJob", "second", namespace), "Running")["reason"] == "Queued"
+    finally:
+        p.cluster.must("uncordon", *others)
+        p.api.delete("Node", "doomed")
+        p.cluster.must("delete", "lrj", "--all", "-n", namespace)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from support.cluster.client import Object
+from support.cluster.client import Api, Object
 from support.cluster.control_plane import Cluster
 from support.cluster.crds import LOADER, wait_until_served
 from support.cluster.kubectl import RealCluster
@@ -218,3 +218,13 @@ def _install(cluster: Cluster, folder: Path, url: str) -> None:
         ]
         cluster.api.create(configuration)
     wait_until_served(cluster, [definition["metadata"]["name"] for definition in definitions])
+
+
+def workload_of(api: Api, namespace: str, ray_job: str) -> tuple[str, str]:
+    """The uid of a RayJob's only Workload, and since when Kueue admits it."""
+    (found,) = [
+        one for one in api.list("Workload", namespace) if one["metadata"]["ownerReferences"][0]["name"] == ray_job
+    ]
+    (admitted,) = [one for one in found["status"]["conditions"] if one["type"] == "Admitted"]
+    assert admitted["status"] == "True", found
+    return found["metadata"]["uid"], admitted["lastTransitionTime"]

@@ -169,6 +169,17 @@ class TestTheNextCluster:
         decision = decided(status, ray_job(**STARTS | {"failed": 2, "startTime": ago(4)}))
         assert (decision.status["attempts"], decision.status["restartsInPlace"]) == (0, 2)
 
+    def test_an_older_operator_followed_the_start_and_removed_the_number(self):
+        """During a rollback. What it has seen through until the training ran is not counted again."""
+        started = ray_job(**RUNNING | {"failed": 1, "startTime": ago(55)})
+        told = running_status(attemptEndTime=ago(58)) | {"preemptions": 1}
+        decision = decided(told, started, HEAD)
+        assert (decision.status["phase"], decision.status["preemptions"]) == ("Running", 1)
+        assert (decision.status["restartsInPlace"], decision.actions) == (1, ())
+        # It has told of no end, or of one of the RayJob before: then nobody has counted.
+        for status in (running_status(), running_status(attemptEndTime=ago(70))):
+            assert decided(status, started, HEAD).status["preemptions"] == 1
+
     def test_the_workers_of_the_cluster_before_mean_nothing(self):
         """The trainer reported them before this start, and they are gone."""
         reported = {"manager": "lorarl-trainer", "subresource": "status", "time": ago(200)}
@@ -230,6 +241,31 @@ class TestTheOperatorEndsIt:
         decision = decided(running_status(restartsInPlace=failed), raw, HEAD, self.LOST)
         assert decision.status["rayJobName"] == "demo-2"
         assert [type(action) for action in decision.actions] == [Delete]
+
+
+class TestANodeIsLostWithHeadAndWorker:
+    """Kubernetes asks for the deletion of both pods, in any order, and nobody says that they have ended."""
+
+    TAINTED = condition("DisruptionTarget", True, "DeletionByTaintManager", "Taint manager: deleting")
+
+    def gone(self, role):
+        return raw_pod(role, conditions=[self.TAINTED], deletionTimestamp=ago(-20), deletionGracePeriodSeconds=30)
+
+    def test_the_loss_of_the_head_counts(self):
+        status = running_status(workers={"attempt": 1, "pods": ["demo-1-worker"]}, step=7)
+        decision = decided(status, ray_job(**RUNNING), self.gone("worker"), self.gone("head"))
+        assert (decision.status["phase"], decision.status["rayJobName"]) == ("Restarting", "demo-1")
+        assert "recoveringSince" not in decision.status
+
+    def test_one_loss_is_one_fault_of_the_node(self):
+        """Two would make the job avoid it, which needs a new RayJob, and so a new place in the queue."""
+        fault = {"name": "node-1", "attempts": 1, "reason": "DeletionByTaintManager", "lastTime": ago(3)}
+        workers = {"attempt": 1, "pods": ["demo-1-worker"]}
+        status = running_status(workers=workers, step=7, recoveringSince=ago(3), faultyNodes=[fault])
+        decision = decided(status | {"preemptions": 1}, ray_job(**RUNNING), self.gone("worker"), self.gone("head"))
+        after = decision.status
+        assert (after["phase"], after["rayJobName"], after["restartsInPlace"]) == ("Restarting", "demo-1", 1)
+        assert (after["preemptions"], after["faultyNodes"]) == (1, [fault])
 
 
 def test_a_rayjob_without_a_queue_never_starts_again():
