@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 import threading
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from lorarl_trainer.progress import CheckpointDone, Event, RunFinished, Warned
 from lorarl_trainer.progress.serve import open_server
 from lorarl_trainer.record.reader import JobRecord
 from lorarl_trainer.storage import Store, open_store
+from support.browser import browser
 from support.records import record_run
 from support.s3_server import S3Server
 from unit.trainer.progress.runs import grpo_run, grpo_step, run_finished, run_started, sampled
@@ -126,16 +130,44 @@ def test_compare_shows_the_whole_curves_of_both_jobs(uri: str, tmp_path: Path) -
     assert page.read_text().count("<html") == 1
 
 
-def test_the_report_has_all_runs_as_one_curve_with_their_marks(uri: str, s3: S3Server, tmp_path: Path) -> None:
-    store: Store = open_store(uri.rpartition("/")[0], s3.secret())
-    JobRecord(store, JOB).fetch(tmp_path)
-    with open_server(tmp_path, 0) as server:
+@contextmanager
+def opened(uri: str, folder: Path) -> Iterator[str]:
+    """The address of the report, as `kubectl lorarl open` serves it."""
+    store: Store = open_store(uri.rpartition("/")[0], dict(os.environ))
+    JobRecord(store, JOB).fetch(folder)
+    with open_server(folder, 0) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}/data.json") as answer:
-            data = answer.read().decode()
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
         server.shutdown()
+
+
+def test_the_report_has_all_runs_as_one_curve_with_their_marks(uri: str, tmp_path: Path) -> None:
+    with opened(uri, tmp_path) as address, urllib.request.urlopen(address + "data.json") as answer:
+        data = answer.read().decode()
     assert '"steps":[1,2,3,4,5,6,7,8]' in data
     assert data.count('"resumed_from_step":4') >= 1
+
+
+@pytest.mark.slow
+def test_a_browser_shows_one_curve_over_all_runs(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", os.defpath)  # where Chromium is
+    with browser(tmp_path / "profile") as page, opened(uri, tmp_path / "record") as address:
+        page.open(address)
+        page.wait_for("document.querySelector('.plot canvas')")
+        page.focus(".plot")
+        page.press("Home")
+        shown = []
+        for _ in range(8):
+            shown.append(re.search(r"training\s*\d\S*\s+step (\d+)", page.text(".legend")))
+            page.press("ArrowRight")
+        assert [found and int(found[1]) for found in shown] == [1, 2, 3, 4, 5, 6, 7, 8], page.text(".legend")
+        starts = (
+            "[...document.querySelectorAll('li')].map((row) => row.textContent).filter((row) => row.includes(': '))"
+        )
+        first, second = [row for row in page.evaluate(starts) if "from the beginning" in row or "resumed" in row]
+        assert "from the beginning" in first
+        assert "resumed after step 4" in second
+        assert page.errors == []
 
 
 @pytest.mark.parametrize("wrong", ["gsm8k", "s3://team", "s3://team/runs", "s3:///x"])
