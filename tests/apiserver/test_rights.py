@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 import yaml
@@ -14,8 +15,10 @@ import yaml
 from lorarl_api.v1alpha1 import ClusterSpec
 from lorarl_operator.cache import WATCHED
 from lorarl_operator.manifests.access import needs
+from lorarl_operator.manifests.cleanup import cleanup_job
 from lorarl_operator.parse import job as parse_job
 from lorarl_operator.settings import Settings
+from lorarl_operator.valid_spec import checked_spec
 from support.cluster.audit import Right, account, granted, refused, used
 from support.cluster.client import Api, ApiError, Object
 from support.cluster.crds import CRDS
@@ -210,9 +213,7 @@ def test_the_charts_policy_guards_what_no_job_owns(p: Platform) -> None:
     """RBAC alone would allow all of this. It runs after the others, which expect that nothing is refused."""
     operator = p.cluster.api_as(p.cluster.service_account_token(SYSTEM, ACCOUNT))
     namespace = p.namespace()
-    # Without more rights, the plugin GUARDED_OWNERS would refuse before the policy does.
-    everything = ("--clusterrole=cluster-admin", f"--serviceaccount={SYSTEM}:{ACCOUNT}", "-n", namespace)
-    p.cluster.must("create", "rolebinding", "everything", *everything)
+    allow_everything(p, namespace)
     job = p.api.create(lorarljob(namespace, "owner", suspend=True))
     (config,) = (one for one in needs(parse_job(job), ClusterSpec(), Settings("any")) if one["kind"] == "ConfigMap")
     foreign = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "aws-auth", "namespace": namespace}}
@@ -232,6 +233,43 @@ def test_the_charts_policy_guards_what_no_job_owns(p: Platform) -> None:
         operator.create(rayjob(namespace, "any", image="test.invalid/held:1"))
     config["metadata"]["name"] = "made-by-the-test"
     assert refusal(operator, config) == ""
+
+
+def test_the_charts_policy_knows_a_clean_up_by_what_it_runs(p: Platform) -> None:
+    """It has no owner, and a name proves nothing: its pod could have any Secret, or the token of any ServiceAccount."""
+    operator = p.cluster.api_as(p.cluster.service_account_token(SYSTEM, ACCOUNT))
+    namespace = p.namespace()
+    allow_everything(p, namespace)
+    job = parse_job(p.api.create(lorarljob(namespace, "owner", suspend=True)))
+    made = cleanup_job(job, checked_spec(job), Settings("test.invalid/held:1"), datetime.now(UTC), 60)
+    pod = made["spec"]["template"]["spec"]
+    only, container = "may create only Jobs that run `lorarl purge`", pod["containers"][0]
+
+    def told(**spec: object) -> str:
+        template = made["spec"]["template"] | {"spec": pod | spec}
+        return refusal(operator, made | {"spec": made["spec"] | {"template": template}})
+
+    shell = container | {"command": ["sh", "-c", "cat /var/run/secrets/*"]}
+    until(20, "it may run no shell", lambda: only in told(containers=[shell]))
+    assert only in told(containers=[container, shell | {"name": "second"}])
+    assert only in told(initContainers=[shell | {"name": "first"}])
+    assert only in told(automountServiceAccountToken=True, serviceAccountName="admin")
+    assert told() == ""
+
+
+def test_the_charts_policy_may_keep_the_operator_to_labelled_namespaces(p: Platform) -> None:
+    for one in rendered({"admissionPolicy.namespaceLabels": {"tenants": "yes"}}):
+        if one["kind"] == "ValidatingAdmissionPolicy":
+            p.cluster.must("apply", "-f", "-", stdin=json.dumps(one))
+    operator = p.cluster.api_as(p.cluster.service_account_token(SYSTEM, ACCOUNT))
+    namespace = p.namespace()
+    allow_everything(p, namespace)
+    job = p.api.create(lorarljob(namespace, "owner", suspend=True))
+    (config,) = (one for one in needs(parse_job(job), ClusterSpec(), Settings("any")) if one["kind"] == "ConfigMap")
+    elsewhere = "may write only to namespaces with the label tenants=yes"
+    until(20, "the policy is in force", lambda: elsewhere in refusal(operator, config))
+    p.api.patch("Namespace", namespace, {"metadata": {"labels": {"tenants": "yes"}}})
+    until(20, "the label counts", lambda: refusal(operator, config) == "")
 
 
 def test_a_jobs_code_cannot_forge_the_operators_part_of_the_status(p: Platform) -> None:
@@ -258,6 +296,12 @@ def test_a_jobs_code_cannot_forge_the_operators_part_of_the_status(p: Platform) 
     job = p.api.get("LoRARLJob", "forger", namespace)
     assert job is not None
     assert job["status"]["step"] == 2
+
+
+def allow_everything(p: Platform, namespace: str) -> None:
+    """Give the operator all rights. Without them the plugin GUARDED_OWNERS would refuse before the policy does."""
+    everything = ("--clusterrole=cluster-admin", f"--serviceaccount={SYSTEM}:{ACCOUNT}", "-n", namespace)
+    p.cluster.must("create", "rolebinding", "everything", *everything)
 
 
 def job_role(p: Platform) -> Object:

@@ -110,6 +110,7 @@ CHANGED: dict[str, Any] = {
     "serviceAccount.annotations": {"role": "x"},
     "admissionPolicy.enabled": False,
     "admissionPolicy.forbiddenNamespaces": ["payroll"],
+    "admissionPolicy.namespaceLabels": {"tenants": "yes"},
     "jobPolicy.enabled": False,
     "jobPolicy.namespaceSelector": {"matchLabels": {"tenants": "yes"}},
     "jobPolicy.images": ["registry.example.com/"],
