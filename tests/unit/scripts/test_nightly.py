@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import sys
 from pathlib import Path
 
@@ -36,6 +37,20 @@ def quick_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_tier_of_the_tests_is_run() -> None:
     folders = {path.relative_to(ROOT).parts[1] for path in ROOT.glob("tests/**/test_*.py")}
     assert folders == {tier.name for tier in nightly.TIERS} - {"lint", "cuda_image", "oldest", "newest"}
+
+
+def test_the_docs_name_the_versions_that_are_tested() -> None:
+    usual = (ROOT / "scripts/tools.sh").read_text()
+    modules = ("k8s.io/kubernetes", "github.com/ray-project/kuberay/ray-operator", "sigs.k8s.io/kueue")
+
+    def version(module: str, told: str) -> str | None:
+        found = re.findall(rf"{re.escape(module)}@v([0-9.]+)", told)
+        return str(found[-1]) if found else None
+
+    docs = (ROOT / "docs/operator.md").read_text()
+    for name, versions in (("usual", ()), ("oldest", nightly.OLDEST), ("newest", nightly.NEWEST)):
+        row = [version(module, " ".join(versions)) or version(module, usual) for module in modules]
+        assert f"| {name} | {' | '.join(map(str, row))} |" in docs
 
 
 def test_a_tier_is_counted_and_its_failures_are_named(tmp_path: Path) -> None:
