@@ -10,7 +10,7 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu, Host
 from lorarl_trainer.planning import candidates
 from lorarl_trainer.planning.adapter_size import AdapterSize
-from lorarl_trainer.planning.execution import USUAL_MICRO_BATCH_TOKENS, ExecutionPlan, usual_keys
+from lorarl_trainer.planning.execution import ExecutionPlan, usual_keys, usual_tokens
 from lorarl_trainer.planning.gpu_speeds import speed_of
 from lorarl_trainer.planning.layouts import layouts
 from lorarl_trainer.planning.memory import MemoryPlan, make_plan
@@ -110,7 +110,7 @@ def _fastest(spec: LoRARLJobSpec, model: ModelSizes, gpu: Gpu, plans: Sequence[M
 
 def _departures(spec: LoRARLJobSpec, plan: ExecutionPlan) -> int:
     """Count how far a plan is from the usual one: of two that are as fast, the more usual one is taken."""
-    tokens = max(USUAL_MICRO_BATCH_TOKENS, plan.least_tokens)
+    tokens = max(usual_tokens(plan.fused_layers), plan.least_tokens)
     return (
         ["none", "selective", "full"].index(plan.recompute)
         + len(plan.offload)

@@ -70,13 +70,16 @@ def _layout(plan: JobPlan) -> Iterator[tuple[str, str, str]]:
     trainer = "the smallest that fits"
     if spec.rollout.tensor_parallel_size is not None and alike:
         trainer = "the same as rollout.tensorParallelSize, so that both share the base model"
+    engine = "the same, so that both share the base model"
+    if execution.base_shards > 1:
+        trainer, engine = "trainers of fsdp share the base's layers instead", "the smallest that fits"
     for name, given, ranks, why in (
         ("trainer.tensorParallelSize", spec.trainer.tensor_parallel_size, execution.trainer_ranks, trainer),
         (
             "rollout.tensorParallelSize",
             spec.rollout.tensor_parallel_size,
             execution.engine_ranks,
-            "the same, so that both share the base model",
+            engine,
         ),
     ):
         if execution.rollouts or name.startswith("trainer"):

@@ -39,14 +39,19 @@ def layouts(spec: LoRARLJobSpec, model: ModelSizes) -> Iterator[tuple[int, int]]
     """Yield the tensor-parallel ranks of trainer and engine on GPUs, the fewest first.
 
     A size that the manifest leaves open is a divisor of a machine's GPUs, and the same for both, so that they share the
-    base model, unless the other one cannot be split like that.
+    base model, unless the other one cannot be split like that. Trainers of fsdp are never split: where an engine is,
+    they share the base's layers instead.
     """
     trainer, engine = spec.trainer.tensor_parallel_size, spec.rollout.tensor_parallel_size
+    gpus = spec.cluster.gpus_per_node
+    divisors = [ranks for ranks in range(1, gpus + 1) if gpus % ranks == 0]
+    if backend_of(spec, model) == "fsdp" and engine is None and spec.generates:
+        yield from ((1, ranks) for ranks in divisors if _can_serve(model, ranks))
+        return
     if trainer is not None or backend_of(spec, model) == "fsdp":
         yield usual_ranks(spec, model)
         return
-    gpus = spec.cluster.gpus_per_node
-    fitting = [ranks for ranks in range(1, gpus + 1) if gpus % ranks == 0 and _can_split(spec, model, ranks)]
+    fitting = [ranks for ranks in divisors if _can_split(spec, model, ranks)]
     if engine is None:
         yield from ((ranks, ranks) for ranks in fitting or [1])
     elif _can_split(spec, model, engine):
@@ -61,6 +66,14 @@ def _can_split(spec: LoRARLJobSpec, model: ModelSizes, ranks: int) -> bool:
     except InputError:
         return False
     return spec.adapter.rank % ranks == 0
+
+
+def _can_serve(model: ModelSizes, ranks: int) -> bool:
+    try:
+        _require_division("rollout", model, ranks)
+    except InputError:
+        return False
+    return True
 
 
 def _require_trainer(model: ModelSizes, ranks: int) -> None:

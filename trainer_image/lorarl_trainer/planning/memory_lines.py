@@ -1,37 +1,4 @@
-"""What trainer and engine take of one rank's memory, line by line, with sources. All but the KV cache.
-
-Activations follow V. Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models"
-(arXiv:2205.05198), section 4, without the scores that flash attention does not keep, with SwiGLU, and with what LoRA on
-a frozen base changes: a frozen linear layer keeps nothing, and its adapter keeps the layer's input. With h the hidden
-size, q and k the widths of queries and keys, and f that of the MLP, a token of a layer keeps, in the model's precision,
-
-    fused layers (`backends/megatron/fused_layer.py`)  2h + 2q + 2k + 2f
-        hidden states before attention and MLP; q, k, v and attention's output; gate and up
-    Megatron's own (tensor parallel, adapter dropout)  4h + 3q + 3k + 5f
-        also the norms' outputs, q and k before rotation, SwiGLU's product, and fc1's output before and after its
-        adapter's share
-    a mixture of experts, of which a token has e       2h + 2q + 2k + e (2h + 3f)
-        fused; instead of gate and up, a token's copies for its experts, and what they return; their gate and up, and
-        SwiGLU's product
-
-`trainer.recompute: selective` computes gate and up, or Megatron's MLP, again; `full` a whole layer (h stays). Either
-brings one layer back at a time. Sequence parallelism splits all of it over the ranks.
-
-A prompt is computed once for all its completions, but each of them attends to the prompt's keys and values, which are
-gathered for that. A key of a completion's own or of its prompt takes
-
-    fused layers         in the layer at work 4k + 2q
-    Megatron's own       2k in each layer, unless `recompute` is full, and in the layer at work 4k + 2q
-
-of which 2k are the gathered keys and values, 2k their gradients, and 2q what flash attention's backward pass makes
-those of, over all heads of queries. Without grouped queries there is no such copy.
-
-Measured on an H200, 7B shape, fused, 16,384 tokens per micro-batch, without vLLM: 64.6 GB.
-
-Without flash attention (on CPU, and in fp32), attention works on padded copies (`backends/kernels/attention.py`): of
-the queries and of its output, each up to twice as long, and two of the keys and values, in which each completion has
-its prompt's too. With a group of G, a token keeps up to 4q + 4k (1 + G) more.
-"""
+"""What trainer and engine take of one rank's memory, line by line, with sources. All but the KV cache."""
 
 from __future__ import annotations
 
@@ -40,8 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lorarl_trainer.lora.experts import is_expert
+from lorarl_trainer.planning.activations import key_bytes, token_bytes
 from lorarl_trainer.planning.adapter_size import AdapterSize
-from lorarl_trainer.planning.execution import ExecutionPlan, Recompute
+from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.planning.model_sizes import ModelSizes
 from lorarl_trainer.planning.precision import PRECISIONS, Precision
 
@@ -116,42 +84,6 @@ def micro_batch_keys(execution: ExecutionPlan) -> int:
         return 0
     # With two samples, a prompt is a segment of its own.
     return min(max(execution.micro_batch_keys, execution.least_tokens), 2 * execution.trained * execution.longest)
-
-
-def activation_bytes(model: ModelSizes, precision: Precision, recompute: Recompute, fused: bool) -> tuple[int, int]:
-    """Return the bytes that a token keeps in all layers until the backward pass, and in one layer while that runs.
-
-    The module's text has the formulas.
-    """
-    h, q, k, f = model.hidden, model.width("q_proj"), model.width("k_proj"), model.width("up_proj")
-    mlp = model.active_experts * (2 * h + 3 * f) if model.experts else 2 * f
-    whole = 2 * h + 2 * q + 2 * k + mlp if fused else 4 * h + 3 * q + 3 * k + 5 * f
-    selective = 2 * h + 2 * q + 2 * k if fused else 3 * h + 3 * q + 3 * k
-    kept = {"none": whole, "selective": selective, "full": h}[recompute]
-    # A layer's gradients are as large as its activations. With recomputation, the activations come back too.
-    at_work = whole if recompute == "none" else 2 * whole
-    return kept * model.layers * precision.bytes, at_work * precision.bytes
-
-
-def token_bytes(model: ModelSizes, execution: ExecutionPlan) -> tuple[int, int]:
-    """Return one rank's `activation_bytes`, with the copies of attention where it is not flash attention."""
-    kept, at_work = activation_bytes(model, execution.precision, execution.recompute, execution.fused_layers)
-    if execution.attention_copies:
-        copies = 4 * model.width("q_proj") + 4 * model.width("k_proj") * execution.attention_copies
-        at_work += copies * execution.precision.bytes
-        kept += 0 if execution.recompute == "full" else copies * execution.precision.bytes * model.layers
-    return kept // execution.trainer_ranks, at_work // execution.trainer_ranks
-
-
-def key_bytes(model: ModelSizes, execution: ExecutionPlan) -> tuple[int, int]:
-    """Return the bytes that a key keeps in all layers until the backward pass, and in one layer while that runs.
-
-    They are one rank's, which has at least one head of keys.
-    """
-    width, ranks = execution.precision.bytes, execution.trainer_ranks
-    q, k = model.width("q_proj") // ranks, max(1, model.key_heads // ranks) * model.head
-    stays = not execution.fused_layers and execution.recompute != "full"
-    return 2 * k * model.layers * width if stays else 0, (4 * k + (2 * q if q > k else 0)) * width
 
 
 def trainable_bytes(precision: Precision) -> int:

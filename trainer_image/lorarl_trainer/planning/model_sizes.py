@@ -68,6 +68,7 @@ class ModelShape:
         plain_layers: all layers are of Llama's kind, see `supported_models.has_plain_layers`.
         megatron: Megatron trains such models.
         window: how many tokens attention sees at least; None for all.
+        soft_cap: attention's scores are capped.
         served_as_it_is: vLLM can use a trainer's tensors.
         decoder: where the layers are, as a part of their tensors' names.
         transposed: weights of linear layers are [inputs, outputs].
@@ -84,11 +85,16 @@ class ModelShape:
     plain_layers: bool
     megatron: bool = True
     window: int | None = None
+    soft_cap: bool = False
     served_as_it_is: bool = True
     decoder: str = "model.layers."
     transposed: bool = False
     experts: int = 0
     active_experts: int = 0
+
+    def attends_plainly(self, longest: int) -> bool:
+        """Return whether attention sees all of a sequence of so many tokens, and does not change its scores."""
+        return not self.soft_cap and (self.window is None or self.window >= longest)
 
     def expert_rank(self, adapter: AdapterSpec) -> int | None:
         """Return the rank of an adapter on each expert's layers; None for a model without experts."""
@@ -126,6 +132,19 @@ class ModelSizes(ModelShape):
     def width(self, *names: str) -> int:
         """Return the output width of the decoder's linear layers of these names together, in the largest layer."""
         return sum(self._widths.get(name, 0) for name in names)
+
+    @cached_property
+    def normalised(self) -> int:
+        """Values of a token that the norms of a layer take in. Attention and the MLP have one each, if not more."""
+        layer = f"{self.decoder}0."
+        heads = {"q_norm": self.width("q_proj"), "k_norm": self.width("k_proj")}
+        named = {name.removesuffix(".weight"): shape for name, shape in self.shapes.items() if name.startswith(layer)}
+        norms = [
+            heads.get(last_part(name), shape[0])
+            for name, shape in named.items()
+            if len(shape) == 1 and not name.endswith(".bias")
+        ]
+        return max(sum(norms), 2 * self.hidden)
 
     @cached_property
     def multiplied(self) -> int:
@@ -216,6 +235,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
             plain_layers=has_plain_layers(config),
             megatron=is_known_to_megatron(config),
             window=window_of(config),
+            soft_cap=bool(config.get("attn_logit_softcapping")),
             served_as_it_is=other is None or other.shares_base,
             decoder=f"{other.layers if other else 'model.layers'}.",
             transposed=other is not None and other.transposed,

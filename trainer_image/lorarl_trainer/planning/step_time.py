@@ -16,9 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.planning.activations import activation_bytes
 from lorarl_trainer.planning.execution import ExecutionPlan, kv_bytes_per_token
 from lorarl_trainer.planning.gpu_speeds import Speed
-from lorarl_trainer.planning.memory_lines import activation_bytes
 from lorarl_trainer.planning.model_sizes import ModelSizes
 
 _DECODE_PRODUCTS, _DECODE_ATTENTION, _DECODE_LAYER_SECONDS = 0.77, 0.41, 1.07e-4
@@ -197,7 +197,7 @@ def training_seconds(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: 
     recomputed = _recomputed(model, plan)
     operations = (passes * model.multiplied + recomputed) * tokens
     operations += passes * model.vocabulary * model.hidden * responses
-    whole, _ = activation_bytes(model, plan.precision, "none", plan.fused_layers)
+    whole, _ = activation_bytes(model, plan, "none")
     more = (passes + recomputed / model.multiplied) / 4
     traffic = _PASSES * whole * more * tokens + _LOGIT_BYTES * model.vocabulary * responses
     pairs = groups * parts * work.prompt_tokens**2 / 2 + plan.trained * (

@@ -54,6 +54,15 @@ def test_a_manifest_without_settings_is_planned_to_fit_h200s(
     assert plan.memory.needed <= H200.free - 0.02 * H200.total
 
 
+def test_layers_that_are_not_fused_take_smaller_micro_batches() -> None:
+    plan = chosen("7B", "trainer.backend=fsdp")
+    assert decisions(plan) == (1, 8192, "none", set())
+    larger = chosen("7B", "trainer.backend=fsdp", "trainer.tokensPerMicroBatch=16384")
+    assert plan.memory.needed < 0.7 * larger.memory.needed
+    assert plan.seconds is not None and larger.seconds is not None
+    assert plan.seconds.total < 1.01 * larger.seconds.total
+
+
 def test_a_model_that_fits_no_single_gpu_is_split_over_as_few_as_possible() -> None:
     """Over divisors of a machine's GPUs that share its heads."""
     assert not chosen("7B", gpu=GPUS[24], prompt_tokens=512, response_tokens=1024).fits
@@ -76,6 +85,31 @@ def test_layouts_are_those_that_the_model_can_be_split_over(
     name: str, changes: tuple[str, ...], sizes: list[int]
 ) -> None:
     assert list(layouts(gpu_job(*changes, gpus=8), MODELS[name])) == [(size, size) for size in sizes]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "changes", "ranks", "shards"),
+    [
+        (1, (), (1, 1), 1),
+        (4, ("rollout.maxResponseTokens=64",), (1, 4), 4),
+        (4, ("algorithm.type=sft", "reward=null"), (1, 1), 4),
+    ],
+)
+def test_trainers_of_fsdp_share_a_base_that_is_too_large(
+    gpus: int, changes: tuple[str, ...], ranks: tuple[int, int], shards: int
+) -> None:
+    """Trainer's and engine's shares are counted: on four GPUs, a quarter of each."""
+    name = "32B" if gpus > 1 else "7B"
+    plan = chosen(name, "trainer.backend=fsdp", *changes, gpu=GPUS[48], gpus=gpus)
+    assert plan.fits and (plan.execution.trainer_ranks, plan.execution.engine_ranks) == ranks
+    assert plan.execution.base_shards == shards
+    base = next(line.bytes for line in plan.memory.lines if line.what == "base model")
+    whole = MODELS[name].parameters(1) * 2
+    assert base == whole if shards == 1 else whole / 4 < base < 0.35 * whole
+    assert f"layers over {shards} ranks" in plan_table(plan) or shards == 1
+    if ranks[1] > 1:
+        served = next(line.bytes for line in plan.memory.lines if line.what == "vLLM's base model")
+        assert served == pytest.approx(whole / 4, rel=0.01)
 
 
 def test_a_layout_that_only_vllm_can_have_is_not_the_trainers() -> None:

@@ -12,14 +12,14 @@ import pytest
 from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.planning.activations import activation_bytes, key_bytes, token_bytes
 from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.execution import decide
 from lorarl_trainer.planning.memory import MemoryPlan, make_plan
-from lorarl_trainer.planning.memory_lines import activation_bytes, key_bytes
-from lorarl_trainer.planning.model_sizes import ModelSizes, read_model_sizes
-from lorarl_trainer.planning.precision import PRECISIONS
+from lorarl_trainer.planning.model_sizes import ModelSizes, read_model_sizes, sizes_of
 from support.headers_only import write_headers
 from unit.trainer.planning.jobs import gpu_job
+from unit.trainer.planning.shapes import config
 
 GB = 1_000_000_000
 H200 = Gpu(150 * GB, 149 * GB)
@@ -191,24 +191,39 @@ def test_unequal_tensor_parallelism_shares_no_base(sizes: ModelSizes) -> None:
     assert any(p.what == "vLLM's QKV layers" for p in planned(sizes, *gpus, "trainer.tensorParallelSize=2").lines)
 
 
-WHOLE = {True: 2 * HIDDEN + 2 * HIDDEN + 2 * 512 + 2 * FFN, False: 4 * HIDDEN + 3 * HIDDEN + 3 * 512 + 5 * FFN}
+FUSED, MEGATRON, TRANSFORMERS = (), ("adapter.dropout=0.1",), ("trainer.backend=fsdp",)
+"""What makes a job's layers so."""
+WHOLE = {
+    FUSED: 2 * HIDDEN + 2 * HIDDEN + 2 * 512 + 2 * FFN,
+    MEGATRON: 4 * HIDDEN + 3 * HIDDEN + 3 * 512 + 5 * FFN,
+    TRANSFORMERS: 6 * HIDDEN + 2 * HIDDEN + 2 * 512 + 4 * FFN,
+}
 
 
 @pytest.mark.parametrize(
-    ("fused", "recompute", "share"),
+    ("layers", "recompute", "share"),
     [
-        (True, "none", 1.0),
-        (True, "selective", 0.29),
-        (True, "full", 0.067),
-        (False, "selective", 0.19),
-        (False, "full", 0.03),
+        (FUSED, "none", 1.0),
+        (FUSED, "selective", 0.29),
+        (FUSED, "full", 0.067),
+        (MEGATRON, "selective", 0.19),
+        (MEGATRON, "full", 0.03),
+        (TRANSFORMERS, "selective", 0.28),
+        (TRANSFORMERS, "full", 0.034),
     ],
 )
-def test_recomputation_keeps_less(sizes: ModelSizes, fused: bool, recompute: str, share: float) -> None:
-    whole, _ = activation_bytes(sizes, PRECISIONS["bf16"], "none", fused)
-    assert whole == 2 * LAYERS * WHOLE[fused]
-    kept, _ = activation_bytes(sizes, PRECISIONS["bf16"], recompute, fused)  # type: ignore[arg-type]
+def test_recomputation_keeps_less(sizes: ModelSizes, layers: tuple[str, ...], recompute: str, share: float) -> None:
+    execution = planned(sizes, *layers, f"trainer.recompute={recompute}").execution
+    whole, _ = activation_bytes(sizes, execution, "none")
+    assert whole == 2 * LAYERS * WHOLE[layers]
+    kept, _ = activation_bytes(sizes, execution)
     assert kept / whole == pytest.approx(share, abs=0.01)
+
+
+def test_transformers_layers_take_what_was_measured(sizes: ModelSizes) -> None:
+    """122.5 GB on an H200, in micro-batches of 16,384 tokens: benchmarks/results/gpu-2026-11-24-fsdp.json."""
+    found = planned(sizes, *TRANSFORMERS, "trainer.tokensPerMicroBatch=16384")
+    assert 122.5 * GB < found.peak("training") < 1.1 * 122.5 * GB
 
 
 def test_training_takes_what_was_measured(sizes: ModelSizes) -> None:
@@ -218,8 +233,9 @@ def test_training_takes_what_was_measured(sizes: ModelSizes) -> None:
     assert 64.6 * GB < own < 1.15 * 64.6 * GB
 
 
-def test_layers_that_are_split_or_drop_out_keep_more(sizes: ModelSizes) -> None:
-    plain, dropout = planned(sizes), planned(sizes, "adapter.dropout=0.1")
+def test_layers_that_drop_out_keep_more(sizes: ModelSizes) -> None:
+    tokens = "trainer.tokensPerMicroBatch=8192"
+    plain, dropout = planned(sizes, tokens), planned(sizes, tokens, "adapter.dropout=0.1")
     assert part(dropout, "activations") > 2 * part(plain, "activations")
 
 
@@ -255,7 +271,28 @@ def test_without_flash_attention_its_copies_are_counted(sizes: ModelSizes) -> No
     whole = planned(sizes, "trainer.precision=fp32")
     assert whole.execution.micro_batch_keys is None and whole.execution.attention_copies == 9
     copies = 4 * HIDDEN + 4 * 512 * 9
-    assert part(whole, "activations") > 1.05 * 16_384 * 4 * LAYERS * (WHOLE[True] + copies)
+    assert part(whole, "activations") > 1.05 * 16_384 * 4 * LAYERS * (WHOLE[FUSED] + copies)
+
+
+@pytest.mark.parametrize(
+    ("fields", "more"),
+    [
+        ({"sliding_window": 4096}, None),
+        ({"sliding_window": 256}, 7 * 320),
+        ({"sliding_window": 4096, "attn_logit_softcapping": 50.0}, 5 * HEADS * 320),
+    ],
+)
+def test_windows_and_capped_scores_take_no_flash_attention(fields: dict[str, float], more: int | None) -> None:
+    """A window that is at least as long as the longest sequence cuts nothing off."""
+    model = sizes_of(config("qwen2") | {"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], **fields})
+    execution = planned(model, *TRANSFORMERS).execution
+    kept, _ = token_bytes(model, execution)
+    plain, _ = activation_bytes(model, execution)
+    if more is None:
+        assert execution.attention_copies == 0 and execution.micro_batch_keys and kept == plain
+    else:
+        assert execution.attention_copies == 9 and execution.micro_batch_keys is None
+        assert kept - plain == 2 * LAYERS * (4 * HIDDEN + 4 * 512 * 9 + more)
 
 
 def test_sft_has_no_engine(sizes: ModelSizes) -> None:

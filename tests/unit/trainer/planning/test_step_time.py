@@ -19,6 +19,7 @@ from unit.trainer.planning.shapes import LARGER, SHAPES
 GB = 1_000_000_000
 H200 = Gpu(150 * GB, 149 * GB, "NVIDIA H200")
 MODELS = {name: sizes_of(config) for name, config in (SHAPES | LARGER).items()}
+TRANSFORMERS = ("trainer.backend=fsdp", "trainer.tokensPerMicroBatch=16384", "rollout.offload=[kv_cache]")
 RAGGED = (
     "rollout.promptsPerStep=32",
     "algorithm.groupSize=16",
@@ -44,13 +45,23 @@ def estimated(name: str, *changes: str, mean: float | None = None, gpus: int = 1
         ("0.5B", (), 256, 1.10, 0.93),
         ("0.5B", ("trainer.tokensPerMicroBatch=65536",), 256, 1.10, 0.85),
         ("7B", (), 256, 4.63, 7.05),
+        (
+            "7B",
+            ("trainer.backend=fsdp", "trainer.tokensPerMicroBatch=16384", "rollout.offload=[kv_cache]"),
+            256,
+            4.74,
+            9.2,
+        ),
         ("7B", RAGGED, 640, 35.0, 19.0),
     ],
 )
 def test_what_was_measured(
     name: str, changes: tuple[str, ...], mean: float, generation: float, training: float
 ) -> None:
-    """docs/performance.md, benchmarks/results/gpu-2026-11-21.txt; the last one has lengths of a mean of 640."""
+    """docs/performance.md, and gpu-2026-11-21.txt and -24-fsdp.json in benchmarks/results.
+
+    The last one has lengths of a mean of 640.
+    """
     found = estimated(name, *changes, mean=mean)
     assert found.generation == pytest.approx(generation, rel=0.1)
     assert found.training == pytest.approx(training, rel=0.1)
