@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,6 +47,28 @@ def test_sizes_follow_from_config_json(model_folder: Callable[[str], Path], arch
 
 def test_every_family_is_tested() -> None:
     assert set(FSDP_FAMILIES) <= {name.partition("-")[0] for name in tiny_models.FSDP_SHAPES}
+
+
+def test_of_a_model_that_sees_the_language_model_alone_is_adapted_and_in_memory(colocated, tmp_path: Path) -> None:
+    """Its files, which vLLM's own loader reads here, name layers in full: the vision tower has a q_proj too."""
+    worker: Colocated = colocated("gemma3", trainer__backend=None, rollout__adapterSync="disk")
+    worker.randomise()
+    worker.sync()
+    samples = samples_of(prompts(), rollouts := worker.generate(prompts()))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        model = peft_model(worker.model, worker.write_peft(tmp_path / "adapter"))
+    assert [str(warning.message) for warning in told if "adapter" in str(warning.message)] == []
+    adapted = [name for name, _ in model.named_modules() if name.endswith(".lora_A.default")]
+    assert len(adapted) == 2 * 7 == len(worker.built.modules)
+    assert all(name.startswith("base_model.model.model.language_model.layers.") for name in adapted)
+    assert worst([c.logprobs for c in rollouts], hf_logprobs(model, samples)) < TOLERANCE
+    names = [name for name, _ in worker.worker.backend.model.base_parameters()]
+    assert not [name for name in names if "vision" in name or "projector" in name]
+    base = worker.rollouts.base
+    assert base.copied_bytes == 0 and base.shared_bytes == sum(
+        parameter.nbytes for _, parameter in worker.worker.backend.model.base_parameters()
+    )
 
 
 @pytest.mark.parametrize("architecture", ["gemma2", "phi", "cohere2"])

@@ -61,7 +61,7 @@ class AdaptedModel:
     @property
     def vocabulary(self) -> Vocabulary:
         """What prompts are encoded with."""
-        return Vocabulary(self.tokenizer, tuple(self.stops), self.model.config.vocab_size)
+        return Vocabulary(self.tokenizer, tuple(self.stops), self.model.config.get_text_config().vocab_size)
 
     def plain(self) -> AbstractContextManager[None]:
         """Return a context in which the model is the base alone."""

@@ -31,7 +31,7 @@ class AdaptedModel(ABC):
     Attributes:
         module: the torch module of this rank.
         targets: the adapters, in the model's order.
-        linear_names: Hugging Face names of all linear layers of the decoder.
+        linear_names: Hugging Face names of all linear layers but the output layer, in use or not.
         excluded_names: those that only `adapter.excludeModules` keeps from having an adapter.
         parameters: the trainable parameters of this rank by the module's names. Nothing else has a gradient.
         parallel: the ranks that share the model, and those that share a batch.

@@ -5,132 +5,61 @@ A family is supported once tests/trainer compare it with Transformers and with v
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
-_ATTENTION = {
-    "self_attn.q_proj.weight": "q h",
-    "self_attn.k_proj.weight": "k h",
-    "self_attn.v_proj.weight": "k h",
-    "self_attn.o_proj.weight": "h q",
-}
-_BIASED_QKV = {"self_attn.q_proj.bias": "q", "self_attn.k_proj.bias": "k", "self_attn.v_proj.bias": "k"}
-_GATED = {"mlp.gate_proj.weight": "f h", "mlp.up_proj.weight": "f h", "mlp.down_proj.weight": "h f"}
-_HEAD_NORMS = {"self_attn.q_norm.weight": "d", "self_attn.k_norm.weight": "d"}
-_WHOLE_NORMS = {"self_attn.q_norm.weight": "q", "self_attn.k_norm.weight": "k"}
-
-
-def _norms(*names: str) -> dict[str, str]:
-    return {f"{name}.weight": "h" for name in names}
-
-
-def _biased(names: Mapping[str, str]) -> dict[str, str]:
-    """Return the weights with a bias for each, as long as the weight's first size."""
-    return {**names, **{name.replace(".weight", ".bias"): sizes.split()[0] for name, sizes in names.items()}}
-
-
-_USUAL_NORMS = _norms("input_layernorm", "post_attention_layernorm")
-_LATE_NORMS = _norms("post_attention_layernorm", "post_feedforward_layernorm")
-_LLAMA = {**_ATTENTION, **_GATED, **_USUAL_NORMS}
-
-
-@dataclass(frozen=True)
-class FsdpFamily:
-    """Models with one `model_type` in config.json, and where their tensors are.
-
-    Sizes are words: h hidden, q queries, k keys, d a head, f the MLP, v the vocabulary, p the positions. Sums have +.
-
-    Attributes:
-        models: some that people know.
-        architecture: the class of Transformers, in `architectures` of config.json.
-        features: what these models have beyond Llama's.
-        layer: the sizes of a layer's tensors, by name.
-        outside: those of the others, without an output layer of the embedding's size.
-        layers: where the layers are.
-        shares_base: vLLM can use the trainer's tensors.
-        tied: the output layer is the embedding if config.json does not say.
-        transposed: weights of linear layers are [inputs, outputs], Transformers' Conv1D.
-        usual: its own names in config.json for what other families call by the key.
-        biases: the sizes of a layer's tensors that are there if config.json sets the key.
-        only: what config.json may say, by key. Transformers or vLLM computes no other value.
-        serves_adapters: vLLM by itself does. If not, lorarl's rollouts are made with an adapter all the same.
-    """
-
-    models: str
-    architecture: str
-    features: str
-    layer: Mapping[str, str] = field(default_factory=lambda: _LLAMA)
-    outside: Mapping[str, str] = field(
-        default_factory=lambda: {"model.embed_tokens.weight": "v h", "model.norm.weight": "h"}
-    )
-    layers: str = "model.layers"
-    shares_base: bool = True
-    tied: bool = True
-    transposed: bool = False
-    usual: Mapping[str, str] = field(default_factory=dict)
-    biases: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    only: Mapping[str, Any] = field(default_factory=dict)
-    serves_adapters: bool = True
-
-    def named_in_full(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        """Return a file's tensors by their names in the whole model, without tables that are no parameters.
-
-        GPT-2's own files have those of the decoder alone, and its masks.
-        """
-        top, _, _ = self.layers.partition(".")
-        decoder = {name.partition(".")[2].partition(".")[0] for name in self.outside if name.startswith(f"{top}.")}
-        decoder.add(self.layers.partition(".")[2].partition(".")[0])
-        return {
-            f"{top}.{name}" if name.partition(".")[0] in decoder else name: shape
-            for name, shape in shapes.items()
-            if len(shape) <= 2
-        }
-
-    def shapes(
-        self, sizes: Mapping[str, int], layers: int, *, tied: bool, options: Collection[str] = ()
-    ) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each tensor by its name. `options` are the keys of config.json that are true."""
-        named, each = dict(self.outside), dict(self.layer)
-        if not tied:
-            named["lm_head.weight"] = "v h"
-        for option, biases in self.biases.items():
-            each.update(biases if option in options else {})
-        for layer in range(layers):
-            named.update({f"{self.layers}.{layer}.{name}": words for name, words in each.items()})
-        return {
-            name: tuple(sum(sizes[one] for one in word.split("+")) for word in words.split())
-            for name, words in named.items()
-        }
-
+from lorarl_trainer.planning.fsdp_family import (
+    ATTENTION,
+    BIASED_QKV,
+    GATED,
+    HEAD_NORMS,
+    LATE_NORMS,
+    LLAMA,
+    USUAL_NORMS,
+    WHOLE_NORMS,
+    FsdpFamily,
+    biased,
+    norms,
+)
 
 FSDP_FAMILIES: dict[str, FsdpFamily] = {
     "gemma2": FsdpFamily(
         "Gemma 2",
         "Gemma2ForCausalLM",
         "capped scores and logits, windows, norms around each sublayer",
-        {**_LLAMA, **_norms("pre_feedforward_layernorm", "post_feedforward_layernorm")},
+        {**LLAMA, **norms("pre_feedforward_layernorm", "post_feedforward_layernorm")},
     ),
     "gemma3_text": FsdpFamily(
         "Gemma 3 (text: 270M, 1B)",
         "Gemma3ForCausalLM",
         "windows, norms of q and k, and around each sublayer",
-        {**_LLAMA, **_HEAD_NORMS, **_norms("pre_feedforward_layernorm", "post_feedforward_layernorm")},
+        {**LLAMA, **HEAD_NORMS, **norms("pre_feedforward_layernorm", "post_feedforward_layernorm")},
+    ),
+    "gemma3": FsdpFamily(
+        "Gemma 3 (4B, 12B, 27B), on text",
+        "Gemma3ForConditionalGeneration",
+        "as `gemma3_text`, in a model that also takes images",
+        {**LLAMA, **HEAD_NORMS, **norms("pre_feedforward_layernorm", "post_feedforward_layernorm")},
+        {"model.language_model.embed_tokens.weight": "v h", "model.language_model.norm.weight": "h"},
+        layers="model.language_model.layers",
+        defaults={"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262_208},
+        in_files={"language_model.model.": "model.language_model.", "language_model.lm_head.": "lm_head."},
+        sees=True,
     ),
     "phi": FsdpFamily(
         "Phi-1, 1.5, 2",
         "PhiForCausalLM",
         "attention beside a GELU MLP, biases, also of the logits, positions on a part of each head",
-        _biased(
+        biased(
             {
-                **{name: size for name, size in _ATTENTION.items() if "o_proj" not in name},
+                **{name: size for name, size in ATTENTION.items() if "o_proj" not in name},
                 "self_attn.dense.weight": "h q",
                 "mlp.fc1.weight": "f h",
                 "mlp.fc2.weight": "h f",
-                **_norms("input_layernorm"),
+                **norms("input_layernorm"),
             }
         ),
-        {"model.embed_tokens.weight": "v h", **_biased(_norms("model.final_layernorm")), "lm_head.bias": "v"},
+        {"model.embed_tokens.weight": "v h", **biased(norms("model.final_layernorm")), "lm_head.bias": "v"},
     ),
     "phi3": FsdpFamily(
         "Phi-3, Phi-3.5 mini, Phi-4",
@@ -141,7 +70,7 @@ FSDP_FAMILIES: dict[str, FsdpFamily] = {
             "self_attn.o_proj.weight": "h q",
             "mlp.gate_up_proj.weight": "f+f h",
             "mlp.down_proj.weight": "h f",
-            **_USUAL_NORMS,
+            **USUAL_NORMS,
         },
     ),
     "granite": FsdpFamily("Granite 3.x", "GraniteForCausalLM", "multipliers of residuals, scores and logits"),
@@ -149,43 +78,43 @@ FSDP_FAMILIES: dict[str, FsdpFamily] = {
         "OLMo 3",
         "Olmo3ForCausalLM",
         "windows, norms after each sublayer, and of q and k over all heads",
-        {**_ATTENTION, **_GATED, **_WHOLE_NORMS, **_LATE_NORMS},
+        {**ATTENTION, **GATED, **WHOLE_NORMS, **LATE_NORMS},
     ),
     "cohere": FsdpFamily(
         "Command R",
         "CohereForCausalLM",
         "attention beside the MLP, layer norms, scaled logits",
-        {**_ATTENTION, **_GATED, **_norms("input_layernorm")},
+        {**ATTENTION, **GATED, **norms("input_layernorm")},
     ),
     "cohere2": FsdpFamily(
         "Command R7B, Command A",
         "Cohere2ForCausalLM",
         "attention beside the MLP, windows, layers without positions, scaled logits",
-        {**_ATTENTION, **_GATED, **_norms("input_layernorm")},
+        {**ATTENTION, **GATED, **norms("input_layernorm")},
     ),
     "exaone4": FsdpFamily(
         "EXAONE 4",
         "Exaone4ForCausalLM",
         "norms after each sublayer, windows, layers without positions",
-        {**_ATTENTION, **_GATED, **_HEAD_NORMS, **_LATE_NORMS},
+        {**ATTENTION, **GATED, **HEAD_NORMS, **LATE_NORMS},
     ),
     "opt": FsdpFamily(
         "OPT",
         "OPTForCausalLM",
         "learned positions, a ReLU MLP, biases, layer norms",
-        _biased(
+        biased(
             {
-                **{name: size for name, size in _ATTENTION.items() if "o_proj" not in name},
+                **{name: size for name, size in ATTENTION.items() if "o_proj" not in name},
                 "self_attn.out_proj.weight": "h q",
                 "fc1.weight": "f h",
                 "fc2.weight": "h f",
-                **_norms("self_attn_layer_norm", "final_layer_norm"),
+                **norms("self_attn_layer_norm", "final_layer_norm"),
             }
         ),
         {
             "model.decoder.embed_tokens.weight": "v h",
             "model.decoder.embed_positions.weight": "p h",
-            **_biased(_norms("model.decoder.final_layer_norm")),
+            **biased(norms("model.decoder.final_layer_norm")),
         },
         layers="model.decoder.layers",
         shares_base=False,
@@ -195,10 +124,10 @@ FSDP_FAMILIES: dict[str, FsdpFamily] = {
         "Arcee AFM",
         "ArceeForCausalLM",
         "an MLP of squared ReLU without a gate",
-        {**_ATTENTION, "mlp.up_proj.weight": "f h", "mlp.down_proj.weight": "h f", **_USUAL_NORMS},
+        {**ATTENTION, "mlp.up_proj.weight": "f h", "mlp.down_proj.weight": "h f", **USUAL_NORMS},
     ),
     "seed_oss": FsdpFamily(
-        "Seed-OSS", "SeedOssForCausalLM", "biases of q, k and v, wide heads", {**_LLAMA, **_BIASED_QKV}
+        "Seed-OSS", "SeedOssForCausalLM", "biases of q, k and v, wide heads", {**LLAMA, **BIASED_QKV}
     ),
     "gemma": FsdpFamily(
         "Gemma",
@@ -213,7 +142,7 @@ FSDP_FAMILIES: dict[str, FsdpFamily] = {
         "OLMo",
         "OlmoForCausalLM",
         "norms without weights",
-        {**_ATTENTION, **_GATED},
+        {**ATTENTION, **GATED},
         {"model.embed_tokens.weight": "v h"},
         tied=False,
         only={"attention_bias": False, "clip_qkv": None},
@@ -222,7 +151,7 @@ FSDP_FAMILIES: dict[str, FsdpFamily] = {
         "OLMo 2",
         "Olmo2ForCausalLM",
         "norms after each sublayer, and of q and k over all heads",
-        {**_ATTENTION, **_GATED, **_WHOLE_NORMS, **_LATE_NORMS},
+        {**ATTENTION, **GATED, **WHOLE_NORMS, **LATE_NORMS},
         tied=False,
         only={"attention_bias": False},
     ),
@@ -233,25 +162,25 @@ FSDP_FAMILIES: dict[str, FsdpFamily] = {
         "StarCoder2",
         "Starcoder2ForCausalLM",
         "a GELU MLP, a window, biases, layer norms",
-        _biased(
+        biased(
             {
-                **_ATTENTION,
+                **ATTENTION,
                 "mlp.c_fc.weight": "f h",
                 "mlp.c_proj.weight": "h f",
-                **_USUAL_NORMS,
+                **USUAL_NORMS,
             }
         ),
-        {"model.embed_tokens.weight": "v h", **_biased(_norms("model.norm"))},
+        {"model.embed_tokens.weight": "v h", **biased(norms("model.norm"))},
         only={"use_bias": True},
     ),
     "stablelm": FsdpFamily(
         "StableLM 3B, StableLM 2 1.6B",
         "StableLmForCausalLM",
         "positions on a part of each head, layer norms",
-        {**_ATTENTION, **_GATED, **_biased(_USUAL_NORMS)},
-        {"model.embed_tokens.weight": "v h", **_biased(_norms("model.norm"))},
+        {**ATTENTION, **GATED, **biased(USUAL_NORMS)},
+        {"model.embed_tokens.weight": "v h", **biased(norms("model.norm"))},
         tied=False,
-        biases={"use_qkv_bias": _BIASED_QKV},
+        biases={"use_qkv_bias": BIASED_QKV},
         only={"qk_layernorm": False, "use_parallel_residual": False},
         serves_adapters=False,
     ),
@@ -260,7 +189,7 @@ FSDP_FAMILIES: dict[str, FsdpFamily] = {
         "GPT2LMHeadModel",
         "learned positions, Conv1D with q, k and v in one, a GELU MLP, biases, layer norms",
         {
-            **_biased(_norms("ln_1", "ln_2")),
+            **biased(norms("ln_1", "ln_2")),
             "attn.c_attn.weight": "h q+k+k",
             "attn.c_attn.bias": "q+k+k",
             "attn.c_proj.weight": "q h",
@@ -273,7 +202,7 @@ FSDP_FAMILIES: dict[str, FsdpFamily] = {
         {
             "transformer.wte.weight": "v h",
             "transformer.wpe.weight": "p h",
-            **_biased(_norms("transformer.ln_f")),
+            **biased(norms("transformer.ln_f")),
         },
         layers="transformer.h",
         shares_base=False,
@@ -298,10 +227,17 @@ FSDP_FAMILIES: dict[str, FsdpFamily] = {
 
 
 def with_usual_names(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a config.json in which sizes have the names that most families give them."""
+    """Return a config.json in which sizes have the names that most families give them, and all are there.
+
+    Of a model that also takes images, they are its language model's.
+    """
     family = FSDP_FAMILIES.get(str(config.get("model_type")))
-    own = {} if family is None else family.usual
-    return {**config, **{usual: config[name] for usual, name in own.items() if name in config}}
+    if family is None:
+        return config
+    if family.sees:
+        config = {**(config.get("text_config") or {}), **config}
+    own = {usual: config[name] for usual, name in family.usual.items() if name in config}
+    return {**family.defaults, **config, **own}
 
 
 def sizes_by_word(config: Mapping[str, Any], *, hidden: int, key_heads: int, head: int) -> dict[str, int]:

@@ -14,12 +14,15 @@ from typing import Any
 
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.planning.families import FAMILIES, REFUSED, SUPPORTED, BackendName, Family
-from lorarl_trainer.planning.fsdp_families import FSDP_FAMILIES, FsdpFamily, with_usual_names
+from lorarl_trainer.planning.fsdp_families import FSDP_FAMILIES, with_usual_names
+from lorarl_trainer.planning.fsdp_family import FsdpFamily
 from lorarl_trainer.planning.mixtures import require_known_mixture
 
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Constants in megatron.core.models.common.embeddings.rotary_pos_embedding; only the factor can be chosen."""
 _OTHER_INPUTS = ("vision_config", "audio_config", "text_config", "thinker_config")
+_SEEING = ("vision_config", "text_config")
+"""What a model that also takes images has, if its language model is trained alone."""
 _STATE_SPACE = ("mamba_d_state", "mamba_d_ssm", "ssm_cfg", "ssm_state_size", "state_size", "hybrid_override_pattern")
 _ATTENTION = ("full_attention", "sliding_attention")
 """Values of `layer_types`. All others are layers without attention, or with an approximation of it."""
@@ -43,6 +46,7 @@ def require_supported(
     Raises:
         InputError: it names what config.json asks for, what was expected and the fix.
     """
+    config = with_usual_names(config)
     _require_plain_weights(config)
     _require_language_model(config)
     require_known_mixture(config)
@@ -55,7 +59,7 @@ def require_supported(
     else:
         _require_known_values(family, config)
     if rollouts:
-        _require_positions(with_usual_names(config), longest)
+        _require_positions(config, longest)
 
 
 def has_plain_layers(config: Mapping[str, Any]) -> bool:
@@ -88,9 +92,13 @@ def is_known_to_megatron(config: Mapping[str, Any]) -> bool:
 
 
 def window_of(config: Mapping[str, Any]) -> int | None:
-    """Return how many tokens the attention of a model of a Megatron family sees, itself included; None for all."""
+    """Return how many tokens a model's attention sees, itself included; None for all."""
     family = FAMILIES.get(str(config.get("model_type")))
-    return None if family is None else _window(family, config)
+    if family is not None:
+        return _window(family, config)
+    config = with_usual_names(config)
+    slides = "sliding_attention" in (config.get("layer_types") or ["sliding_attention"])
+    return int(config["sliding_window"]) if slides and config.get("sliding_window") else None
 
 
 def _require_plain_weights(config: Mapping[str, Any]) -> None:
@@ -102,7 +110,9 @@ def _require_plain_weights(config: Mapping[str, Any]) -> None:
 
 
 def _require_language_model(config: Mapping[str, Any]) -> None:
-    if parts := [name for name in _OTHER_INPUTS if config.get(name)]:
+    family = FSDP_FAMILIES.get(str(config.get("model_type")))
+    known = _SEEING if family is not None and family.sees else ()
+    if parts := [name for name in _OTHER_INPUTS if config.get(name) and name not in known]:
         raise _refused(
             f"{', '.join(parts)}: a model of images, sound or several parts", "a model of text alone", _ANOTHER
         )

@@ -11,7 +11,7 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.planning.backends import backend_of
 from lorarl_trainer.planning.families import FAMILIES, REFUSED, BackendName
 from lorarl_trainer.planning.fsdp_families import FSDP_FAMILIES
-from lorarl_trainer.planning.model_sizes import shape_of
+from lorarl_trainer.planning.model_sizes import shape_of, sizes_of
 from lorarl_trainer.planning.supported_models import require_supported
 from unit.trainer.planning.jobs import gpu_job
 
@@ -96,7 +96,8 @@ LEFT_OUT: tuple[tuple[dict[str, Any], str], ...] = (
 )
 NOT_LANGUAGE_MODELS = (
     ("qwen2_5_vl", {"vision_config": {"depth": 2}, "text_config": {"num_attention_heads": 2}}, "vision_config"),
-    ("gemma3", {"text_config": {"model_type": "gemma3_text"}}, "text_config"),
+    ("llava", {"text_config": {"model_type": "llama"}}, "text_config"),
+    ("gemma3", {"vision_config": {"num_hidden_layers": 2}, "audio_config": {"d_model": 2}}, "audio_config: a model of"),
     ("qwen2_audio", {"audio_config": {"d_model": 2}}, "audio_config"),
     ("qwen3_next", {"layer_types": ["linear_attention", "full_attention"], "num_experts": 512}, "linear_attention"),
     ("qwen3_5_text", {"layer_types": ["linear_attention"]}, "linear_attention"),
@@ -169,6 +170,31 @@ def test_models_of_more_than_text_and_attention_are_refused(family: str, fields:
     message = refusal(of(family, **fields))
     assert what in message
     assert "Choose a model of a supported family" in message
+
+
+GEMMA_3_4B = {
+    "model_type": "gemma3",
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "text_config": {
+        "hidden_size": 2560,
+        "intermediate_size": 10_240,
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    },
+    "vision_config": {"hidden_size": 1152, "num_hidden_layers": 27},
+}
+"""What its config.json says of sizes, and no more."""
+
+
+def test_gemma_3_is_taken_for_its_language_model() -> None:
+    require_supported(GEMMA_3_4B, 4096)
+    sizes = sizes_of(GEMMA_3_4B)
+    assert sizes.parameters(1) == 3_880_263_168  # of 4,300,079,472 with what sees
+    assert sizes.key_heads == 4 and sizes.heads == 8 and sizes.tied and not sizes.megatron
+    assert len(sizes.linears) == 34 * 7
+    assert "expected one of qwen2" in refusal(GEMMA_3_4B, "megatron")
 
 
 @pytest.mark.parametrize("family", REFUSED)

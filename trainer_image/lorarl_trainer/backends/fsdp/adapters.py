@@ -17,7 +17,7 @@ _ADAPTER = ".default"
 
 
 def linear_names(model: Any) -> list[str]:
-    """Return the names of the decoder's linear layers, without the output layer."""
+    """Return the names of the linear layers, without the output layer."""
     from transformers.pytorch_utils import Conv1D
 
     head = model.get_output_embeddings()

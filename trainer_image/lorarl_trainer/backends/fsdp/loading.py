@@ -11,13 +11,12 @@ from lorarl_trainer.backends.fsdp.attention import PACKED, register
 from lorarl_trainer.errors import InputError
 
 
-def load_base(model_path: Path, dtype: torch.dtype, device: torch.device, *, packed: bool) -> Any:
-    """Load the frozen base model.
+def load_base(model_path: Path, dtype: torch.dtype, *, packed: bool) -> Any:
+    """Load the frozen base model, into main memory.
 
     Args:
         model_path: its folder.
         dtype: of all weights.
-        device: where they go.
         packed: attention takes packings, see `attention`, if the architecture has a place for that.
 
     Raises:
@@ -29,10 +28,11 @@ def load_base(model_path: Path, dtype: torch.dtype, device: torch.device, *, pac
     logging.disable_progress_bar()
     register()
     config = AutoConfig.from_pretrained(model_path)
-    for name, value in config.to_dict().items():
+    language = config.get_text_config()
+    for name, value in language.to_dict().items():
         # A base model's config.json may ask for dropout. vLLM has none, and only the adapter is trained.
         if "drop" in name and isinstance(value, float):
-            setattr(config, name, 0.0)
+            setattr(language, name, 0.0)
     options = {"config": config, "dtype": dtype, "output_loading_info": True}
     if packed:
         options["attn_implementation"] = PACKED
@@ -40,7 +40,7 @@ def load_base(model_path: Path, dtype: torch.dtype, device: torch.device, *, pac
         model, loaded = AutoModelForCausalLM.from_pretrained(model_path, **options)
     except ValueError as error:
         if packed and PACKED in str(error):
-            return load_base(model_path, dtype, device, packed=False)
+            return load_base(model_path, dtype, packed=False)
         raise InputError(
             "spec.model.uri",
             str(model_path),
@@ -54,11 +54,25 @@ def load_base(model_path: Path, dtype: torch.dtype, device: torch.device, *, pac
             "files with all weights of the model that config.json describes",
             "Copy or download the model again. Its config.json may be that of another model.",
         )
-    return model.requires_grad_(False).to(device)
+    return model.requires_grad_(False)
 
 
-def decoder_layers(model: Any) -> list[torch.nn.Module]:
-    """Return the decoder's layers, in order."""
-    count = model.config.num_hidden_layers
-    found = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList) and len(module) == count]
+def language_model(model: Any) -> Any:
+    """Return the decoder of a model, without its output layer: that of language, if it also takes images."""
+    return getattr(model.base_model, "language_model", model.base_model)
+
+
+def leave_out_what_sees(model: Any) -> None:
+    """Free what makes vectors of images. Only text is trained on, and vLLM starts without it too."""
+    whole, decoder = model.base_model, language_model(model)
+    if decoder is not whole:
+        for name, part in list(whole.named_children()):
+            if part is not decoder:
+                delattr(whole, name)
+
+
+def decoder_layers(decoder: Any) -> list[torch.nn.Module]:
+    """Return a decoder's layers, in order."""
+    count = decoder.config.num_hidden_layers
+    found = [module for module in decoder.modules() if isinstance(module, torch.nn.ModuleList) and len(module) == count]
     return list(found[0])

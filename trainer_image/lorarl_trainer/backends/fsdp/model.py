@@ -16,7 +16,7 @@ from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.backends.fsdp.adapters import adapter_name, attach, linear_names, row_lengths
 from lorarl_trainer.backends.fsdp.attention import PACKED, Current, let_find
 from lorarl_trainer.backends.fsdp.base_weights import fuse_neighbours, hf_name
-from lorarl_trainer.backends.fsdp.loading import decoder_layers, load_base
+from lorarl_trainer.backends.fsdp.loading import decoder_layers, language_model, leave_out_what_sees, load_base
 from lorarl_trainer.backends.fsdp.output_head import OutputHead
 from lorarl_trainer.backends.fsdp.recompute import recompute
 from lorarl_trainer.backends.fsdp.sharding import own_share, shard_layers
@@ -63,18 +63,20 @@ class FsdpModel(AdaptedModel):
         self.lockstep = plan.base_shards > 1
         # Only the rank's share has to fit on its device.
         place = torch.device("cpu") if self.lockstep else self.device
-        base = load_base(model_path, getattr(torch, plan.precision.dtype), place, packed=plan.packed)
+        base = load_base(model_path, getattr(torch, plan.precision.dtype), packed=plan.packed)
+        self.linear_names = linear_names(base)
+        leave_out_what_sees(base)
+        base.to(place)
         if clock is not None:
             clock.add_first("trainer/load", began, time.time())
         self._fused: Mapping[frozenset[str], torch.Tensor] = fuse_neighbours(base) if plan.shared_base else {}
-        self.linear_names = linear_names(base)
-        found, chosen = megatron_linears(self.linear_names), (adapter.type, adapter.target_modules)
+        found, chosen = megatron_linears(linear_names(base)), (adapter.type, adapter.target_modules)
         self.targets: Sequence[Target] = resolve_targets(found, *chosen, adapter.exclude_modules)
         self.excluded_names = excluded_names(found, *chosen, adapter.exclude_modules)
         self.module: Any = attach(base, adapter, self.targets)
         self.row_lengths = row_lengths(self.module)
-        self._base, self._decoder, self._head = base, base.base_model, OutputHead.of(base)
-        self._layers = decoder_layers(base)
+        self._base, self._decoder, self._head = base, language_model(base), OutputHead.of(base)
+        self._layers = decoder_layers(self._decoder)
         self.hidden_size: int = self._head.weight.shape[1]
         self._recompute()
         if self.lockstep:
@@ -184,7 +186,7 @@ class FsdpModel(AdaptedModel):
         """
         self.module.eval()
         one, other = (Sample(np.array(tokens), prompt_length=2) for tokens in _TRIED)
-        self._packing = let_find(self._base) if self._base.config._attn_implementation == PACKED else None
+        self._packing = let_find(self._base) if self._decoder.config._attn_implementation == PACKED else None
         batch = self._batch([one])
         states = self._decoded(batch)
         logits = self._base(**self._inputs(batch)).logits

@@ -29,7 +29,7 @@ class OutputHead:
     @classmethod
     def of(cls, model: Any) -> OutputHead:
         """Read the head off a Transformers model and its configuration."""
-        layer, config = model.get_output_embeddings(), model.config
+        layer, config = model.get_output_embeddings(), model.config.get_text_config()
         scale = getattr(config, "logit_scale", None) or 1.0  # Cohere's
         scale /= getattr(config, "logits_scaling", None) or 1.0  # Granite's
         soft_cap = getattr(config, "final_logit_softcapping", None)  # Gemma's

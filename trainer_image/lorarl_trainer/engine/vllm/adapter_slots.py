@@ -62,6 +62,7 @@ class AdapterSlot:
             device=self._device,
             dtype=self._loras.lora_config.lora_dtype,
             model_vocab_size=self._loras.vocab_size,
+            weights_mapper=parts.name_mapper(self._manager.model),
         )
         self._clear()
         self._manager.add_adapter(model)

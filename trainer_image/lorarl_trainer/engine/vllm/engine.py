@@ -132,6 +132,8 @@ class RolloutEngine:
                 model=str(config.model_path),
                 load_format=LOAD_FORMAT if base else "auto",
                 skip_tokenizer_init=True,
+                # A model that also takes images, and is trained on text.
+                language_model_only=hasattr(hf_config, "vision_config"),
                 dtype=plan.precision.dtype,
                 max_model_len=config.max_prompt_tokens + config.max_response_tokens,
                 max_num_seqs=plan.sequences,

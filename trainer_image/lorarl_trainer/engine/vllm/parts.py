@@ -27,3 +27,12 @@ def adapter_manager(of: slices.Worker) -> slices.LoRAModelManager:
     runner = checked(of.model_runner, slices.ModelRunner, AdapterSlots)
     loras = checked(runner.lora_manager, slices.WorkerLoRAManager, AdapterSlots)
     return checked(loras._adapter_manager, slices.LoRAModelManager, AdapterSlots)
+
+
+def name_mapper(model: Any) -> Any | None:
+    """Return what turns names of Hugging Face's into those of a model of vLLM's; None if it has them.
+
+    Layers that vLLM fuses keep their own names.
+    """
+    mapper = getattr(model, "hf_to_vllm_mapper", None)
+    return None if mapper is None else mapper.get_unstacked_mapper()

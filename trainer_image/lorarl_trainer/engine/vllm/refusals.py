@@ -32,7 +32,9 @@ def refusals(hf_config: Any, config: EngineConfig) -> Iterator[None]:
             raise _cache_too_small(config, needed=small[1], available=small[2]) from error
         if "KV cache" in str(error) or "max_model_len" not in str(error):
             raise
-        raise _too_few_positions(config, getattr(hf_config, "max_position_embeddings", "fewer")) from error
+        raise _too_few_positions(
+            config, getattr(hf_config.get_text_config(), "max_position_embeddings", "fewer")
+        ) from error
 
 
 def _cache_too_small(config: EngineConfig, needed: str, available: str) -> InputError:

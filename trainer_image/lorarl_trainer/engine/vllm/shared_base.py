@@ -6,11 +6,12 @@ by key-value group, vLLM gets a copy of these.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from lorarl_trainer.engine.vllm import slices
+from lorarl_trainer.engine.vllm import parts, slices
 from lorarl_trainer.engine.vllm.names import BaseModel
 from lorarl_trainer.engine.vllm.patches.parameters import unallocated_parameters
 from lorarl_trainer.planning.execution import PlanError
@@ -65,6 +66,7 @@ class SharedBase:
             PlanError: one has no counterpart. The memory has no place for a second base model.
         """
         own = {tensor.data_ptr() for tensor in self._tensors.values()}
+        self._tensors = {**_in_vllm_s_names(model, self._tensors), **self._tensors}
         for name, parameter in model.named_parameters():
             tensor = self._counterpart(model, name, parameter)
             if tensor is None:
@@ -82,9 +84,9 @@ class SharedBase:
         """Return the trainer's tensor for a parameter of vLLM's, in vLLM's layout."""
         *parents, module, kind = name.split(".")
         fused = getattr(model, "packed_modules_mapping", {}).get(module, [module])
-        if parts := _OF_EXPERTS.get(kind):
+        if inside := _OF_EXPERTS.get(kind):
             layer_name = ".".join(parents[: parents.index("experts") + 1])
-            hf_names = [f"{layer_name}.{expert}.{part}.weight" for expert in range(len(parameter)) for part in parts]
+            hf_names = [f"{layer_name}.{expert}.{part}.weight" for expert in range(len(parameter)) for part in inside]
         else:
             hf_names = [".".join([*parents, one, kind]) for one in fused]
         tensor = self._tensors.get(frozenset(hf_names))
@@ -94,6 +96,14 @@ class SharedBase:
             layer: slices.QKVParallelLinear = model.get_submodule(".".join([*parents, module]))
             tensor = query_key_value(tensor, layer.num_heads, layer.num_kv_heads, layer.head_size)
         return tensor if tensor.shape == parameter.shape else None
+
+
+def _in_vllm_s_names(
+    model: torch.nn.Module, tensors: Mapping[frozenset[str], torch.Tensor]
+) -> dict[frozenset[str], torch.Tensor]:
+    """Return tensors by the names that vLLM's model gives those of a Hugging Face model, if it says so."""
+    mapper = parts.name_mapper(model)
+    return {} if mapper is None else {frozenset(mapper.apply_list(list(names))): t for names, t in tensors.items()}
 
 
 def query_key_value(interleaved: torch.Tensor, heads: int, groups: int, head_size: int) -> torch.Tensor:

@@ -266,6 +266,7 @@ class WorkerLoRAManager(Protocol):
 
 @slice_of("vllm.lora.model_manager:LRUCacheLoRAModelManager")
 class LoRAModelManager(Protocol):
+    model: Any
     modules: Mapping[str, LoRALayer]
     packed_modules: Mapping[str, list[str]]
     lora_index_to_id: list[int | None]

@@ -1,0 +1,116 @@
+"""What is known of a family of models that `trainer.backend: fsdp` trains: above all, where its tensors are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+ATTENTION = {
+    "self_attn.q_proj.weight": "q h",
+    "self_attn.k_proj.weight": "k h",
+    "self_attn.v_proj.weight": "k h",
+    "self_attn.o_proj.weight": "h q",
+}
+BIASED_QKV = {"self_attn.q_proj.bias": "q", "self_attn.k_proj.bias": "k", "self_attn.v_proj.bias": "k"}
+GATED = {"mlp.gate_proj.weight": "f h", "mlp.up_proj.weight": "f h", "mlp.down_proj.weight": "h f"}
+HEAD_NORMS = {"self_attn.q_norm.weight": "d", "self_attn.k_norm.weight": "d"}
+WHOLE_NORMS = {"self_attn.q_norm.weight": "q", "self_attn.k_norm.weight": "k"}
+
+
+def norms(*names: str) -> dict[str, str]:
+    """Return the weights of norms of these names, over the hidden states."""
+    return {f"{name}.weight": "h" for name in names}
+
+
+def biased(names: Mapping[str, str]) -> dict[str, str]:
+    """Return the weights with a bias for each, as long as the weight's first size."""
+    return {**names, **{name.replace(".weight", ".bias"): sizes.split()[0] for name, sizes in names.items()}}
+
+
+USUAL_NORMS = norms("input_layernorm", "post_attention_layernorm")
+LATE_NORMS = norms("post_attention_layernorm", "post_feedforward_layernorm")
+LLAMA = {**ATTENTION, **GATED, **USUAL_NORMS}
+
+
+@dataclass(frozen=True)
+class FsdpFamily:
+    """Models with one `model_type` in config.json, and where their tensors are.
+
+    Sizes are words: h hidden, q queries, k keys, d a head, f the MLP, v the vocabulary, p the positions. Sums have +.
+
+    Attributes:
+        models: some that people know.
+        architecture: the class of Transformers, in `architectures` of config.json.
+        features: what these models have beyond Llama's.
+        layer: the sizes of a layer's tensors, by name.
+        outside: those of the others, without an output layer of the embedding's size.
+        layers: where the layers are.
+        shares_base: vLLM can use the trainer's tensors.
+        tied: the output layer is the embedding if config.json does not say.
+        transposed: weights of linear layers are [inputs, outputs], Transformers' Conv1D.
+        usual: its own names in config.json for what other families call by the key.
+        defaults: what Transformers takes for sizes that config.json leaves out.
+        in_files: what names of tensors begin with in files, and with what in the model, if these differ.
+        sees: it takes images too. Its language model alone is trained, on text, and what sees is left out.
+        biases: the sizes of a layer's tensors that are there if config.json sets the key.
+        only: what config.json may say, by key. Transformers or vLLM computes no other value.
+        serves_adapters: vLLM by itself does. If not, lorarl's rollouts are made with an adapter all the same.
+    """
+
+    models: str
+    architecture: str
+    features: str
+    layer: Mapping[str, str] = field(default_factory=lambda: LLAMA)
+    outside: Mapping[str, str] = field(
+        default_factory=lambda: {"model.embed_tokens.weight": "v h", "model.norm.weight": "h"}
+    )
+    layers: str = "model.layers"
+    shares_base: bool = True
+    tied: bool = True
+    transposed: bool = False
+    usual: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, int] = field(default_factory=dict)
+    in_files: Mapping[str, str] = field(default_factory=dict)
+    sees: bool = False
+    biases: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    only: Mapping[str, Any] = field(default_factory=dict)
+    serves_adapters: bool = True
+
+    def named_in_full(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        """Return a file's tensors by their names in the whole model, without those that training leaves out.
+
+        GPT-2's own files have those of the decoder alone, and its masks. Gemma 3's have what sees.
+        """
+        top, _, _ = self.layers.partition(".")
+        decoder = {name.partition(".")[2].partition(".")[0] for name in self.outside if name.startswith(f"{top}.")}
+        decoder.add(self.layers.partition(".")[2].partition(".")[0])
+        named = {self._in_model(name): shape for name, shape in shapes.items() if len(shape) <= 2}
+        found = {f"{top}.{name}" if name.partition(".")[0] in decoder else name: shape for name, shape in named.items()}
+        if not self.sees:
+            return found
+        language, _, _ = self.layers.rpartition(".")
+        return {name: shape for name, shape in found.items() if name.startswith((f"{language}.", "lm_head."))}
+
+    def _in_model(self, name: str) -> str:
+        """Return a tensor's name in the model."""
+        for in_file, in_model in self.in_files.items():
+            if name.startswith(in_file):
+                return in_model + name.removeprefix(in_file)
+        return name
+
+    def shapes(
+        self, sizes: Mapping[str, int], layers: int, *, tied: bool, options: Collection[str] = ()
+    ) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each tensor by its name. `options` are the keys of config.json that are true."""
+        named, each = dict(self.outside), dict(self.layer)
+        if not tied:
+            named["lm_head.weight"] = "v h"
+        for option, biases in self.biases.items():
+            each.update(biases if option in options else {})
+        for layer in range(layers):
+            named.update({f"{self.layers}.{layer}.{name}": words for name, words in each.items()})
+        return {
+            name: tuple(sum(sizes[one] for one in word.split("+")) for word in words.split())
+            for name, words in named.items()
+        }
