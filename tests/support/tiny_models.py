@@ -77,16 +77,18 @@ _FSDP_FAMILIES: dict[str, dict[str, Any]] = {
     "stablelm": {"partial_rotary_factor": 0.25, "use_qkv_bias": True},
     "gpt2": {"n_inner": 160, "num_key_value_heads": 4, "tie_word_embeddings": True},
 }
-_TOWER = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
-_TOWER |= {"image_size": 32, "patch_size": 8}
-_SEEING: dict[str, tuple[str, dict[str, Any]]] = {
-    "gemma3": (
-        "gemma3_text",
-        {"mm_tokens_per_image": 4, "image_token_index": 60, "boi_token_index": 61, "eoi_token_index": 62}
-        | {"vision_config": _TOWER, "tie_word_embeddings": True},
-    ),
+_SEEING: dict[str, dict[str, Any]] = {
+    "gemma3": {
+        "text_config": _COMMON | _FSDP_FAMILIES["gemma3_text"] | {"initializer_range": 0.04},
+        "vision_config": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+        | {"image_size": 32, "patch_size": 8},
+        "mm_tokens_per_image": 4,
+        "image_token_index": 60,
+        "boi_token_index": 61,
+        "eoi_token_index": 62,
+    },
 }
-"""Models that also take images: the family of their language model, and what they have beside it."""
+"""Models that also take images."""
 FSDP_SHAPES = (*_FSDP_FAMILIES, *_SEEING, "mistral-short", "qwen2-yarn")
 """What `trainer.backend: fsdp` alone trains: families, a window that cuts sequences off, and scaled positions."""
 _VARIANTS: dict[str, dict[str, Any]] = {
@@ -128,12 +130,10 @@ def build(architecture: str, seed: int = 0) -> Any:
     import transformers
 
     family, *variants = architecture.split("-")
-    language, beside = _SEEING.get(family, (family, {}))
-    config = _COMMON | {"tie_word_embeddings": False} | (_FAMILIES | _FSDP_FAMILIES)[language]
+    sees = _SEEING.get(family)
+    config = sees or _COMMON | {"tie_word_embeddings": False} | (_FAMILIES | _FSDP_FAMILIES)[family]
     for variant in variants:
-        config |= _VARIANTS[variant]
-    if beside:
-        config = {"text_config": config, **beside}
+        config = config | _VARIANTS[variant]
     torch.manual_seed(seed)
     made = transformers.AutoConfig.for_model(family, **config)
     model = transformers.AutoModelForCausalLM.from_config(made, dtype=torch.float32)
