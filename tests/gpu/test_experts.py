@@ -24,8 +24,9 @@ MODEL = "qwen3_moe-gpu"
 MEAN_DIFFERENCE = 0.02
 
 
-def test_transformers_and_peft_say_the_same(on_gpu, tmp_path: Path) -> None:
-    worker: Colocated = on_gpu(MODEL)
+@pytest.mark.parametrize("architecture", [MODEL, "olmoe-gpu", "mixtral-gpu"])
+def test_transformers_and_peft_say_the_same(on_gpu, tmp_path: Path, architecture: str) -> None:
+    worker: Colocated = on_gpu(architecture)
     assert worker.worker._plan.shared_base and worker.worker._plan.fused_layers
     worker.randomise(scale=0.05)
     worker.sync()

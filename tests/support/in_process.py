@@ -81,7 +81,7 @@ class Colocated:
         self.spec = self.job.spec
         self.worker = CheckpointingWorker(self.spec, ALONE)
         self.version = 0
-        if "num_experts" in (model / "config.json").read_text():
+        if "_experts" in (model / "config.json").read_text():
             forget_groups()
         self.built: Built = self.worker.start(model, STOP, None)
 

@@ -43,7 +43,23 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": None, "head_dim": 32},
     "qwen3_moe": {"head_dim": 32, "moe_intermediate_size": 96, "num_experts": 4, "num_experts_per_tok": 2}
     | {"norm_topk_prob": True},
+    "olmoe": {"num_key_value_heads": 4, "intermediate_size": 96, "num_experts": 4, "num_experts_per_tok": 2},
+    "mixtral": {"head_dim": 32, "intermediate_size": 96, "num_local_experts": 4, "num_experts_per_tok": 2},
 }
+_REFUSED_MIXTURES: dict[str, dict[str, Any]] = {
+    "glm4_moe": {"head_dim": 32, "moe_intermediate_size": 96, "n_routed_experts": 4, "num_experts_per_tok": 2}
+    | {"first_k_dense_replace": 1, "n_shared_experts": 1},
+    "ernie4_5_moe": {"moe_intermediate_size": 96, "moe_num_experts": 4, "moe_k": 2, "moe_num_shared_experts": 1}
+    | {"moe_layer_start_index": 1, "moe_layer_end_index": 1, "moe_layer_interval": 1},
+    "hy_v3": {"head_dim": 32, "moe_intermediate_size": 96, "num_experts": 4, "num_experts_per_tok": 2}
+    | {"num_shared_experts": 1, "first_k_dense_replace": 1},
+    "exaone_moe": {"head_dim": 32, "moe_intermediate_size": 96, "num_experts": 4, "num_experts_per_tok": 2}
+    | {"num_shared_experts": 1, "mlp_layer_types": ["dense", "sparse"], "sliding_window": 4096}
+    | {"layer_types": ["full_attention", "full_attention"]},
+    "gpt_oss": {"head_dim": 32, "intermediate_size": 96, "num_local_experts": 4, "num_experts_per_tok": 2}
+    | {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
+}
+"""Their reasons have tests."""
 
 
 def _rope(theta: float) -> dict[str, Any]:
@@ -131,7 +147,8 @@ def build(architecture: str, seed: int = 0) -> Any:
 
     family, *variants = architecture.split("-")
     sees = _SEEING.get(family)
-    config = sees or _COMMON | {"tie_word_embeddings": False} | (_FAMILIES | _FSDP_FAMILIES)[family]
+    families = _FAMILIES | _FSDP_FAMILIES | _REFUSED_MIXTURES
+    config = sees or _COMMON | {"tie_word_embeddings": False} | families[family]
     for variant in variants:
         config = config | _VARIANTS[variant]
     torch.manual_seed(seed)

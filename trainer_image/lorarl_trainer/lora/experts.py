@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 _EXPERT = re.compile(r"\.experts\.\d+\.[^.]+$")
-_DOWN = "down_proj"
+_DOWN = ("down_proj", "w2")
 _A, _B = ".lora_A.weight", ".lora_B.weight"
 EXPERTS = "experts"
 """What vLLM calls all experts of a layer."""

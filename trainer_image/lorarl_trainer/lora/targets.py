@@ -43,6 +43,10 @@ PROJECTIONS = (
     Projection("gate_proj", "linear_fc1", "gate", "linear_fc1_gate"),
     Projection("up_proj", "linear_fc1", "up", "linear_fc1_up"),
     Projection("down_proj", "linear_fc2", "", "linear_fc2"),
+    # Mixtral's
+    Projection("w1", "linear_fc1", "gate", "linear_fc1_gate"),
+    Projection("w3", "linear_fc1", "up", "linear_fc1_up"),
+    Projection("w2", "linear_fc2", "", "linear_fc2"),
 )
 _BY_HF_NAME = {projection.hf: projection for projection in PROJECTIONS}
 _CANONICAL = {projection.part: projection.canonical for projection in PROJECTIONS if projection.part}

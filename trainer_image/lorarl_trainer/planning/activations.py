@@ -17,6 +17,8 @@ keeps, in the model's precision,
     a mixture of experts, of which a token has e       2h + 2q + 2k + e (2h + 3f)
         fused; instead of gate and up, a token's copies for its experts, and what they return; their gate and up, and
         SwiGLU's product
+    norms of all heads together (fused)                q + 2k more
+        q, k and v before them
 
 `trainer.recompute: selective` computes gate and up, or the whole MLP, again; `full` a whole layer (h stays). Either
 brings one layer back at a time. Sequence parallelism splits all of it over the ranks.
@@ -67,7 +69,8 @@ def _values(model: ModelSizes, execution: ExecutionPlan) -> tuple[int, int]:
     h, q, k, f = model.hidden, model.width("q_proj"), model.width("k_proj"), model.width("up_proj")
     if execution.fused_layers:
         mlp = model.active_experts * (2 * h + 3 * f) if model.experts else 2 * f
-        return 2 * h + 2 * q + 2 * k + mlp, mlp
+        norms = q + 2 * k if model.whole_norms else 0
+        return 2 * h + 2 * q + 2 * k + norms + mlp, mlp
     if execution.backend == "fsdp":
         mlp = (4 if model.width("gate_proj", "gate_up_proj") else 5) * f
         return 2 * h + 2 * model.normalised + 2 * q + 2 * k + mlp, mlp

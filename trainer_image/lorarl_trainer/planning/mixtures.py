@@ -24,22 +24,21 @@ _PLAIN: Mapping[str, object] = {
 }
 _NOT_COMPARED = "it was not compared with Transformers and vLLM"
 _NO_BRIDGE = "Megatron-Bridge has no conversion for it"
-_SIGMOIDS = "its router's sigmoids and biases were not compared"
-_SHARED = "its shared experts, its dense layers, and its router's sigmoids and biases were not compared"
+_BESIDE = "PEFT 0.21 takes an adapter on its dense MLPs or shared experts for one on its experts, and loses it"
+_NOT_BY_EXPERT = "PEFT 0.21 reads no adapter on single experts of it"
+_OWN_CODE = "its code is the repository's own, which lorarl does not run: Transformers has none"
 REASONS: Mapping[str, str] = {
-    "olmoe": "its norms of q and k over all heads were not compared",
-    "gpt_oss": "its experts' biases and clamped activation, its windows and its sinks were not compared",
-    "glm4_moe": _SHARED,
-    "ernie4_5_moe": _SHARED,
-    "bailing_moe_v2": _SHARED,
-    "hy_v3": _SHARED,
-    "exaone_moe": f"its windows, {_SHARED}",
-    "step3p5": f"its windows, {_SHARED}",
-    "sarvam_moe": "its shared experts were not compared",
-    "minimax_m2": _SIGMOIDS,
+    "gpt_oss": _NOT_BY_EXPERT,
+    "glm4_moe": _BESIDE,
+    "ernie4_5_moe": _BESIDE,
+    "hy_v3": _NOT_BY_EXPERT,
+    "exaone_moe": _BESIDE,
+    "bailing_moe_v2": _OWN_CODE,
+    "step3p5": _OWN_CODE,
+    "sarvam_moe": _OWN_CODE,
+    "mimo_v2_flash": _OWN_CODE,
+    "minimax_m2": "its router's sigmoids and biases, and positions on a part of each head, were not compared",
     "deepseek_v4": "its compressed attention was not compared",
-    "mimo_v2_flash": "its windows, its dense layers, and its router's biases were not compared",
-    "mixtral": _NO_BRIDGE,
     "qwen2_moe": _NO_BRIDGE,
 }
 """Why other mixtures are refused, by `model_type`, where config.json shows no other reason."""
@@ -49,7 +48,7 @@ TAKEN = ", ".join(family.models for family in FAMILIES.values() if family.expert
 def is_mixture(config: Mapping[str, Any]) -> bool:
     """Return whether a model is of a family of mixtures that the trainer takes."""
     family = FAMILIES.get(str(config.get("model_type")))
-    return family is not None and family.experts
+    return family is not None and family.experts is not None
 
 
 def require_known_mixture(config: Mapping[str, Any]) -> None:

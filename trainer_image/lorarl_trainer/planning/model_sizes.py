@@ -6,7 +6,7 @@ import json
 import math
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cached_property
@@ -26,7 +26,7 @@ from lorarl_trainer.lora.targets import (
 )
 from lorarl_trainer.planning.families import FAMILIES
 from lorarl_trainer.planning.fsdp_families import FSDP_FAMILIES, sizes_by_word, with_usual_names
-from lorarl_trainer.planning.mixtures import is_mixture
+from lorarl_trainer.planning.layer_tensors import ROUTER, tensor_shapes
 from lorarl_trainer.planning.supported_models import has_plain_layers, is_known_to_megatron, window_of
 from lorarl_trainer.storage.downloads import REPEATED_WEIGHTS, WEIGHTS, read_model_config
 
@@ -35,10 +35,7 @@ _SIZES = (
     *("intermediate_size", "vocab_size"),
 )
 """Sizes in a config.json, by their usual names."""
-_EXPERT_SIZES = ("moe_intermediate_size", "num_experts", "num_local_experts", "num_experts_per_tok")
-"""Those of a mixture of experts besides."""
-_ROUTER = "gate"
-"""The last part of the name of what sends tokens to experts. It never gets an adapter."""
+_ACTIVE = "num_experts_per_tok"
 _INDEX = "model.safetensors.index.json"
 _COPY_AGAIN = "Copy or download the model again."
 VOCABULARY_MULTIPLE = 64
@@ -74,6 +71,7 @@ class ModelShape:
         transposed: weights of linear layers are [inputs, outputs].
         experts: in each layer, in the place of its MLP; 0 for none.
         active_experts: those that a token is sent to.
+        whole_norms: queries and keys are normalised, all heads together.
     """
 
     layers: int
@@ -91,6 +89,7 @@ class ModelShape:
     transposed: bool = False
     experts: int = 0
     active_experts: int = 0
+    whole_norms: bool = False
 
     def attends_plainly(self, longest: int) -> bool:
         """Return whether attention sees all of a sequence of so many tokens, and does not change its scores."""
@@ -124,7 +123,7 @@ class ModelSizes(ModelShape):
         found = []
         for name, shape in self.shapes.items():
             module = name.removesuffix(".weight")
-            if name.startswith(self.decoder) and module != name and len(shape) == 2 and last_part(module) != _ROUTER:
+            if name.startswith(self.decoder) and module != name and len(shape) == 2 and last_part(module) != ROUTER:
                 inputs, outputs = shape if self.transposed else reversed(shape)
                 found.append(LinearSize(module, last_part(module) not in SPLIT_INPUTS, inputs, outputs))
         return tuple(found)
@@ -188,7 +187,7 @@ class ModelSizes(ModelShape):
         keys = self.key_heads * self.head
         whole = widest.get("qkv_proj") or widest.get("c_attn") or 0
         fused = {"q_proj": whole - 2 * keys, "k_proj": keys, "v_proj": keys} if whole else {}
-        inner = widest.get("gate_up_proj", 0) // 2 or widest.get("fc1") or widest.get("c_fc") or 0
+        inner = widest.get("gate_up_proj", 0) // 2 or widest.get("fc1") or widest.get("c_fc") or widest.get("w3") or 0
         return {"up_proj": inner, **fused, **widest}
 
     @cached_property
@@ -220,9 +219,10 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
     Raises:
         InputError: it leaves out a size.
     """
-    mixture = is_mixture(config)
+    family = FAMILIES.get(str(config.get("model_type")))
+    mixture = family.experts if family else None
     other, config = FSDP_FAMILIES.get(str(config.get("model_type"))), with_usual_names(config)
-    _require_numbers(config, (*_SIZES, *(_EXPERT_SIZES if mixture else ())))
+    _require_numbers(config, (*_SIZES, *((*mixture.count, mixture.inner, _ACTIVE) if mixture else ())))
     try:
         heads = config["num_attention_heads"]
         return ModelShape(
@@ -239,9 +239,9 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
             served_as_it_is=other is None or other.shares_base,
             decoder=f"{other.layers if other else 'model.layers'}.",
             transposed=other is not None and other.transposed,
-            # Transformers 5 writes the second name.
-            experts=(config.get("num_experts") or config["num_local_experts"]) if mixture else 0,
-            active_experts=config["num_experts_per_tok"] if mixture else 0,
+            experts=_first_of(config, mixture.count) if mixture else 0,
+            active_experts=config[_ACTIVE] if mixture else 0,
+            whole_norms=family is not None and family.whole_norms,
         )
     except KeyError as missing:
         raise _incomplete(missing) from missing
@@ -265,36 +265,21 @@ def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
     family = FAMILIES[config["model_type"]]
     try:
         heads = config["num_attention_heads"]
-        inner = config["moe_intermediate_size" if family.experts else "intermediate_size"]
+        inner = config[family.experts.inner if family.experts else "intermediate_size"]
     except KeyError as missing:
         raise _incomplete(missing) from missing
-    hidden, queries, keys = shape.hidden, heads * shape.head, shape.key_heads * shape.head
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (shape.vocabulary, hidden)}
-    for layer in range(shape.layers):
-        prefix = f"model.layers.{layer}."
-        for name, outputs in (("q_proj", queries), ("k_proj", keys), ("v_proj", keys)):
-            shapes[f"{prefix}self_attn.{name}.weight"] = (outputs, hidden)
-            if family.qkv_biases:
-                shapes[f"{prefix}self_attn.{name}.bias"] = (outputs,)
-        if family.head_norms:
-            shapes[f"{prefix}self_attn.q_norm.weight"] = shapes[f"{prefix}self_attn.k_norm.weight"] = (shape.head,)
-        shapes[f"{prefix}self_attn.o_proj.weight"] = (hidden, queries)
-        shapes |= {f"{prefix}mlp.{name}.weight": size for name, size in _mlp(hidden, inner, shape.experts)}
-        shapes[f"{prefix}input_layernorm.weight"] = shapes[f"{prefix}post_attention_layernorm.weight"] = (hidden,)
-    shapes["model.norm.weight"] = (hidden,)
-    if not shape.tied:
-        shapes["lm_head.weight"] = (shape.vocabulary, hidden)
+    shapes = tensor_shapes(family, shape, heads * shape.head, inner)
     return ModelSizes(**vars(shape), shapes=shapes)
 
 
-def _mlp(hidden: int, inner: int, experts: int) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield names and shapes of the weights of a layer's MLP, or of its router and experts."""
-    if experts:
-        yield _ROUTER, (experts, hidden)
-    for expert in [f"experts.{number}." for number in range(experts)] or [""]:
-        yield f"{expert}gate_proj", (inner, hidden)
-        yield f"{expert}up_proj", (inner, hidden)
-        yield f"{expert}down_proj", (hidden, inner)
+def _first_of(config: Mapping[str, Any], names: Sequence[str]) -> int:
+    """Return the first of some sizes that a config.json has.
+
+    Raises:
+        KeyError: it has none.
+    """
+    size: int = next((config[name] for name in names if config.get(name)), None) or config[names[-1]]
+    return size
 
 
 def read_model_shape(folder: Path) -> ModelShape:

@@ -56,8 +56,7 @@ def require_supported(
         if backend == "megatron" or family.experts:
             _require_wide_window(family, config, longest)
             _require_known_rope(family, config)
-    else:
-        _require_known_values(family, config)
+    _require_known_values(family.only, config)
     if rollouts:
         _require_positions(config, longest)
 
@@ -156,8 +155,8 @@ def _family(config: Mapping[str, Any], backend: BackendName | None) -> Family | 
     return family
 
 
-def _require_known_values(family: FsdpFamily, config: Mapping[str, Any]) -> None:
-    for key, value in family.only.items():
+def _require_known_values(only: Mapping[str, object], config: Mapping[str, Any]) -> None:
+    for key, value in only.items():
         if (found := config.get(key, value)) != value:
             got, expected = (f"{key}: {json.dumps(one)}" for one in (found, value))
             raise _refused(got, f"{expected}, all that vLLM or lorarl computes in this family", "Choose another model.")
@@ -167,6 +166,9 @@ def _require_plain_layers(family: Family, config: Mapping[str, Any]) -> None:
     for biases in ("attention_bias", "mlp_bias"):
         if not family.qkv_biases and config.get(biases):
             raise _refused(f"{biases}: true", "false", "Choose another model.")
+    heads = config.get("num_attention_heads")
+    if family.whole_norms and (keys := config.get("num_key_value_heads") or heads) != heads:
+        raise _refused(f"num_key_value_heads {keys}", f"{heads}, as many as attention heads", "Choose another model.")
     if (activation := config.get("hidden_act", "silu")) not in _ACTIVATIONS:
         raise _refused(f"hidden_act {activation}", "silu, the only one that vLLM takes here", "Choose another model.")
     if (share := _rope(config).get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))) != 1.0:
@@ -192,7 +194,7 @@ def _require_wide_window(family: Family, config: Mapping[str, Any], longest: int
 def _window(family: Family, config: Mapping[str, Any]) -> int | None:
     """Return how many tokens a layer's attention sees, itself included; None for all."""
     if family.has_window:
-        window = config.get("sliding_window", 4096)
+        window = config.get("sliding_window", family.usual_window)
         return None if window is None else int(window)
     if family.architecture == "LlamaForCausalLM" or not config.get("use_sliding_window"):
         return None

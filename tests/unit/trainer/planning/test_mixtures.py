@@ -96,6 +96,70 @@ def test_qwen3_moe_is_taken_by_either_name_of_its_experts(name: str) -> None:
     assert verdict.plan.execution.fused_layers and verdict.plan.execution.shared_base
 
 
+MIXTRAL_8X7B = {
+    "model_type": "mixtral",
+    "architectures": ["MixtralForCausalLM"],
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "vocab_size": 32000,
+    "max_position_embeddings": 32768,
+    "sliding_window": None,
+}
+OLMOE_1B_7B = {
+    "model_type": "olmoe",
+    "architectures": ["OlmoeForCausalLM"],
+    "hidden_size": 2048,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "num_experts": 64,
+    "num_experts_per_tok": 8,
+    "vocab_size": 50304,
+    "max_position_embeddings": 4096,
+    "clip_qkv": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "family", "parameters"),
+    [(MIXTRAL_8X7B, "Mixtral", 46_702_792_704), (OLMOE_1B_7B, "OLMoE", 6_919_161_856)],
+)
+def test_other_families_have_the_sizes_of_their_model_cards(
+    config: dict[str, Any], family: str, parameters: int
+) -> None:
+    verdict = judge(cpu_job(), config | {"num_hidden_layers": 1}, Host(64 * GB, 60 * GB))
+    assert verdict.family == family and not verdict.slower
+    assert verdict.plan is not None and verdict.plan.execution.fused_layers and verdict.plan.execution.shared_base
+    assert sizes_of(config).parameters(1) == parameters
+
+
+@pytest.mark.parametrize(
+    ("config", "fields", "message"),
+    [
+        (OLMOE_1B_7B, {"clip_qkv": 8.0}, "clip_qkv: 8.0, expected clip_qkv: null"),
+        (OLMOE_1B_7B, {"norm_topk_prob": True}, "norm_topk_prob: true, expected norm_topk_prob: false"),
+        (OLMOE_1B_7B, {"rms_norm_eps": 1e-6}, "rms_norm_eps: 1e-06, expected rms_norm_eps: 1e-05"),
+        (OLMOE_1B_7B, {"num_key_value_heads": 4}, "num_key_value_heads 4, expected 16, as many as attention heads"),
+        (OLMOE_1B_7B, {"attention_bias": True}, "attention_bias: true, expected false"),
+        (MIXTRAL_8X7B, {"sliding_window": 16}, "a sliding window of 16 tokens"),
+        (MIXTRAL_8X7B, {"num_local_experts": None}, "without num_local_experts"),
+    ],
+)
+def test_what_engine_and_trainer_compute_otherwise_is_refused(
+    config: dict[str, Any], fields: dict[str, Any], message: str
+) -> None:
+    config = {key: value for key, value in (config | fields).items() if value is not None or key == "sliding_window"}
+    with pytest.raises(InputError) as refused:
+        judge(cpu_job(), config)
+    assert message in str(refused.value)
+
+
 def test_sizes_are_those_of_the_model_card() -> None:
     sizes = sizes_of(QWEN3_30B_A3B)
     assert sizes.parameters(1) == PARAMETERS

@@ -19,10 +19,20 @@ from lorarl_trainer.backends.kernels.heads import Heads
 from lorarl_trainer.backends.megatron.collectives import Ranks
 from lorarl_trainer.backends.megatron.fused_experts import FusedExperts, are_plain_experts
 from lorarl_trainer.backends.megatron.fused_linear import FusedLinear, is_plain_linear, whole_parameters
-from lorarl_trainer.backends.megatron.fused_steps import Taken, add_mlp, add_projection, attend_packed, project_normed
+from lorarl_trainer.backends.megatron.fused_steps import (
+    Taken,
+    add_mlp,
+    add_projection,
+    attend_packed,
+    norm_whole,
+    project_normed,
+)
 from lorarl_trainer.backends.megatron.own_heads import OwnHeads
 from lorarl_trainer.backends.megatron.packed_attention import Current
 from lorarl_trainer.backends.megatron.plain_config import not_plain
+
+_WHOLE_NORMS = "OLMoESelfAttention"
+"""Megatron-Bridge's attention that normalises all heads together."""
 
 
 def fuse_layers(model: torch.nn.Module, current: Current) -> list[FusedLayer]:
@@ -67,7 +77,11 @@ class FusedLayer:
                 FusedLinear(fc2, ranks),
             ]
         self._ranks = ranks
-        self._head_norms = [None if norm is None else (norm.weight, eps) for norm in _head_norms(attention)]
+        norms = [None if norm is None else (norm.weight, eps) for norm in _head_norms(attention)]
+        self._head_norms, self._whole_norms = norms, []
+        if type(attention).__name__ == _WHOLE_NORMS:
+            kinds = zip((self._query, self._key), norms, strict=True)
+            self._head_norms, self._whole_norms = [None, None], [(heads, norm) for heads, norm in kinds if norm]
 
     def forward(self, hidden_states: torch.Tensor, **_: Any) -> tuple[torch.Tensor, None]:
         """Return the layer's output as Megatron's layer does, [S, 1, H]: of this rank's share of the tokens."""
@@ -75,6 +89,8 @@ class FusedLayer:
         of_qkv, of_proj, *of_mlp = whole_parameters(self.linears, self._ranks)
         hidden_S_H = hidden_states.flatten(0, 1)
         qkv_T_O, residual_S_H = project_normed(hidden_S_H, qkv, of_qkv)
+        if self._whole_norms:
+            qkv_T_O = norm_whole(qkv_T_O, self._whole_norms)
         attended_T_I = attend_packed(qkv_T_O, self._heads(), self._current.get().extents, self._scale)
         hidden_S_H = add_projection(residual_S_H, attended_T_I, proj, of_proj)
         if self._experts is not None:
@@ -104,12 +120,24 @@ def _head_norms(attention: Any) -> list[Any]:
     return [norm if hasattr(norm, "weight") else None for norm in (attention.q_layernorm, attention.k_layernorm)]
 
 
+def _norms_fit(attention: Any, config: Any) -> bool:
+    """Return whether the norms of queries and keys are of a head's size, or of all heads' on one rank."""
+    sizes = [(config.kv_channels,)] * 2
+    if type(attention).__name__ == _WHOLE_NORMS:
+        heads = (config.num_attention_heads, config.num_query_groups)
+        sizes = [(config.kv_channels * count,) for count in heads]
+        if config.tensor_model_parallel_size > 1:
+            return False
+    norms = zip(_head_norms(attention), sizes, strict=True)
+    return all(norm is None or norm.weight.shape == size for norm, size in norms)
+
+
 def _is_plain(layer: Any) -> bool:
     """Return whether a layer is what `FusedLayer` computes, and nothing else."""
     if type(layer).__name__ != "TransformerLayer":
         return False
     config, attention, mlp = layer.config, layer.self_attention, layer.mlp
-    if type(attention).__name__ != "SelfAttention":
+    if type(attention).__name__ not in ("SelfAttention", _WHOLE_NORMS):
         return False
     linears = [attention.linear_qkv, attention.linear_proj]
     if type(mlp).__name__ == "MLP":
@@ -119,6 +147,6 @@ def _is_plain(layer: Any) -> bool:
     return (
         not not_plain(config)
         and config.sequence_parallel == (config.tensor_model_parallel_size > 1)
-        and all(norm is None or norm.weight.shape == (config.kv_channels,) for norm in _head_norms(attention))
+        and _norms_fit(attention, config)
         and all(is_plain_linear(linear) for linear in linears)
     )

@@ -41,6 +41,12 @@ def project_normed(
     return output_T_O, residual_S_H
 
 
+def norm_whole(qkv_T_O: torch.Tensor, norms: Sequence[tuple[Heads, tuple[torch.Tensor, float]]]) -> torch.Tensor:
+    """Return the columns of linear_qkv in which the heads of each kind are normalised together (weight, epsilon)."""
+    normed_T_O: torch.Tensor = _WholeNorms.apply(qkv_T_O, norms)
+    return normed_T_O
+
+
 def attend_packed(qkv_T_O: torch.Tensor, heads: Sequence[Taken], extents: Extents, scale: float) -> torch.Tensor:
     """Return attention's output, [T, I], from the columns of linear_qkv.
 
@@ -97,6 +103,36 @@ class _NormedProjection(torch.autograd.Function):
             by_normed_S_H, by_residual_S_H, hidden_S_H, projection.norm, inverse_S
         )
         return by_hidden_S_H, None, *projection.gradients(normed_S_H, low_T_R, by_output_T_O, by_low_S_R)
+
+
+class _WholeNorms(torch.autograd.Function):
+    """See `norm_whole`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, qkv_T_O: torch.Tensor, norms: Sequence[tuple[Heads, tuple[torch.Tensor, float]]]
+    ) -> torch.Tensor:
+        normed_T_O, inverses = qkv_T_O.clone(), []
+        for heads, (weight, eps) in norms:
+            normed_T_I, inverse_T = rms_norm(heads.of(qkv_T_O).flatten(1), weight, eps)
+            target = heads.of(normed_T_O)
+            target.copy_(normed_T_I.view(target.shape))
+            inverses.append(inverse_T)
+        ctx.norms = norms
+        ctx.save_for_backward(qkv_T_O, *inverses)
+        return normed_T_O
+
+    @staticmethod
+    def backward(ctx: Any, by_normed_T_O: torch.Tensor) -> Any:
+        qkv_T_O, *inverses = ctx.saved_tensors
+        by_qkv_T_O = by_normed_T_O.clone()
+        for (heads, (weight, _)), inverse_T in zip(ctx.norms, inverses, strict=True):
+            # `flatten` copies, and the kernel writes into the copy of the gradient.
+            by_y_T_I, x_T_I = heads.of(by_normed_T_O).flatten(1), heads.of(qkv_T_O).flatten(1)
+            by_x_T_I, _ = rms_norm_backward(by_y_T_I, torch.zeros_like(x_T_I), x_T_I, weight, inverse_T)
+            target = heads.of(by_qkv_T_O)
+            target.copy_(by_x_T_I.view(target.shape))
+        return by_qkv_T_O, None
 
 
 class _Attention(torch.autograd.Function):

@@ -16,6 +16,7 @@ from lorarl_trainer.backends.megatron.bridge_lora import decoder_linears, hf_par
 from lorarl_trainer.backends.megatron.collectives import Ranks
 from lorarl_trainer.backends.megatron.fused_layer import fuse_layers
 from lorarl_trainer.backends.megatron.loaded_weights import require_all_weights
+from lorarl_trainer.backends.megatron.own_bridges import register_own_bridges
 from lorarl_trainer.backends.megatron.own_heads import WHOLE, OwnHeads
 from lorarl_trainer.backends.megatron.packed_attention import Current, pack_attention, unpackable
 from lorarl_trainer.backends.megatron.parallel import open_groups
@@ -237,6 +238,7 @@ class LoraModel(AdaptedModel):
 def _open_bridge(model_path: Path, plan: ExecutionPlan) -> Any:
     from megatron.bridge import AutoBridge
 
+    register_own_bridges()
     try:
         return AutoBridge.from_hf_pretrained(str(model_path), dtype=getattr(torch, plan.precision.dtype))
     except ValueError as error:
@@ -261,6 +263,8 @@ def _configure(provider: Any, platform: Platform, plan: ExecutionPlan) -> None:
     provider.window_size = None
     # A router's own losses would train the adapter without any reward.
     provider.moe_router_load_balancing_type, provider.moe_aux_loss_coeff, provider.moe_z_loss_coeff = "none", 0.0, None
+    # Transformers and vLLM multiply by a router of the families that are taken in the model's precision.
+    provider.moe_router_dtype = None
     # Between split layers, each tensor-parallel rank has only its share of the tokens.
     provider.sequence_parallel = plan.packed and plan.trainer_ranks > 1
     if plan.recompute == "selective":

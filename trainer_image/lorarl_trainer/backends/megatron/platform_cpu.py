@@ -37,8 +37,10 @@ class CpuPlatform:
     def configure_provider(self, provider: Any) -> None:
         """See `Platform.configure_provider`."""
         from megatron.bridge.models.gpt_provider import local_layer_spec
+        from megatron.bridge.models.olmoe.olmoe_provider import olmoe_layer_spec
 
-        provider.transformer_layer_spec = local_layer_spec
+        own_attention = provider.transformer_layer_spec is olmoe_layer_spec
+        provider.transformer_layer_spec = _local_olmoe_layer_spec if own_attention else local_layer_spec
         provider.transformer_impl = "local"
         provider.use_cpu_initialization = True
         for fusion in (
@@ -58,6 +60,16 @@ class CpuPlatform:
     def attention_mask(self, length: int) -> torch.Tensor:
         """See `Platform.attention_mask`. Megatron's local attention is not causal by itself."""
         return torch.ones(1, 1, length, length, dtype=torch.bool).triu_(1)
+
+
+def _local_olmoe_layer_spec(config: Any) -> Any:
+    """Return OLMoE's layer without Transformer Engine: its attention normalises all heads together."""
+    from megatron.bridge.models.gpt_provider import local_layer_spec
+    from megatron.bridge.models.olmoe.olmoe_provider import OLMoESelfAttention
+
+    spec = local_layer_spec(config)
+    spec.submodules.self_attention.module = OLMoESelfAttention
+    return spec
 
 
 def _let_cuda_mean_cpu() -> None:

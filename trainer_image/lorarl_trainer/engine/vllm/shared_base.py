@@ -20,8 +20,8 @@ from lorarl_trainer.protocols.adapter import SharesBase
 LOAD_FORMAT = "lorarl-trainer"
 """The name by which vLLM finds the loader."""
 
-_OF_EXPERTS = {"w13_weight": ("gate_proj", "up_proj"), "w2_weight": ("down_proj",)}
-"""vLLM's tensors of all experts of a layer, and what they consist of."""
+_OF_EXPERTS = {"w13_weight": (("gate_proj", "up_proj"), ("w1", "w3")), "w2_weight": (("down_proj",), ("w2",))}
+"""vLLM's tensors of all experts of a layer, and what they consist of, by the names of each family."""
 _QUERY_KEY_VALUE = ["q_proj", "k_proj", "v_proj"]
 
 
@@ -84,12 +84,12 @@ class SharedBase:
         """Return the trainer's tensor for a parameter of vLLM's, in vLLM's layout."""
         *parents, module, kind = name.split(".")
         fused = getattr(model, "packed_modules_mapping", {}).get(module, [module])
-        if inside := _OF_EXPERTS.get(kind):
-            layer_name = ".".join(parents[: parents.index("experts") + 1])
-            hf_names = [f"{layer_name}.{expert}.{part}.weight" for expert in range(len(parameter)) for part in inside]
+        if by_family := _OF_EXPERTS.get(kind):
+            layer_name, experts = ".".join(parents[: parents.index("experts") + 1]), range(len(parameter))
+            named = [[f"{layer_name}.{expert}.{one}.weight" for expert in experts for one in p] for p in by_family]
         else:
-            hf_names = [".".join([*parents, one, kind]) for one in fused]
-        tensor = self._tensors.get(frozenset(hf_names))
+            named = [[".".join([*parents, one, kind]) for one in fused]]
+        tensor = next((found for names in named if (found := self._tensors.get(frozenset(names))) is not None), None)
         if tensor is None or tensor.dtype != parameter.dtype or tensor.numel() != parameter.numel():
             return None
         if fused == _QUERY_KEY_VALUE and self._qkv_by_group:
