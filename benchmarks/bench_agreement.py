@@ -123,7 +123,7 @@ class Recorder:
         def keep_trainer(index: int, output: Any) -> None:
             states["trainer", index] = output[0].detach().float().flatten(0, 1)[: len(tokens)].clone()
 
-        engine_layers = self.engine.engine.vllm_worker.model_runner.model.model.layers  # type: ignore[attr-defined]
+        engine_layers = self.engine.engine.vllm_worker.model_runner.model.model.layers
         trainer_layers = unwrap_model(self.worker.backend.model.module).decoder.layers
         hooks = [
             layer.register_forward_hook(lambda *all_of, index=index, keep=keep: keep(index, all_of[2]))

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from lorarl_trainer.samples.agreement import AgreementLimits
-from lorarl_trainer.samples.types import CriticUpdate, Sample, Samples
+from lorarl_trainer.samples.critic import CriticUpdate
+from lorarl_trainer.samples.types import Sample, Samples
 from support.in_process import Colocated, prompts, samples_of, update_request
 
 PPO = {"algorithm": "{type: ppo, groupSize: 4}"}

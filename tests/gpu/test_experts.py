@@ -5,6 +5,7 @@ test_colocated.py has more of them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,32 @@ def test_transformers_and_peft_say_the_same(on_gpu, tmp_path: Path, architecture
     assert mean(worker.trainer_logprobs(samples)) < MEAN_DIFFERENCE
     assert mean([c.logprobs for c in rollouts]) < MEAN_DIFFERENCE
     assert mean(base) > 3 * MEAN_DIFFERENCE, "an adapter that changes nothing would prove nothing"
+
+
+@pytest.mark.parametrize("targets", [["all-linear"], ["q_proj", "v_proj"]], ids=["experts", "attention"])
+def test_the_trainer_follows_the_rollouts_choice_of_experts(on_gpu, targets: list[str]) -> None:
+    """Also without adapters on experts, where vLLM computes them. CUDA graphs hold the record."""
+    worker: Colocated = on_gpu(MODEL, adapter__targetModules=targets)
+    worker.randomise(scale=0.05)
+    worker.sync()
+    asked = [prompt for prompt in prompts(32) for _ in range(2)]
+    samples = samples_of(asked, rollouts := worker.generate(asked))
+    recorded = [completion.routing for completion in rollouts]
+    for sample, routing in zip(samples, recorded, strict=True):
+        assert routing is not None and len(routing) == len(sample.tokens) - 1
+        assert (np.sort(routing, -1)[..., 1:] > np.sort(routing, -1)[..., :-1]).all(), "a token has different experts"
+        assert routing.max() < 4
+    model = worker.worker.backend.model
+    model.routing_differences()
+    own = worker.trainer_logprobs(samples)
+    assert model.routing_differences() == (0.0, 0.0)
+    followed = worker.trainer_logprobs([replace(s, routing=r) for s, r in zip(samples, recorded, strict=True)])
+    differences = model.routing_differences()
+    assert differences is not None and differences[0] / differences[1] < 0.05
+    engine = [completion.logprobs for completion in rollouts]
+    apart = [float(np.mean([np.abs(a - b).mean() for a, b in zip(of, engine, strict=True)])) for of in (own, followed)]
+    print(f"other experts {differences[0] / differences[1]:.4%}; apart {apart[0]:.5f}, with replay {apart[1]:.5f} nats")
+    assert apart[1] < MEAN_DIFFERENCE and apart[1] < 1.2 * apart[0]
 
 
 @pytest.mark.parametrize("recompute", ["selective", "full"])

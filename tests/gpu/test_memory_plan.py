@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from lorarl_trainer.samples.agreement import AgreementLimits
-from lorarl_trainer.samples.types import CriticUpdate, Samples
+from lorarl_trainer.samples.critic import CriticUpdate
+from lorarl_trainer.samples.types import Samples
 from support.in_process import Colocated, samples_of, update_request
 
 GB = 1_000_000_000

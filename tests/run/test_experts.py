@@ -73,6 +73,8 @@ def test_a_mixture_learns_to_add(learnt: tuple[Job, Ended]) -> None:
     scores = {row["step"]: row["eval_score"] for row in ended.rows if row.get("eval_score") is not None}
     assert scores[STEPS] - scores[0] >= 0.5, scores
     assert "rank 16 (of each expert 8), alpha 32, on 32 modules" in ended.stdout
+    changed = [row["routing_changed"] for row in ended.rows if row.get("loss") is not None]
+    assert len(changed) == STEPS and max(changed) < 1e-3, "in fp32 trainer and engine choose the same experts"
     config = json.loads((job.checkpoints / f"iter_{STEPS:07}" / "lora_adapter" / "adapter_config.json").read_text())
     assert (config["r"], config["rank_pattern"]["q_proj"]) == (8, 16)
 

@@ -15,8 +15,9 @@ import numpy as np
 from lorarl_trainer.lora.tensor_file import write_tensors
 from lorarl_trainer.protocols.workers import DriverState
 from lorarl_trainer.samples.agreement import AgreementLimits
+from lorarl_trainer.samples.critic import CriticUpdate
 from lorarl_trainer.samples.packing import split_evenly
-from lorarl_trainer.samples.types import CriticUpdate, LossChoice, Sample, Samples, UpdateRequest
+from lorarl_trainer.samples.types import LossChoice, Sample, Samples, UpdateRequest
 from lorarl_trainer.workers.worker import Worker
 from support.cluster.processes import free_ports
 

@@ -16,7 +16,8 @@ from lorarl_trainer.backends.layout import AdapterLayout
 from lorarl_trainer.devices.cpu import CpuDevice
 from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
-from lorarl_trainer.samples.types import CriticUpdate, Sample, Samples
+from lorarl_trainer.samples.critic import CriticUpdate
+from lorarl_trainer.samples.types import Sample, Samples
 from support.in_process import Colocated, prompts, samples_of, tiny_job, update_request, worst
 from support.tiny_models import VOCABULARY
 from support.training import BareTrainer, grouped_samples, relative_difference

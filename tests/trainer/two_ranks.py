@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lorarl_trainer.lora.tensor_file import read_tensors
-from lorarl_trainer.samples.types import CriticUpdate
+from lorarl_trainer.samples.critic import CriticUpdate
 from lorarl_trainer.workers.worker import Rank, Worker
 from support.in_process import STOP, prompts, samples_of, tiny_job, whole
 from support.ranks import recorded_request, state_file

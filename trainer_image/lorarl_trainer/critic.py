@@ -16,7 +16,7 @@ from lorarl_trainer.algorithms.ppo import explained_variance, generalised, norma
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.samples.arrays import Sums
-from lorarl_trainer.samples.types import CriticChoice, CriticUpdate
+from lorarl_trainer.samples.critic import CriticChoice, CriticUpdate
 from lorarl_trainer.schedule import learning_rate
 
 

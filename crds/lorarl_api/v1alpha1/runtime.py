@@ -176,6 +176,13 @@ class TrainerSpec(Model):
         description="Experimental, for GPUs: trains groups that have ended while others are still being generated, "
         "where memory suffices and one GPU holds the model. The samples stay on policy.",
     )
+    router_replay: bool | None = Field(
+        None,
+        description="For mixtures of experts: the trainer sends each token to the experts that the rollout sent it to "
+        "(R3, arXiv:2510.11370), so that both compute the same function. false: it only measures how often its own "
+        "router would choose others (routing_changed). Default: true.",
+        examples=[False],
+    )
     tensor_parallel_size: int | None = Field(
         None,
         ge=1,

@@ -11,7 +11,8 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from lorarl_trainer.samples.types import CriticChoice, LossChoice
+from lorarl_trainer.samples.critic import CriticChoice
+from lorarl_trainer.samples.types import LossChoice
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]

@@ -10,7 +10,8 @@ from lorarl_api.v1alpha1 import AlgorithmSpec
 from lorarl_api.v1alpha1.algorithm_options import KlSpec
 from lorarl_trainer.algorithms.base import RewardKl
 from lorarl_trainer.samples.correction import Correction
-from lorarl_trainer.samples.types import CriticChoice, LossChoice
+from lorarl_trainer.samples.critic import CriticChoice
+from lorarl_trainer.samples.types import LossChoice
 
 
 class PolicyGradient:

@@ -17,7 +17,7 @@ from lorarl_api.v1alpha1.algorithm_options import PpoSpec
 from lorarl_trainer.algorithms.base import Floats, Ints, Rewards
 from lorarl_trainer.algorithms.groups import EPSILON
 from lorarl_trainer.algorithms.policy_gradient import PolicyGradient
-from lorarl_trainer.samples.types import CriticChoice
+from lorarl_trainer.samples.critic import CriticChoice
 
 
 class Ppo(PolicyGradient):

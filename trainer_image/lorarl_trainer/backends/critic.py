@@ -27,7 +27,8 @@ from lorarl_trainer.backends.totals import Totals
 from lorarl_trainer.devices.base import Device
 from lorarl_trainer.devices.transfer import to_device
 from lorarl_trainer.losses.value import value_loss
-from lorarl_trainer.samples.types import CriticUpdate, Sample, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.critic import CriticUpdate
+from lorarl_trainer.samples.types import Sample, UpdateRequest, UpdateResult
 
 HEAD = "score.weight"
 """What Transformers calls the head of a model that gives a sequence one number (`num_labels=1`)."""

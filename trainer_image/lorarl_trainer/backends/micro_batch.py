@@ -6,7 +6,7 @@ Shape suffixes: B rows of S tokens, N response tokens, sample by sample.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -37,6 +37,8 @@ class MicroBatch:
         targets: the response tokens, padded likewise.
         kept: how many tokens were possible in the place of each, padded likewise; None if all were.
         count: N, without that padding.
+        routing: the experts that the rollout sent each token to, [S, layers, experts of a token], as `samples.routing`
+            has them; None if they are not known, and in padded rows.
     """
 
     tokens: torch.Tensor
@@ -46,6 +48,7 @@ class MicroBatch:
     targets: torch.Tensor
     count: int
     kept: torch.Tensor | None
+    routing: torch.Tensor | None = None
 
 
 def grouped(samples: Sequence[Sample], token_budget: int, key_budget: int | None, packed: bool) -> list[list[int]]:
@@ -65,7 +68,8 @@ def packed_batch(samples: Sequence[Sample], device: torch.device, multiple: int)
     packing = pack(samples, multiple)
     tokens, positions = (to_device(values, device)[None] for values in (packing.tokens, packing.positions))
     segments = Segments.of(packing, device)
-    return _micro_batch(tokens, positions, segments, packing.predictors, packing.targets, _kept(samples), device)
+    batch = _micro_batch(tokens, positions, segments, packing.predictors, packing.targets, _kept(samples), device)
+    return batch if packing.routing is None else replace(batch, routing=to_device(packing.routing, device))
 
 
 def padded_batch(samples: Sequence[Sample], device: torch.device) -> MicroBatch:

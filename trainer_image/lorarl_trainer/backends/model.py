@@ -77,6 +77,13 @@ class AdaptedModel(ABC):
         holds here too.
         """
 
+    def routing_differences(self) -> tuple[float, float] | None:
+        """Return how many tokens of how many, over all layers, the rollout sent to other experts than this router does.
+
+        It is about all passes since the last call. None: the job records no routing.
+        """
+        return None
+
     @abstractmethod
     def base_only(self) -> AbstractContextManager[None]:
         """Switch the adapters off: the model is the frozen base, the reference policy of a KL penalty."""

@@ -9,10 +9,12 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import cached_property, partial
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from lorarl_trainer.backends.micro_batch import MicroBatch
 from lorarl_trainer.backends.model import AdaptedModel
@@ -25,7 +27,13 @@ from lorarl_trainer.losses.base import LossInputs
 from lorarl_trainer.losses.registry import compute_loss, finished
 from lorarl_trainer.losses.sequences import Sequences
 from lorarl_trainer.samples.agreement import Agreement, depth_of
+from lorarl_trainer.samples.routing import ROUTING_CHANGED
 from lorarl_trainer.samples.types import GradientRequest, LossChoice, Policy, Sample, UpdateRequest, UpdateResult
+
+
+def without_routing(samples: Sequence[Sample]) -> list[Sample]:
+    """Return the samples as another policy's than the rollout's, whose router chooses by itself."""
+    return [replace(sample, routing=None) for sample in samples]
 
 
 class Trainer:
@@ -68,6 +76,7 @@ class Trainer:
         if self._ahead is None:
             self._optimizer.zero_grad()
         metrics, agreement = self.forward_backward(request)
+        metrics |= self._routing_metrics()
         self._device.synchronize()
         forward_backward = time.perf_counter() - clock
         disagreement = request.limits.exceeded(agreement) if agreement and request.limits else None
@@ -85,6 +94,17 @@ class Trainer:
             disagreement=disagreement,
             seconds={"forward_backward": forward_backward, "optimizer": time.perf_counter() - clock},
         )
+
+    def _routing_metrics(self) -> dict[str, float]:
+        """Return how much of the routing of the rollout the router here would change (collective over all workers)."""
+        differences = self._model.routing_differences()
+        if differences is None:
+            return {}
+        sums, parallel = torch.tensor(differences, device=self._model.device), self._model.parallel
+        if parallel.data_size > 1:
+            dist.all_reduce(sums, group=parallel.data_group)
+        other, known = sums.tolist()
+        return {ROUTING_CHANGED: other / known} if known else {}
 
     def forward_backward(self, request: UpdateRequest) -> tuple[dict[str, float], Agreement | None]:
         """Add the gradient of the samples' loss to the adapter's (collective over all workers).
@@ -142,7 +162,7 @@ class Trainer:
     ) -> list[np.ndarray]:
         """Return the log-probabilities of each sample's response tokens, without dropout."""
         with self._as(of):
-            return self._log_probabilities(samples, temperature)
+            return self._log_probabilities(samples if of == "policy" else without_routing(samples), temperature)
 
     def _log_probabilities(self, samples: Sequence[Sample], temperature: float) -> list[np.ndarray]:
         self._model.module.eval()
@@ -212,7 +232,7 @@ class Trainer:
         if request.loss.needs_reference:
             with torch.no_grad(), self._as("reference"):
                 of_reference = self._without_dropout if self._dropout else self._model.log_probabilities
-                base_N = of_reference(batch, request.temperature)
+                base_N = of_reference(replace(batch, routing=None), request.temperature)
         rollout = [sample.rollout_logprobs for sample in samples if sample.rollout_logprobs is not None]
         old = [sample.old_logprobs for sample in samples if sample.old_logprobs is not None]
         return LossInputs(

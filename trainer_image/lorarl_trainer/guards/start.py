@@ -61,7 +61,12 @@ class _Check:
 
         await self.workers.generate(self.prompts, self.seeds, take, self.max_tokens, self.sampling)
         return Samples(
-            Sample(np.concatenate([prompt, completions[index].tokens]), len(prompt), 0.0, completions[index].logprobs)
+            Sample(
+                np.concatenate([prompt, completions[index].tokens]),
+                len(prompt),
+                rollout_logprobs=completions[index].logprobs,
+                routing=completions[index].routing,
+            )
             for index, prompt in enumerate(self.prompts)
         )
 

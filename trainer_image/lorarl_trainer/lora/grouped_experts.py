@@ -47,18 +47,21 @@ class Routing(NamedTuple):
         return cls(order_N, inverse_N, torch.searchsorted(expert_N, numbers, right=True, out_int32=True))
 
 
-def choose_experts(logits_T_E: torch.Tensor, active: int, *, shares_of_all: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a token's experts and their weights, each [T, K], from the router's logits.
+def choose_experts(logits_T_E: torch.Tensor, active: int) -> torch.Tensor:
+    """Return the experts of each token with the highest logits, [T, K]."""
+    chosen_T_K: torch.Tensor = logits_T_E.float().topk(active).indices
+    return chosen_T_K
 
-    The weights are shares of the softmax over a token's experts, or over all of them (`norm_topk_prob: false`).
+
+def weights_of(logits_T_E: torch.Tensor, chosen_T_K: torch.Tensor, *, shares_of_all: bool) -> torch.Tensor:
+    """Return the weights of each token's experts, [T, K].
+
+    They are shares of the softmax over a token's experts, or over all of them (`norm_topk_prob: false`).
     """
     logits_T_E = logits_T_E.float()
     if shares_of_all:
-        weights_T_K, chosen_T_K = logits_T_E.softmax(-1).topk(active)
-    else:
-        highest_T_K, chosen_T_K = logits_T_E.topk(active)
-        weights_T_K = highest_T_K.softmax(-1)
-    return weights_T_K, chosen_T_K
+        return logits_T_E.softmax(-1).gather(-1, chosen_T_K)
+    return logits_T_E.gather(-1, chosen_T_K).softmax(-1)
 
 
 def compute_mixture(

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.devices.base import Gpu
@@ -16,6 +18,7 @@ from lorarl_trainer.planning.backends import backend_of, require_backend
 from lorarl_trainer.planning.families import BackendName
 from lorarl_trainer.planning.model_sizes import VOCABULARY_MULTIPLE, ModelShape
 from lorarl_trainer.planning.precision import PRECISIONS, Precision
+from lorarl_trainer.samples.routing import routing_type
 
 type Recompute = Literal["none", "selective", "full"]
 
@@ -51,6 +54,8 @@ class ExecutionPlan:
         trainer_ranks, engine_ranks: tensor-parallel workers of one trainer and of one engine.
         packed: samples share a row without padding, where the model allows it. Otherwise each has a padded row.
         fused_layers: the trainer's layers compute in a few steps.
+        router_replay: the trainer sends tokens to the experts that the rollout sent them to. False: it only compares.
+            None: no rollout's routing is recorded, as for models without experts.
         base_shards: ranks of trainers that share the base's layers, each working on samples for itself; 1: none do.
         recompute: what the backward pass computes again.
         micro_batch_tokens: tokens of one forward and backward pass, unless one sequence is longer.
@@ -87,6 +92,7 @@ class ExecutionPlan:
     engine_ranks: int
     packed: bool
     fused_layers: bool
+    router_replay: bool | None
     base_shards: int
     recompute: Recompute
     micro_batch_tokens: int
@@ -162,6 +168,7 @@ def decide(
         engine_ranks=engine_ranks,
         packed=True,
         fused_layers=fused,
+        router_replay=spec.trainer.router_replay is not False if model.experts and spec.generates else None,
         base_shards=spec.world_size if backend == "fsdp" and not holds_whole_base(spec, engine_ranks) else 1,
         recompute=spec.trainer.recompute or "none",
         micro_batch_tokens=tokens,
@@ -275,6 +282,13 @@ def kv_bytes_per_token(model: ModelShape, plan: ExecutionPlan) -> int:
     """
     heads = max(1, model.key_heads // plan.engine_ranks)
     return 2 * model.layers * heads * model.head * plan.precision.bytes
+
+
+def routing_bytes_per_token(model: ModelShape, plan: ExecutionPlan) -> int:
+    """Return the bytes that the engine keeps of which experts a token was sent to, in all layers."""
+    if plan.router_replay is None:
+        return 0
+    return model.layers * model.active_experts * np.dtype(routing_type(model.experts)).itemsize
 
 
 def kv_cache_bytes(model: ModelShape, plan: ExecutionPlan, sequences: int | None = None) -> int:

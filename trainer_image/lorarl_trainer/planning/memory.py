@@ -12,7 +12,12 @@ from typing import Literal
 
 from lorarl_trainer.devices.base import Gpu, Host
 from lorarl_trainer.planning.adapter_size import AdapterSize
-from lorarl_trainer.planning.execution import ExecutionPlan, kv_bytes_per_token, kv_cache_bytes
+from lorarl_trainer.planning.execution import (
+    ExecutionPlan,
+    kv_bytes_per_token,
+    kv_cache_bytes,
+    routing_bytes_per_token,
+)
 from lorarl_trainer.planning.memory_lines import Line, engine_lines, host_engine_lines, trainer_lines
 from lorarl_trainer.planning.model_sizes import ModelSizes
 
@@ -86,12 +91,17 @@ def make_plan(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPlan,
     room = execution.kv_cache_most
     if isinstance(gpu, Gpu):
         room = _room_for_cache(execution, gpu, lines, engine)
-    given = max(0, min(wanted, room))
+    per_token, routing = kv_bytes_per_token(model, execution), routing_bytes_per_token(model, execution)
+    given = max(0, min(wanted, room * per_token // (per_token + routing)))
     execution = replace(execution, kv_cache_bytes=given)
     phase: Literal["generation", "always"] = "generation" if "kv_cache" in execution.offload else "always"
     cache = Line("KV cache", given, phase, _describe_cache(model, execution, wanted))
+    beside = []
+    if routing:
+        source = f"the experts of each token of the KV cache, {routing:,} bytes a token"
+        beside.append(Line("routing of the rollout", given * routing // per_token, "always", source))
     least = kv_cache_bytes(model, execution, sequences=1)
-    return MemoryPlan(execution, gpu, (*lines, *engine, cache), least)
+    return MemoryPlan(execution, gpu, (*lines, *engine, cache, *beside), least)
 
 
 def _room_for_cache(execution: ExecutionPlan, gpu: Gpu, trainer: Sequence[Line], engine: Sequence[Line]) -> int:

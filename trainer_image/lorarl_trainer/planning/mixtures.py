@@ -88,6 +88,9 @@ def require_mixture_job(spec: LoRARLJobSpec, model: ModelShape) -> None:
     if not model.experts:
         if rank is not None:
             raise _refused("adapter.expertRank", rank, "no value: the model has no experts", "Remove it.", "")
+        if (replay := spec.trainer.router_replay) is not None:
+            expected = "no value: the model has no experts"
+            raise _refused("trainer.routerReplay", str(replay).lower(), expected, "Remove it.", "")
         return
     for refused, field, got, expected, hint in _not_compared(spec):
         if refused:

@@ -27,7 +27,7 @@ from lorarl_trainer.samples.types import Sample
 FORMAT = 1
 REPLAY = "--replay"
 _NAME = re.compile(r"step_(\d{7})\.json")
-_BY_TOKEN = ("rollout_logprobs", "kept", "mask")
+_BY_TOKEN = ("rollout_logprobs", "kept", "mask", "routing")
 """Arrays of a sample that not every sample has, by their names in `Sample`."""
 
 

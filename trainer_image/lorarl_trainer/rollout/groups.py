@@ -28,7 +28,13 @@ class Groups:
         """Add a completion and its reward, NaN if it could not be scored."""
         prompt = self._rows[index].prompt_ids
         tokens = np.concatenate([np.asarray(prompt), completion.tokens])
-        self.samples[index] = Sample(tokens, len(prompt), rollout_logprobs=completion.logprobs, kept=completion.kept)
+        self.samples[index] = Sample(
+            tokens,
+            len(prompt),
+            rollout_logprobs=completion.logprobs,
+            kept=completion.kept,
+            routing=completion.routing,
+        )
         self._rewards[index] = reward
         first = index - index % self._size
         members = range(first, first + self._size)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lorarl_trainer.samples.arrays import Ints
+from lorarl_trainer.samples.routing import Routing, example_of, rows_of
 from lorarl_trainer.samples.types import Sample
 
 _EVEN = 1.05
@@ -37,6 +38,7 @@ class Packing:
         keys: the index in the row of every key, [K].
         predictors: the index in the row that predicts each trained token, sample by sample, [N].
         targets: those tokens, [N].
+        routing: the experts of each token, [T, layers, experts of a token]; None if they are not known.
     """
 
     tokens: Ints
@@ -46,24 +48,27 @@ class Packing:
     keys: Ints
     predictors: Ints
     targets: Ints
+    routing: Routing | None = None
 
 
 def pack(samples: Sequence[Sample], multiple: int = 1) -> Packing:
     """Lay samples out in one row. Unused tokens fill it up to a multiple of `multiple`."""
-    row = _Row()
-    predictors: list[Ints] = [np.empty(0, np.int64)] * len(samples)
+    row, none = _Row(samples), np.empty(0, np.int64)
+    predictors: list[Ints] = [none] * len(samples)
     for group in prompt_groups(samples):
-        prompt = samples[group[0]].tokens[: samples[group[0]].prompt_length]
+        first = samples[group[0]]
+        prompt = first.prompt_length
         if len(group) == 1:
-            start = row.append(samples[group[0]].tokens[:-1], first_position=0, seen_before=np.empty(0, np.int64))
-            predictors[group[0]] = np.arange(start + len(prompt) - 1, row.length)
+            start = row.append(first, 0, len(first.tokens) - 1, seen_before=none)
+            predictors[group[0]] = np.arange(start + prompt - 1, row.length)
             continue
-        start = row.append(prompt, first_position=0, seen_before=np.empty(0, np.int64))
+        start = row.append(first, 0, prompt, seen_before=none)
         seen = np.arange(start, row.length)
         for index in group:
-            start = row.append(samples[index].tokens[len(prompt) : -1], first_position=len(prompt), seen_before=seen)
+            start = row.append(samples[index], prompt, len(samples[index].tokens) - 1, seen_before=seen)
             predictors[index] = np.concatenate([seen[-1:], np.arange(start, row.length)])
-    row.append(np.zeros(-row.length % multiple, np.int64), first_position=0, seen_before=np.empty(0, np.int64))
+    unused = -row.length % multiple
+    row.append(Sample(np.zeros(unused, np.int64), 0), 0, unused, seen_before=none)
     return Packing(
         tokens=np.concatenate(row.tokens),
         positions=np.concatenate(row.positions),
@@ -72,6 +77,7 @@ def pack(samples: Sequence[Sample], multiple: int = 1) -> Packing:
         keys=np.concatenate(row.keys),
         predictors=np.concatenate([sample.of_trained(of) for sample, of in zip(samples, predictors, strict=True)]),
         targets=np.concatenate([sample.of_trained(sample.tokens[sample.prompt_length :]) for sample in samples]),
+        routing=np.concatenate(row.routing) if row.routing else None,
     )
 
 
@@ -194,20 +200,25 @@ def packed_load(samples: Sequence[Sample], group: Sequence[int], *, alone: bool 
 class _Row:
     """A row of tokens that grows segment by segment."""
 
-    def __init__(self) -> None:
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        """Begin a row for these samples: if the experts of any are known, it has experts."""
         self.length = 0
         self.tokens: list[Ints] = []
         self.positions: list[Ints] = []
         self.keys: list[Ints] = []
+        self.routing: list[Routing] = []
+        self._like = example_of([sample.routing for sample in samples])
 
-    def append(self, tokens: Ints, first_position: int, seen_before: Ints) -> int:
-        """Add a segment, unless it has no tokens; return where it starts."""
+    def append(self, sample: Sample, first: int, last: int, seen_before: Ints) -> int:
+        """Add a sample's tokens from `first` until before `last` as a segment, if any; return where it starts."""
         start = self.length
-        if len(tokens) > 0:
-            self.length += len(tokens)
-            self.tokens.append(np.asarray(tokens, np.int64))
-            self.positions.append(np.arange(first_position, first_position + len(tokens)))
+        if last > first:
+            self.length += last - first
+            self.tokens.append(np.asarray(sample.tokens[first:last], np.int64))
+            self.positions.append(np.arange(first, last))
             self.keys.append(np.concatenate([seen_before, np.arange(start, self.length)]))
+            if self._like is not None:
+                self.routing.append(rows_of(sample.routing, self._like, first, last))
         return start
 
 

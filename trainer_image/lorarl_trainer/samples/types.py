@@ -14,7 +14,9 @@ import numpy as np
 from lorarl_trainer.samples.agreement import AgreementLimits, Disagreement
 from lorarl_trainer.samples.arrays import Bools, Floats, Ints
 from lorarl_trainer.samples.correction import Correction
+from lorarl_trainer.samples.critic import CriticUpdate
 from lorarl_trainer.samples.occupancy import Occupancy
+from lorarl_trainer.samples.routing import Routing
 
 type Policy = Literal["policy", "reference", "teacher"]
 """Whose log-probabilities: the trained policy's, those of the KL penalty's reference, or an adapter's that teaches."""
@@ -32,6 +34,8 @@ class Completion:
         finished: it ended by itself; False if it was cut off at maxResponseTokens.
         adapter_version: the version that generated all of it.
         kept: how many tokens, the most probable ones, were possible in the place of each, [T]; None if all were.
+        routing: the experts that each token was sent to, of the prompt and of all but the last of the response; None
+            without experts.
     """
 
     tokens: Ints
@@ -39,6 +43,7 @@ class Completion:
     finished: bool
     adapter_version: int
     kept: Ints | None = None
+    routing: Routing | None = None
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,7 @@ class Sample:
             are of the trained ones, and so are log-probabilities.
         values, returns: what the critic expected at the beginning of the step before each token, and what it is to
             expect, [T - prompt_length] each; None without a critic.
+        routing: see `Completion.routing`, [T - 1, layers, experts of a token]; None if the rollout's is not known.
         pair: which preference pair of the update it belongs to; None for none. The chosen answer is followed by the
             rejected one, of the same prompt, and nothing separates the two: neither workers nor micro-batches.
     """
@@ -71,6 +77,7 @@ class Sample:
     mask: Bools | None = None
     values: Floats | None = None
     returns: Floats | None = None
+    routing: Routing | None = None
 
     @property
     def response_length(self) -> int:
@@ -155,40 +162,6 @@ class LossChoice:
 
 
 @dataclass(frozen=True)
-class CriticChoice:
-    """How a critic becomes advantages, and how it learns.
-
-    Attributes:
-        discount: what a reward is worth one token earlier (gamma).
-        trace: how far advantages look beyond the next value (lambda).
-        clip_range: how far one step may move a value before it stops to learn.
-        learning_rate: its peak; None for the policy's.
-        warmup_steps: first steps, in which it learns alone.
-    """
-
-    discount: float
-    trace: float
-    clip_range: float
-    learning_rate: float | None
-    warmup_steps: int
-
-
-@dataclass(frozen=True)
-class CriticUpdate:
-    """One optimizer update of the critic.
-
-    Attributes:
-        learning_rate: this update's.
-        clip_range: see `CriticChoice`.
-        alone: the policy stays as it is. Its loss is measured only.
-    """
-
-    learning_rate: float
-    clip_range: float
-    alone: bool
-
-
-@dataclass(frozen=True)
 class GradientRequest:
     """Samples for the gradient of the next update.
 
@@ -268,12 +241,14 @@ class Completions(tuple[Completion, ...]):
         versions = np.array([c.adapter_version for c in self])
         finished = np.array([c.finished for c in self], dtype=bool)
         kept = [c.kept for c in self if c.kept is not None]
+        routing = [c.routing for c in self if c.routing is not None]
         return _completions, (
             *_flat([c.tokens for c in self]),
             *_flat([c.logprobs for c in self]),
             finished,
             versions,
             _flat(kept)[0] if kept else None,
+            *(_flat(routing) if routing else (None, None)),
         )
 
 
@@ -291,6 +266,7 @@ class Samples(tuple[Sample, ...]):
         pairs = [s.pair for s in self if s.pair is not None]
         values = [s.values for s in self if s.values is not None]
         returns = [s.returns for s in self if s.returns is not None]
+        routing = [s.routing for s in self if s.routing is not None]
         return _samples, (
             *_flat([s.tokens for s in self]),
             prompts,
@@ -302,6 +278,7 @@ class Samples(tuple[Sample, ...]):
             _flat(_masks(self))[0] if any(s.mask is not None for s in self) else None,
             _flat(values)[0] if values else None,
             _flat(returns)[0] if returns else None,
+            _flat(routing)[0] if routing else None,
         )
 
 
@@ -323,11 +300,20 @@ class CompletionChunk:
 
 
 def _completions(
-    tokens: Ints, lengths: Ints, logprobs: Floats, counts: Ints, finished: Any, versions: Ints, kept: Ints | None
+    tokens: Ints,
+    lengths: Ints,
+    logprobs: Floats,
+    counts: Ints,
+    finished: Any,
+    versions: Ints,
+    kept: Ints | None,
+    routing: Routing | None,
+    routed: Ints | None,
 ) -> Completions:
     parts = zip(
         *(_split(tokens, lengths), _split(logprobs, counts), finished.tolist(), versions.tolist()),
         [None] * len(lengths) if kept is None else _split(kept, lengths),
+        [None] * len(lengths) if routing is None else _split(routing, routed),
         strict=True,
     )
     return Completions(Completion(*part) for part in parts)
@@ -347,6 +333,7 @@ def _samples(
     masks: Bools | None,
     values: Floats | None,
     returns: Floats | None,
+    routing: Routing | None,
 ) -> Samples:
     none = [None] * len(lengths)
     possible = none if kept is None else _split(kept, lengths - prompts)
@@ -368,6 +355,7 @@ def _samples(
         mask,
         expected,
         found,
+        none if routing is None else _split(routing, lengths - 1),
     )
     return Samples(Sample(*part) for part in zip(*columns, strict=True))
 

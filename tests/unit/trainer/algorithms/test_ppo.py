@@ -15,7 +15,8 @@ from lorarl_trainer.algorithms.ppo import explained_variance, generalised, norma
 from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.critic import critic_update, judged
 from lorarl_trainer.protocols.rollouts import StepBatch
-from lorarl_trainer.samples.types import CriticChoice, Sample
+from lorarl_trainer.samples.critic import CriticChoice
+from lorarl_trainer.samples.types import Sample
 from lorarl_trainer.schedule import learning_rate
 
 FLOATS = some.floats(-10, 10, width=32)

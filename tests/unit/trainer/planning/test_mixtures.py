@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -85,6 +86,10 @@ def test_a_dense_model_has_no_rank_of_experts() -> None:
     assert judge(cpu_job(), dense).family == "Qwen3 (dense)"
     with pytest.raises(InputError, match=r"^spec\.adapter\.expertRank: got 4, expected no value: the model has no"):
         judge(cpu_job("adapter.expertRank=4"), dense)
+    with pytest.raises(
+        InputError, match=r"^spec\.trainer\.routerReplay: got false, expected no value: the model has no"
+    ):
+        judge(cpu_job("trainer.routerReplay=false"), dense)
 
 
 @pytest.mark.parametrize("name", ["num_experts", "num_local_experts"])
@@ -193,3 +198,23 @@ def test_the_plan_counts_every_expert() -> None:
     assert lines["base model"] == 4 * sizes.parameters(1) and "vLLM's base model" not in lines
     assert lines["vLLM's packed weights"] == 4 * 2 * 2048 * (2 * 4096 + 2 * 512), "experts are not packed"
     assert lines["vLLM's adapter"] == 4 * size.served(1)
+
+
+@pytest.mark.parametrize(("replay", "planned"), [("null", True), ("true", True), ("false", False)])
+def test_the_plan_has_a_row_of_routing_for_each_token_of_the_cache(replay: str, planned: bool) -> None:
+    sizes, there = sizes_of(SMALL), Host(64 * GB, 60 * GB)
+    spec = cpu_job(f"trainer.routerReplay={replay}")
+    execution = replace(decide(spec, sizes, None), kv_cache_most=10**9)
+    plan = make_plan(sizes, AdapterSize.of(spec.adapter, sizes), execution, there)
+    assert plan.execution.router_replay is planned
+    lines = {line.what: line.bytes for line in plan.lines}
+    keys_and_values, routing = 2 * 2 * 4 * 128 * 4, 2 * 4  # layers, heads of keys, fp32; experts of a token
+    assert lines["routing of the rollout"] == lines["KV cache"] * routing // keys_and_values > 0
+
+
+def test_nothing_is_recorded_where_nothing_is_generated() -> None:
+    sizes, there = sizes_of(SMALL), Host(64 * GB, 60 * GB)
+    spec = cpu_job("algorithm.type=sft", "reward=null")
+    plan = make_plan(sizes, AdapterSize.of(spec.adapter, sizes), decide(spec, sizes, None), there)
+    assert plan.execution.router_replay is None
+    assert "routing of the rollout" not in {line.what for line in plan.lines}

@@ -21,7 +21,7 @@ from unit.trainer.launch.test_identity import MANIFEST
 LIMITS = AgreementLimits(1e-5, 2e-3)
 
 
-def batch(*, teacher: bool = False, kept: bool = False, masked: bool = False) -> StepBatch:
+def batch(*, teacher: bool = False, kept: bool = False, masked: bool = False, routed: bool = False) -> StepBatch:
     stream = np.random.default_rng(0)
     samples = []
     for index, (prompt, response) in enumerate([(2, 3), (2, 1), (4, 5), (4, 2)]):
@@ -34,6 +34,7 @@ def batch(*, teacher: bool = False, kept: bool = False, masked: bool = False) ->
                 rollout_logprobs=stream.normal(size=trained).astype(np.float32),
                 kept=stream.integers(1, 9, trained) if kept else None,
                 mask=mask,
+                routing=stream.integers(0, 9, (prompt + response - 1, 2, 3)).astype(np.uint8) if routed else None,
             )
         )
     taught = [None if index == 1 else s.rollout_logprobs for index, s in enumerate(samples)] if teacher else ()
@@ -47,7 +48,7 @@ def write(folder: Path, steps: list[int], of: StepBatch | None = None) -> None:
         dump.keep(step, of or batch(), [0.5, 0.0, -1.0, np.ones(2, np.float32)], step, 2 * step, LIMITS)
 
 
-@pytest.mark.parametrize("parts", [{}, {"teacher": True}, {"kept": True}, {"masked": True}])
+@pytest.mark.parametrize("parts", [{}, {"teacher": True}, {"kept": True}, {"masked": True}, {"routed": True}])
 def test_what_is_read_is_what_was_written(tmp_path: Path, parts: dict[str, bool]) -> None:
     written = batch(**parts)
     write(tmp_path / "made" / "here", [3], written)

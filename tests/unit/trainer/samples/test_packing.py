@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,6 +56,32 @@ def test_every_predictor_sees_exactly_its_own_sequence_so_far(samples: list[Samp
         assert packing.tokens[seen[predictor]].tolist() == before.tolist()
         assert packing.positions[seen[predictor]].tolist() == list(range(len(before)))
         assert target == response_token
+
+
+@given(some_samples(), st.integers(1, 16), st.data())
+def test_each_token_keeps_its_experts(samples: list[Sample], multiple: int, data: st.DataObject) -> None:
+    """The first sample's are taken for a shared prompt, and what fills the row up has none."""
+    stream = np.random.default_rng(0)
+    known = [data.draw(st.booleans()) for _ in samples]
+    rows = [stream.integers(0, 255, (len(sample.tokens) - 1, 2, 3)).astype(np.uint8) for sample in samples]
+    routed = [replace(s, routing=r if here else None) for s, r, here in zip(samples, rows, known, strict=True)]
+    packing, plain = pack(routed, multiple), pack(samples, multiple)
+    assert np.array_equal(packing.tokens, plain.tokens) and plain.routing is None
+    if not any(known):
+        assert packing.routing is None
+        return
+    assert packing.routing is not None and packing.routing.shape == (len(packing.tokens), 2, 3)
+    ends = np.cumsum([sample.response_length for sample in samples])
+    groups = prompt_groups(samples)
+    for index, found in enumerate(np.split(packing.predictors, ends[:-1])):
+        sample, alone = samples[index], next(len(group) for group in groups if index in group) == 1
+        # What predicts the first response token is the prompt's last one.
+        own = found if alone else found[1:]
+        first = sample.prompt_length - 1 if alone else sample.prompt_length
+        expected = rows[index][first:] if known[index] else np.full((len(own), 2, 3), 255)
+        assert np.array_equal(packing.routing[own], expected)
+    unused = len(packing.tokens) - sum(packed_length(samples, group) - len(group) for group in groups)
+    assert unused == 0 or (packing.routing[-unused:] == 255).all()
 
 
 @given(some_samples())

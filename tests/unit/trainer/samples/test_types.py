@@ -8,6 +8,7 @@ import pickle
 import numpy as np
 import pytest
 
+from lorarl_trainer.samples.routing import Routing, own_choice, routing_type
 from lorarl_trainer.samples.types import Completion, Completions, Sample, Samples
 
 
@@ -68,3 +69,25 @@ def test_what_a_critic_learns_from_travels_unchanged() -> None:
     received = pickle.loads(pickle.dumps(sent, protocol=5))
     for ours, theirs in zip(sent, received, strict=True):
         np.testing.assert_equal(dataclasses.asdict(theirs), dataclasses.asdict(ours))
+
+
+@pytest.mark.parametrize("experts", [254, 255])
+def test_the_experts_of_tokens_travel_unchanged(experts: int) -> None:
+    kind = routing_type(experts)
+    assert np.dtype(kind).itemsize == (1 if experts < 255 else 2)
+
+    def routing(tokens: int) -> Routing:
+        rows = np.random.default_rng(tokens).integers(0, experts, (tokens, 2, 3)).astype(kind)
+        assert own_choice(rows) >= experts
+        return rows
+
+    samples = some_samples(with_rollout=True)
+    sent = Samples(dataclasses.replace(sample, routing=routing(len(sample.tokens) - 1)) for sample in samples)
+    made = Completions(
+        Completion(np.arange(i + 1), np.full(i + 1, 0.5, np.float32), True, 7, routing=routing(i + 4)) for i in range(3)
+    )
+    for values in (sent, made):
+        received = pickle.loads(pickle.dumps(values, protocol=5))
+        for ours, theirs in zip(values, received, strict=True):
+            np.testing.assert_equal(dataclasses.asdict(theirs), dataclasses.asdict(ours))
+            assert theirs.routing is not None and theirs.routing.dtype == kind

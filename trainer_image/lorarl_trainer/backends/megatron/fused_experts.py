@@ -18,18 +18,22 @@ from torch.utils.checkpoint import checkpoint
 
 from lorarl_trainer.backends.kernels.operations import rms_norm, rms_norm_backward, swiglu, swiglu_backward
 from lorarl_trainer.backends.megatron.fused_linear import WRAPPERS, is_plain_linear
-from lorarl_trainer.lora.grouped_experts import Adapter, choose_experts, compute_mixture, joined_adapter
+from lorarl_trainer.lora.grouped_experts import Adapter, choose_experts, compute_mixture, joined_adapter, weights_of
 
 
 class FusedExperts:
     """The norm, the router and the experts of one layer."""
 
-    def __init__(self, layer: Any, eps: float) -> None:
-        """Put the experts' weights together. No other rank may share the layer."""
+    def __init__(self, layer: Any, eps: float, compared: Compared, *, follows: bool) -> None:
+        """Put the experts' weights together. No other rank may share the layer.
+
+        `compared` counts tokens that the rollout sent to other experts. If it `follows`, those are the token's here.
+        """
         mixture, config = layer.mlp, layer.config
         experts = mixture.experts.local_experts
         self._norm, self._eps, self._router = layer.pre_mlp_layernorm.weight, eps, mixture.router.weight
         self._active, self._shares_of_all = config.moe_router_topk, config.moe_router_pre_softmax
+        self._compared, self._follows = compared, follows
         self._recompute = config.recompute_granularity == "selective"
         self._gate_up = _OfAllExperts([expert.linear_fc1 for expert in experts], ("gate", "up"))
         self._down = _OfAllExperts([expert.linear_fc2 for expert in experts], ())
@@ -38,22 +42,52 @@ class FusedExperts:
         """Return each expert's gate and up, [E, 2F, H], and down, [E, H, F]."""
         return [self._gate_up.weight, self._down.weight]
 
-    def add(self, hidden_T_H: torch.Tensor) -> torch.Tensor:
-        """Return the hidden states with the mixture of them added."""
+    def add(self, hidden_T_H: torch.Tensor, rollout_T_K: torch.Tensor | None) -> torch.Tensor:
+        """Return the hidden states with the mixture of them added, given each token's experts in the rollout."""
         if self._recompute and torch.is_grad_enabled():
-            added: torch.Tensor = checkpoint(self._add, hidden_T_H, use_reentrant=False, preserve_rng_state=False)
+            added: torch.Tensor = checkpoint(
+                self._add, hidden_T_H, rollout_T_K, use_reentrant=False, preserve_rng_state=False
+            )
             return added
-        return self._add(hidden_T_H)
+        return self._add(hidden_T_H, rollout_T_K)
 
-    def _add(self, hidden_T_H: torch.Tensor) -> torch.Tensor:
+    def _add(self, hidden_T_H: torch.Tensor, rollout_T_K: torch.Tensor | None) -> torch.Tensor:
         normed_T_H, residual_T_H = _Normed.apply(hidden_T_H, self._norm, self._eps)
         logits_T_E = linear(normed_T_H, self._router)
-        weights_T_K, chosen_T_K = choose_experts(logits_T_E, self._active, shares_of_all=self._shares_of_all)
+        chosen_T_K = choose_experts(logits_T_E, self._active)
+        if rollout_T_K is not None:
+            chosen_T_K = self._replayed(chosen_T_K, rollout_T_K)
+        weights_T_K = weights_of(logits_T_E, chosen_T_K, shares_of_all=self._shares_of_all)
         adapters = self._gate_up.adapter(), self._down.adapter()
         mixed_T_H = compute_mixture(
             normed_T_H, weights_T_K, chosen_T_K, self._gate_up.weight, self._down.weight, adapters, _SwiGlu.apply
         )
         return residual_T_H + mixed_T_H
+
+    def _replayed(self, chosen_T_K: torch.Tensor, rollout_T_K: torch.Tensor) -> torch.Tensor:
+        """Return the experts that a token is sent to: the rollout's where they are known, or its own."""
+        unknown_T_1 = rollout_T_K[:, :1] == torch.iinfo(rollout_T_K.dtype).max
+        found_T_K = torch.where(unknown_T_1, chosen_T_K, rollout_T_K.long())
+        self._compared.add(chosen_T_K, found_T_K, known=~unknown_T_1)
+        return found_T_K if self._follows else chosen_T_K
+
+
+class Compared:
+    """How many tokens of how many the trainer's router would have sent to other experts, over all layers."""
+
+    def __init__(self) -> None:
+        self._sums: torch.Tensor | None = None  # other, all
+
+    def add(self, own_T_K: torch.Tensor, rollout_T_K: torch.Tensor, known: torch.Tensor) -> None:
+        """Add the tokens of a layer whose experts in the rollout are known. Their order means nothing."""
+        other_T = (own_T_K.sort(-1).values != rollout_T_K.sort(-1).values).any(-1)
+        sums = torch.stack([other_T.sum(), known.sum()]).double()
+        self._sums = sums if self._sums is None else self._sums + sums
+
+    def take(self) -> tuple[float, float]:
+        """Return both sums since the last call."""
+        sums, self._sums = self._sums, None
+        return (0.0, 0.0) if sums is None else (float(sums[0]), float(sums[1]))
 
 
 class _OfAllExperts:

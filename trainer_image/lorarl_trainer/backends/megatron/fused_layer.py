@@ -17,7 +17,7 @@ import torch
 
 from lorarl_trainer.backends.kernels.heads import Heads
 from lorarl_trainer.backends.megatron.collectives import Ranks
-from lorarl_trainer.backends.megatron.fused_experts import FusedExperts, are_plain_experts
+from lorarl_trainer.backends.megatron.fused_experts import Compared, FusedExperts, are_plain_experts
 from lorarl_trainer.backends.megatron.fused_linear import FusedLinear, is_plain_linear, whole_parameters
 from lorarl_trainer.backends.megatron.fused_steps import (
     Taken,
@@ -35,13 +35,22 @@ _WHOLE_NORMS = "OLMoESelfAttention"
 """Megatron-Bridge's attention that normalises all heads together."""
 
 
-def fuse_layers(model: torch.nn.Module, current: Current) -> list[FusedLayer]:
-    """Let those decoder layers of a Megatron GPT model that can compute in a few steps do so, and return them."""
+def fuse_layers(
+    model: torch.nn.Module, current: Current, compared: Compared | None = None, *, replay: bool = False
+) -> list[FusedLayer]:
+    """Let those decoder layers of a Megatron GPT model that can compute in a few steps do so, and return them.
+
+    `compared` and `replay` are of the rollout's experts, see `FusedExperts`.
+    """
     layers: Any = model.decoder.layers
     fused = []
-    for layer in layers:
+    for number, layer in enumerate(layers):
         if _is_plain(layer):
-            fused.append(FusedLayer(layer, current))
+            experts = None
+            if layer.config.num_moe_experts:
+                eps = layer.config.layernorm_epsilon
+                experts = FusedExperts(layer, eps, compared or Compared(), follows=replay)
+            fused.append(FusedLayer(layer, current, number, experts))
             layer.forward = fused[-1].forward
     return fused
 
@@ -53,7 +62,8 @@ class FusedLayer:
         linears: linear_qkv, linear_proj and, where there are no experts, linear_fc1 and linear_fc2.
     """
 
-    def __init__(self, layer: Any, current: Current) -> None:
+    def __init__(self, layer: Any, current: Current, number: int, experts: FusedExperts | None) -> None:
+        """Take a layer of Megatron's, its number, and what stands for its experts; None if it has none."""
         attention, config, eps = layer.self_attention, layer.config, layer.config.layernorm_epsilon
         ranks = Ranks.of(attention.tp_group)
         self._layer, self._current, self._scale = layer, current, attention.core_attention.scale
@@ -69,7 +79,7 @@ class FusedLayer:
             FusedLinear(attention.linear_qkv, ranks, qkv, "qkv", layer.input_layernorm, eps, own),
             FusedLinear(attention.linear_proj, ranks),
         ]
-        self._experts = FusedExperts(layer, eps) if config.num_moe_experts else None
+        self._number, self._experts = number, experts
         if self._experts is None:
             fc1, fc2 = layer.mlp.linear_fc1, layer.mlp.linear_fc2
             self.linears += [
@@ -94,7 +104,8 @@ class FusedLayer:
         attended_T_I = attend_packed(qkv_T_O, self._heads(), self._current.get().extents, self._scale)
         hidden_S_H = add_projection(residual_S_H, attended_T_I, proj, of_proj)
         if self._experts is not None:
-            hidden_S_H = self._experts.add(hidden_S_H)
+            routing = self._current.routing
+            hidden_S_H = self._experts.add(hidden_S_H, None if routing is None else routing[:, self._number])
         else:
             recompute = self._layer.recompute_mlp and self._layer.training
             (fc1, fc2), (of_fc1, of_fc2) = mlp, of_mlp

@@ -14,6 +14,7 @@ from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.backends.kernels.logprobs import rows_of_chunk, token_log_probabilities
 from lorarl_trainer.backends.megatron.bridge_lora import decoder_linears, hf_parts, make_lora
 from lorarl_trainer.backends.megatron.collectives import Ranks
+from lorarl_trainer.backends.megatron.fused_experts import Compared
 from lorarl_trainer.backends.megatron.fused_layer import fuse_layers
 from lorarl_trainer.backends.megatron.loaded_weights import require_all_weights
 from lorarl_trainer.backends.megatron.own_bridges import register_own_bridges
@@ -119,8 +120,11 @@ class LoraModel(AdaptedModel):
         # Tensor cores like multiples of 16, and with sequence parallelism each rank holds an equal part of the tokens.
         self._tokens_multiple = 16 * self.parallel.tensor_size
         self._of_experts: list[torch.Tensor] = []
+        self._compared = Compared()
         if plan.fused_layers:
-            fused = [] if self._packing is None else fuse_layers(model, self._packing)
+            replay = plan.router_replay is True
+            packing = self._packing
+            fused = [] if packing is None else fuse_layers(model, packing, self._compared, replay=replay)
             plan.require("fused_layers", len(fused) == len(model.decoder.layers))
             self._of_experts = [tensor for layer in fused for tensor in layer.of_experts()]
 
@@ -168,7 +172,7 @@ class LoraModel(AdaptedModel):
         if self._packing is None:
             mask = self._platform.attention_mask(batch.tokens.shape[1])
         else:
-            self._packing.segments = batch.segments
+            self._packing.segments, self._packing.routing = batch.segments, batch.routing
 
         def process(
             hidden_states: torch.Tensor, output_layer: Any, output_weight: torch.Tensor | None, **_: Any
@@ -183,6 +187,10 @@ class LoraModel(AdaptedModel):
 
         found: torch.Tensor = self.module(batch.tokens, batch.positions, mask, output_processor=process)
         return found[: batch.count]
+
+    def routing_differences(self) -> tuple[float, float] | None:
+        """See `AdaptedModel.routing_differences`."""
+        return None if self._plan.router_replay is None else self._compared.take()
 
     @contextmanager
     def base_only(self) -> Iterator[None]:

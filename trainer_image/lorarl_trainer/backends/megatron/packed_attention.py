@@ -22,10 +22,12 @@ class Current:
     Attributes:
         segments: the micro-batch's.
         angles: cosines and sines of its tokens' rotary angles, [T, D / 2] each.
+        routing: the experts of its tokens in the rollout, see `MicroBatch.routing`.
     """
 
     segments: Segments | None = None
     angles: tuple[torch.Tensor, torch.Tensor] | None = None
+    routing: torch.Tensor | None = None
 
     def get(self) -> Segments:
         """Return the segments."""

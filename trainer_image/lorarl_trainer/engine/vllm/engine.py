@@ -30,7 +30,10 @@ from lorarl_trainer.samples.types import Completion, Completions
 from lorarl_trainer.timing import StartClock
 
 if TYPE_CHECKING:
+    import torch
+
     from lorarl_trainer.engine.vllm.scheduler import RolloutScheduler
+    from lorarl_trainer.engine.vllm.worker import RolloutWorker
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,7 @@ class RolloutEngine:
         from lorarl_trainer.engine.vllm.patches.cpu_sampler import cpu_sampler
         from lorarl_trainer.engine.vllm.patches.sampler import rollout_sampler
         from lorarl_trainer.engine.vllm.patches.start import lean_start
+        from lorarl_trainer.engine.vllm.routing import recorded_routing
         from lorarl_trainer.engine.vllm.scheduler import RolloutScheduler
         from lorarl_trainer.engine.vllm.worker import RolloutWorker, timed_start
 
@@ -126,6 +130,7 @@ class RolloutEngine:
             rollout_sampler(),
             cpu_sampler(),
             timed_start(self._clock),
+            recorded_routing(plan.router_replay is not None),
             refusals(hf_config, config),
         ):
             self.llm: Any = LLM(
@@ -165,6 +170,8 @@ class RolloutEngine:
         self.slot = AdapterSlot(self.vllm_worker, self.llm.llm_engine)
         self._core = parts.engine_core(self.llm)
         self._stop_strings = StopStrings.of_model(config.model_path, config.stop)
+        self._recorder = cast("RolloutWorker", self.vllm_worker).routing
+        self._routing: dict[str, torch.Tensor] = {}  # of requests that have ended, until their completions are made
         self._memory = EngineMemory(self.vllm_worker, plan.offload) if plan.offload else None
 
     def sleep(self) -> bool:
@@ -220,9 +227,16 @@ class RolloutEngine:
             parameters = [SamplingParams(temperature=0.0, **limits)] * len(prompts)
         else:
             parameters = [SamplingParams(seed=seed, logprobs=0, **asdict(sampling), **limits) for seed in seeds]
+        self._routing = {}
         for chunk in in_chunks(self._run(prompts, parameters), len(prompts)):
             indices = [int(output.request_id) for output in chunk]
-            yield indices, Completions(_completion(output, version, truncated) for output in chunk)
+            routing = [self._routing.pop(output.request_id, None) for output in chunk]
+            yield (
+                indices,
+                Completions(
+                    _completion(output, version, truncated, sent) for output, sent in zip(chunk, routing, strict=True)
+                ),
+            )
 
     @property
     def occupancy(self) -> Occupancy:
@@ -249,13 +263,22 @@ class RolloutEngine:
         # Run to the end, also of a step that began before the last request was known to have ended.
         while core.scheduler.has_requests() or core.batch_queue:
             outputs, _ = core.step_fn()
-            yield outputs[0].outputs if outputs else ()
+            ended = outputs[0].outputs if outputs else ()
+            if self._recorder is not None and parameters[0].seed is not None:  # greedy ones are not trained
+                for output in ended:
+                    known = len(prompts[int(output.request_id)]) + len(output.new_token_ids) - 1
+                    blocks = scheduler.ended_blocks[output.request_id]
+                    self._routing[output.request_id] = self._recorder.read(blocks, known)
+            yield ended
         if scheduler.first_tokens is not None:
             self._clock.add_first("first generation/first token", began, scheduler.first_tokens)
 
 
-def _completion(output: slices.EngineCoreOutput, version: int, truncated: bool) -> Completion:
+def _completion(
+    output: slices.EngineCoreOutput, version: int, truncated: bool, routing: torch.Tensor | None
+) -> Completion:
     tokens = np.asarray(output.new_token_ids, dtype=np.int64)
     logprobs = output.new_logprobs.logprobs[:, 0] if output.new_logprobs else np.empty(0, np.float32)
     kept = output.new_logprobs.sampled_token_ranks if output.new_logprobs and truncated else None
-    return Completion(tokens, logprobs, str(output.finish_reason) == "stop", version, kept)
+    sent = None if routing is None else routing.cpu().numpy()
+    return Completion(tokens, logprobs, str(output.finish_reason) == "stop", version, kept, sent)

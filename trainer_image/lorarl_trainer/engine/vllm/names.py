@@ -183,6 +183,15 @@ class Experts(Feature):
     FusedMoEWithLoRA: Any = _used("vllm.lora.layers:FusedMoEWithLoRA")
 
 
+class Routing(Feature):
+    """`routing.py`, for mixtures of experts."""
+
+    what = "a record of which experts tokens are sent to"
+    follows = ("vllm.model_executor.layers.fused_moe.router.base_router:BaseRouter.select_experts",)
+    MoERunner: Any = _used("vllm.model_executor.layers.fused_moe.layer:MoERunner")
+    get_forward_context: Any = _used("vllm.forward_context:get_forward_context")
+
+
 class CpuExperts(Feature):
     """`patches/cpu_experts.py`."""
 
@@ -309,7 +318,7 @@ class SleepingMemory(Feature):
     unmap_and_release: Any = _used("vllm.device_allocator.cumem:unmap_and_release")
 
 
-ALWAYS = (Build, Requests, Scheduling, AdapterSlots, AdapterLayers, LeanStart, BaseModel, Experts)
+ALWAYS = (Build, Requests, Scheduling, AdapterSlots, AdapterLayers, LeanStart, BaseModel, Experts, Routing)
 ON_GPU = (AdapterGraphs, Sampling, GpuWorker, GpuExperts)
 ON_CPU = (CpuWorker, CpuSampling, CpuExperts)
 FEATURES = (*ALWAYS, *ON_GPU, *ON_CPU, AdapterModels, SleepingMemory)

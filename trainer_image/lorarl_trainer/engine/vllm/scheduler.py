@@ -63,7 +63,12 @@ class _Step:
 
 
 class RolloutScheduler(_AsyncScheduler):
-    """vLLM's `scheduler_cls`. Without n > 1, structured output, speculative decoding and aborts."""
+    """vLLM's `scheduler_cls`. Without n > 1, structured output, speculative decoding and aborts.
+
+    Attributes:
+        occupancy: how full the engine has been since the newest generation began.
+        ended_blocks: the blocks that the requests of the last output had, by name. The next step may give them away.
+    """
 
     max_num_running_reqs: int
     max_num_scheduled_tokens: int
@@ -87,6 +92,7 @@ class RolloutScheduler(_AsyncScheduler):
         self._no_common_prefix = [0] * len(self.kv_cache_config.kv_cache_groups)
         self.first_tokens: float | None = None  # when the first tokens arrived, Unix time
         self.occupancy = Occupancy()
+        self.ended_blocks: dict[str, list[int]] = {}
 
     def begin(self, version: int, stop_strings: StopStrings | None) -> None:
         """Begin a generation with this adapter version. Its completions end at these texts too."""
@@ -281,6 +287,7 @@ class RolloutScheduler(_AsyncScheduler):
         if not ended:
             return {}
         requests = [self.requests.pop(one.name) for one in ended]
+        self.ended_blocks = {request.request_id: self._blocks.of(request)[0] for request in requests}
         for request in requests:
             self._blocks.release(request)
             self.finished_req_ids.add(request.request_id)

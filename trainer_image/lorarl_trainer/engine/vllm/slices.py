@@ -229,6 +229,7 @@ class ModelRunner(Protocol):
     """The V2 runner, which GPUs have, and the V1 runner, which CPUs have."""
 
     lora_manager: WorkerLoRAManager
+    model: torch.nn.Module
     capture_model: Callable[..., int]
 
     def post_kv_cache_wake_up(self) -> None: ...

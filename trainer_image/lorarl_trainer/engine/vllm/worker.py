@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from lorarl_trainer.engine.vllm import names, slices
+from lorarl_trainer.engine.vllm.routing import RoutingRecorder, start_recording
 from lorarl_trainer.timing import StartClock
 
 _CLOCK: ContextVar[StartClock | None] = ContextVar("clock of the engine that is starting", default=None)
@@ -31,6 +32,9 @@ class RolloutWorker(_VllmWorker):
     """vLLM's worker in this process."""
 
     model_runner: slices.ModelRunner
+    device: Any
+    routing: RoutingRecorder | None = None
+    """Which experts tokens are sent to, if the engine records that."""
 
     def init_device(self, *arguments: Any, **options: Any) -> Any:
         """See vLLM's worker."""
@@ -47,10 +51,12 @@ class RolloutWorker(_VllmWorker):
         with _span("trial run"):
             return super().determine_available_memory(*arguments, **options)
 
-    def initialize_from_config(self, *arguments: Any, **options: Any) -> Any:
+    def initialize_from_config(self, kv_cache_config: slices.KVCacheConfig) -> Any:
         """See vLLM's worker."""
         with _span("KV cache"):
-            return super().initialize_from_config(*arguments, **options)
+            made = super().initialize_from_config(kv_cache_config)
+            self.routing = start_recording(self.model_runner.model, kv_cache_config, self.device)
+            return made
 
     def compile_or_warm_up_model(self, *arguments: Any, **options: Any) -> Any:
         """See vLLM's worker. On a GPU, its model runner captures CUDA graphs within."""

@@ -41,6 +41,7 @@ const CURVES = [
   ["Do engine and trainer agree?", [
     { title: "Difference of log-probabilities", unit: "nats, mean of absolute values", columns: [["mean_abs_logprob_diff", "vLLM against trainer"], ["logprob_noise", "normal for this model", "dash"]], log: true },
     { title: "KL of engine to trainer", unit: "nats per token", columns: [["rollout_kl", "k3 estimate"]], log: true },
+    { title: "Experts that the trainer would choose otherwise", unit: "% of tokens, over all layers", columns: [["routing_changed", "than the rollout"]], percent: true },
   ]],
   ["How fast is it?", [
     { title: "Speed", unit: "tokens per second", columns: [["tokens_per_second", "prompts and completions"]], fromZero: true },

@@ -12,6 +12,7 @@ buffers, which these layers use as they are. A missing adapter is zero there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -75,11 +76,14 @@ def unpacked_experts() -> type:
         def __init__(self, layer: torch.nn.Module) -> None:
             self.isa, self.forward_method = "none", self._forward
             self.adapter: Adapter | None = None
+            self.record: Callable[[torch.Tensor], None] | None = None  # takes the experts of a step's tokens
 
         def _forward(
             self, layer: Any, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor, activation: Any, *_: Any
         ) -> torch.Tensor:
             assert activation.value == "silu", f"experts with {activation} are refused before a start"
+            if self.record is not None:
+                self.record(chosen)
             return compute_experts(x, layer.w13_weight, layer.w2_weight, weights, chosen, self.adapter)
 
     return UnpackedExperts
