@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,22 @@ def of_each_expert(
                 found[f"{prefix}{expert}.{name}.lora_B.weight"] = rows[:, part, :, expert]
             found[f"{prefix}{expert}.{down}.lora_A.weight"] = down_a[expert]
             found[f"{prefix}{expert}.{down}.lora_B.weight"] = down_b[:, :, expert]
+    return found
+
+
+def with_any_routing(samples: Sequence[Sample], layers: int = 2, experts: int = 4, active: int = 2) -> list[Sample]:
+    """Samples that a rollout has sent anywhere: hardly a token's experts are those of the model's routers."""
+    stream = np.random.default_rng(0)
+    of_prompts: dict[bytes, np.ndarray] = {}
+
+    def rows(count: int) -> np.ndarray:
+        return stream.random((count, layers, experts)).argsort(-1)[..., :active].astype(np.uint8)
+
+    found = []
+    for sample in samples:
+        # Completions of one prompt share what was computed for it.
+        prompt = of_prompts.setdefault(sample.tokens[: sample.prompt_length].tobytes(), rows(sample.prompt_length))
+        found.append(replace(sample, routing=np.concatenate([prompt, rows(sample.response_length - 1)])))
     return found
 
 

@@ -19,6 +19,7 @@ from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
 from lorarl_trainer.samples.critic import CriticUpdate
 from lorarl_trainer.samples.types import Sample, Samples
 from support.in_process import Colocated, prompts, samples_of, tiny_job, update_request, worst
+from support.routers import PROJECTIONS, of_each_expert, with_any_routing
 from support.tiny_models import VOCABULARY
 from support.training import BareTrainer, grouped_samples, relative_difference
 from support.transformers_side import gradients, peft_model
@@ -63,7 +64,7 @@ def critic_in_peft(critic: Critic, base: Path, folder: Path) -> tuple[PeftModel,
         if name.startswith("critic.master.")
     }
     head = masters.pop(HEAD).requires_grad_()
-    write_adapter(folder, masters, adapter_config(masters, AdapterConfig(8, 16), str(base)))
+    write_adapter(folder, masters, adapter_config(masters, AdapterConfig(8, 16, expert_rank=4), str(base)))
     return peft_model(base, folder, trainable=True), head
 
 
@@ -73,12 +74,16 @@ def values_in_peft(model: PeftModel, head: torch.Tensor, sample: Sample) -> torc
     return (output.hidden_states[-1][0, sample.prompt_length - 1 : -1] @ head.t())[:, 0]
 
 
-@pytest.mark.parametrize("packed", [True, False])
-def test_gradients_are_those_of_autograd_through_peft(model_folder, tmp_path: Path, packed: bool) -> None:
-    base = model_folder("qwen2")
+@pytest.mark.parametrize(("architecture", "packed"), [("qwen2", True), ("qwen2", False), ("qwen3_moe", True)])
+def test_gradients_are_those_of_autograd_through_peft(
+    model_folder, tmp_path: Path, architecture: str, packed: bool
+) -> None:
+    base = model_folder(architecture)
     trainer = BareTrainer(CpuDevice(), base, "fp32", budget=150, packed=packed)
     critic = random_critic(trainer, base)
     samples = with_returns(grouped_samples(VOCABULARY, prompts=6))
+    if architecture == "qwen3_moe":  # the policy's experts are not the critic's
+        samples = with_any_routing(samples)
     model, head = critic_in_peft(critic, base, tmp_path / "critic")
     with torch.no_grad():
         expected_values = [values_in_peft(model, head, sample).numpy() for sample in samples]
@@ -98,6 +103,9 @@ def test_gradients_are_those_of_autograd_through_peft(model_folder, tmp_path: Pa
     assert clipped == pytest.approx(of_clipped / tokens) and 0.1 < clipped < 0.9
     *adapter, of_head = critic.optimizer.gradients
     found, expected = AdapterLayout(trainer.model).gather(adapter), gradients(model)
+    if architecture == "qwen3_moe":
+        of_experts = of_each_expert(expected, 2, PROJECTIONS[architecture])
+        expected = {name: g for name, g in expected.items() if ".experts." not in name} | of_experts
     assert found.keys() == expected.keys()
     assert relative_difference(found, expected) < 1e-5
     assert relative_difference({HEAD: of_head}, {HEAD: head.grad}) < 1e-5

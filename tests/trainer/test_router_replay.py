@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,38 +13,25 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from lorarl_trainer.devices.cpu import CpuDevice
+from lorarl_trainer.engine.vllm.engine import import_vllm
+from lorarl_trainer.engine.vllm.names import Routing
+from lorarl_trainer.engine.vllm.routing import RoutingRecorder
 from lorarl_trainer.planning import memory
 from lorarl_trainer.samples.routing import own_choice
 from lorarl_trainer.samples.types import Completion, Sample
 from support.in_process import Colocated, prompts, samples_of, update_request, whole, worst
-from support.routers import PROJECTIONS, chosen_by, of_each_expert, sent_to
+from support.routers import PROJECTIONS, chosen_by, of_each_expert, sent_to, with_any_routing
 from support.tiny_models import VOCABULARY
 from support.training import BareTrainer, grouped_samples, relative_difference
 from support.transformers_side import gradients, peft_model, response_logprobs
 from trainer.test_parity import TOLERANCE
 
-LAYERS, EXPERTS, ACTIVE = 2, 4, 2
+LAYERS = 2
 MIXTURES = ["qwen3_moe", "qwen3_moe-shares", "olmoe", "mixtral"]
 
 
 def with_routing(samples: Sequence[Sample], completions: Sequence[Completion]) -> list[Sample]:
     return [replace(sample, routing=c.routing) for sample, c in zip(samples, completions, strict=True)]
-
-
-def with_any_routing(samples: Sequence[Sample], seed: int = 0) -> list[Sample]:
-    """Samples that a rollout has sent anywhere: hardly a token's experts are those of the model's routers."""
-    stream = np.random.default_rng(seed)
-    of_prompts: dict[bytes, np.ndarray] = {}
-
-    def rows(count: int) -> np.ndarray:
-        return stream.random((count, LAYERS, EXPERTS)).argsort(-1)[..., :ACTIVE].astype(np.uint8)
-
-    found = []
-    for sample in samples:
-        # Completions of one prompt share what was computed for it.
-        prompt = of_prompts.setdefault(sample.tokens[: sample.prompt_length].tobytes(), rows(sample.prompt_length))
-        found.append(replace(sample, routing=np.concatenate([prompt, rows(sample.response_length - 1)])))
-    return found
 
 
 def differences(worker: Colocated) -> float:
@@ -200,3 +188,17 @@ def test_a_dense_model_records_nothing(colocated) -> None:
     assert "routing_changed" not in metrics
     ((_, batch),) = worker.worker.backend.model.micro_batches(samples, 10_000)
     assert batch.routing is None
+
+
+def test_what_fills_up_a_step_of_a_cuda_graph_reaches_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its slot is -1. No step on a CPU has such rows."""
+    import_vllm()
+    recorder = RoutingRecorder(slots=8, layers=2, experts=300, active=2, block_size=4, device=torch.device("cpu"))
+    monkeypatch.setattr(
+        Routing, "get_forward_context", lambda: SimpleNamespace(slot_mapping={"layer": torch.tensor([6, 1, 7, -1, -1])})
+    )
+    recorder.record(1, torch.tensor([[256, 1], [2, 299], [4, 5], [6, 7], [8, 9]]))
+    none = [own_choice(np.empty(0, np.int16))] * 2
+    assert recorder.read([1, 0], 6).dtype == torch.int16
+    assert recorder.read([1, 0], 6)[:, 1].tolist() == [none, none, [256, 1], [4, 5], none, [2, 299]]
+    assert recorder.read([0, 1], 8)[:, 0].tolist() == [none] * 8

@@ -21,17 +21,26 @@ from safetensors.torch import load_file, save_file
 from lorarl_trainer.lora.tensor_file import read_tensors
 from lorarl_trainer.samples.critic import CriticUpdate
 from lorarl_trainer.workers.worker import Rank, Worker
-from support.in_process import STOP, prompts, samples_of, tiny_job, whole
+from support.in_process import STOP, forget_groups, prompts, samples_of, tiny_job, whole
 from support.ranks import recorded_request, state_file
 
-ADAPTER_TYPES = {"canonical_lora": "qwen2", "lora": "qwen2-one"}
-"""And the model that each is for. The ranks share the second one's key-value head."""
+KINDS = {
+    "canonical_lora": ("canonical_lora", "qwen2"),
+    "lora": ("lora", "qwen2-one"),
+    "experts": ("canonical_lora", "qwen3_moe"),
+}
+"""The type of an adapter, and the model that it is for. The ranks share the second one's key-value head."""
+NEVER_SPLIT = ("experts",)
 CRITIC = CriticUpdate(learning_rate=1e-2, clip_range=1.0, alone=False)
 
 
 def main() -> None:
     rank, port, tensor_parallel, folder = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
-    for adapter_type, architecture in ADAPTER_TYPES.items():
+    for kind, (adapter_type, architecture) in KINDS.items():
+        if kind in NEVER_SPLIT:
+            if tensor_parallel > 1:
+                continue
+            forget_groups()
         spec = tiny_job(
             folder / architecture,
             folder,
@@ -42,7 +51,7 @@ def main() -> None:
         worker = Worker(spec, Rank(rank, 2, rank, "127.0.0.1", port, 1))
         worker.start(folder / architecture, STOP, None)
         fresh = {name: tensor.clone() for name, tensor in worker.backend.model.export().items()}
-        worker.backend.load_adapter(load_file(folder / f"{adapter_type}.safetensors"), "test")
+        worker.backend.load_adapter(load_file(folder / f"{kind}.safetensors"), "test")
         exported = {name: tensor.clone() for name, tensor in worker.backend.model.export().items()}
 
         # Every engine has the adapter: its log-probabilities are those of the trainer.
@@ -63,17 +72,15 @@ def main() -> None:
         exported_for_the_checkpoint = len(exports)
 
         # Resume from a single worker's checkpoint.
-        tensors = read_tensors((folder / f"{adapter_type}.state").read_bytes())
+        tensors = read_tensors((folder / f"{kind}.state").read_bytes())
         worker.backend.restore(tensors, updates=1, critic_updates=1)
         resumed = worker.update(request)
         # A rank may have no sample with a gradient.
         one_sample = worker.update(recorded_request(folder, 1e-2, rank, tensor_parallel, with_signal=1))
         if rank == 0:
             for name, adapter in (("fresh", fresh), ("exported", exported), ("updated", updated)):
-                save_file(
-                    {n: t.detach().clone() for n, t in adapter.items()}, folder / f"{adapter_type}-{name}.safetensors"
-                )
-            (folder / f"{adapter_type}-state.safetensors").write_bytes(after_two)
+                save_file({n: t.detach().clone() for n, t in adapter.items()}, folder / f"{kind}-{name}.safetensors")
+            (folder / f"{kind}-state.safetensors").write_bytes(after_two)
         report = {
             "losses": [r.metrics["loss"] for r in results],
             "norms": [r.metrics["grad_norm"] for r in results],
@@ -85,9 +92,7 @@ def main() -> None:
             "dropout_seed": torch.initial_seed(),
             "exports": exported_for_the_checkpoint,
         }
-        torch.save(
-            report | {"completions": [c.tokens.tolist() for c in completions]}, folder / f"{adapter_type}-{rank}.pt"
-        )
+        torch.save(report | {"completions": [c.tokens.tolist() for c in completions]}, folder / f"{kind}-{rank}.pt")
 
 
 def count_exports(worker: Worker) -> list[None]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -132,7 +133,9 @@ class Critic:
 
     def _values(self, batch: MicroBatch) -> torch.Tensor:
         """Return the values of a micro-batch's response tokens, [N], float32."""
-        values_N: torch.Tensor = (self._model.hidden_states(batch).float() @ self.head.t()).flatten()
+        # Its adapter is another one than the rollout's, so its router chooses by itself.
+        hidden_N_H = self._model.hidden_states(replace(batch, routing=None))
+        values_N: torch.Tensor = (hidden_N_H.float() @ self.head.t()).flatten()
         return values_N
 
     def _per_token(self, samples: Sequence[Sample], name: str) -> torch.Tensor:

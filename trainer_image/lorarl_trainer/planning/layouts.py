@@ -48,7 +48,8 @@ def layouts(spec: LoRARLJobSpec, model: ModelSizes) -> Iterator[tuple[int, int]]
     if backend_of(spec, model) == "fsdp" and engine is None and spec.generates:
         yield from ((1, ranks) for ranks in divisors if _can_serve(model, ranks))
         return
-    if trainer is not None or backend_of(spec, model) == "fsdp":
+    # Experts are never split.
+    if trainer is not None or backend_of(spec, model) == "fsdp" or model.experts:
         yield usual_ranks(spec, model)
         return
     fitting = [ranks for ranks in divisors if _can_split(spec, model, ranks)]

@@ -99,18 +99,12 @@ def require_mixture_job(spec: LoRARLJobSpec, model: ModelShape) -> None:
 
 def _not_compared(spec: LoRARLJobSpec) -> Iterator[tuple[bool, str, object, str, str]]:
     """Yield whether a job asks for something, the field, its value, what is expected, and the fix."""
-    one = "1: several workers were not compared"
-    gpus, nodes = spec.cluster.gpus_per_node, spec.cluster.nodes
-    yield gpus > 1, "cluster.gpusPerNode", gpus, one, "Set spec.cluster.gpusPerNode: 1."
-    yield nodes > 1, "cluster.nodes", nodes, one, "Set spec.cluster.nodes: 1."
+    one = "1: each worker has all experts"
     single = spec.on_gpu and spec.precision == "fp32"
     hint = "Set spec.trainer.precision: bf16."
     yield single, "trainer.precision", "fp32", "bf16: GPUs have grouped products for it alone", hint
     for side, ranks in (("trainer", spec.trainer.tensor_parallel_size), ("rollout", spec.rollout.tensor_parallel_size)):
         yield (ranks or 1) > 1, f"{side}.tensorParallelSize", ranks, one, "Remove it."
-    expected = "an algorithm without a critic: one on experts was not compared"
-    kind = spec.algorithm.type
-    yield spec.algorithm.has_critic, "algorithm.type", kind, expected, "Set spec.algorithm.type: grpo."
     hint = "Remove it, or set spec.trainer.backend: megatron."
     yield spec.trainer.backend == "fsdp", "trainer.backend", "fsdp", "megatron, which trains experts", hint
     # PEFT refuses both where several experts share an adapter's tensors.

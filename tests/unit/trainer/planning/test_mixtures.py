@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lorarl_trainer.devices.base import Host
+from lorarl_trainer.devices.base import Gpu, Host
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.execution import decide
@@ -15,7 +15,7 @@ from lorarl_trainer.planning.memory import make_plan
 from lorarl_trainer.planning.mixtures import REASONS, require_known_mixture
 from lorarl_trainer.planning.model_sizes import sizes_of
 from lorarl_trainer.planning.verdict import judge
-from unit.trainer.planning.jobs import cpu_job
+from unit.trainer.planning.jobs import cpu_job, gpu_job
 from unit.trainer.planning.shapes import QWEN3_30B_A3B
 
 GB = 1_000_000_000
@@ -55,17 +55,14 @@ def test_other_layers_are_refused(fields: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["cluster.gpusPerNode=2"], "cluster.gpusPerNode: got 2 for a mixture of experts, expected 1: several workers"),
         (
             ["cluster.gpusPerNode=1", "trainer.precision=fp32"],
             "trainer.precision: got fp32 for a mixture of experts, expected bf16",
         ),
-        (["cluster.nodes=2"], "cluster.nodes: got 2 for a mixture of experts, expected 1: several workers"),
         (
             ["trainer.tensorParallelSize=2"],
-            "trainer.tensorParallelSize: got 2 for a mixture of experts, expected 1: several workers were not",
+            "trainer.tensorParallelSize: got 2 for a mixture of experts, expected 1: each worker has all experts",
         ),
-        (["algorithm.type=ppo"], "algorithm.type: got ppo for a mixture of experts, expected an algorithm without"),
         (["trainer.backend=fsdp"], "trainer.backend: got fsdp for a mixture of experts, expected megatron"),
         (["adapter.dropout=0.1"], "adapter.dropout: got 0.1 for a mixture of experts, expected 0: PEFT has none"),
         (
@@ -79,6 +76,16 @@ def test_what_was_not_compared_is_refused(changes: list[str], message: str) -> N
     with pytest.raises(InputError) as refused:
         judge(cpu_job(*changes), SMALL)
     assert f"spec.{message}" in str(refused.value)
+
+
+@pytest.mark.parametrize("changes", [[], ["algorithm.type=ppo"]])
+def test_each_worker_has_a_mixture_whole(changes: list[str]) -> None:
+    there = Gpu(141 * GB, 139 * GB, "NVIDIA H200", (9, 0))
+    verdict = judge(gpu_job("cluster.gpusPerNode=4", "cluster.nodes=2", *changes), SMALL, there)
+    assert verdict.plan is not None
+    assert (verdict.plan.execution.trainer_ranks, verdict.plan.execution.engine_ranks) == (1, 1)
+    on_cpus = judge(cpu_job("cluster.nodes=2", *changes), SMALL, Host(64 * GB, 60 * GB))
+    assert on_cpus.plan is not None and on_cpus.plan.execution.shared_base
 
 
 def test_a_dense_model_has_no_rank_of_experts() -> None:
