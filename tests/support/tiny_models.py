@@ -27,6 +27,7 @@ OTHER_SHAPES = (
     *("llama-smollm2", "llama-linear", "llama-mha", "llama-wide", "qwen3-wide"),
 )
 """Heads wider than their share of the hidden size, as many keys as queries, and positions scaled linearly."""
+MIXTURES = ("qwen3_moe", "olmoe", "mixtral")
 LLAMA_3 = {
     "rope_type": "llama3",
     "factor": 8.0,

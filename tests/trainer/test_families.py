@@ -25,7 +25,7 @@ from support.training import BareTrainer
 ONE_OF_EACH = ("qwen2", "qwen3", "llama-scaled", "llama-smollm2", "mistral-window")
 
 
-@pytest.mark.parametrize("architecture", [*tiny_models.ARCHITECTURES, *tiny_models.OTHER_SHAPES])
+@pytest.mark.parametrize("architecture", [*tiny_models.ARCHITECTURES, *tiny_models.OTHER_SHAPES, *tiny_models.MIXTURES])
 def test_sizes_of_a_tested_model_follow_from_config_json(
     model_folder: Callable[[str], Path], architecture: str
 ) -> None:
@@ -37,7 +37,7 @@ def test_sizes_of_a_tested_model_follow_from_config_json(
 
 def test_every_family_is_tested() -> None:
     tested = {name.partition("-")[0] for name in (*tiny_models.ARCHITECTURES, *tiny_models.OTHER_SHAPES)}
-    assert tested | {"qwen3_moe"} == set(FAMILIES), "test_experts.py has the mixtures"
+    assert tested | set(tiny_models.MIXTURES) == set(FAMILIES), "test_router_replay.py has the mixtures"
 
 
 @pytest.mark.parametrize("architecture", ONE_OF_EACH)

@@ -21,13 +21,12 @@ from lorarl_trainer.samples.routing import own_choice
 from lorarl_trainer.samples.types import Completion, Sample
 from support.in_process import Colocated, prompts, samples_of, update_request, whole, worst
 from support.routers import PROJECTIONS, chosen_by, of_each_expert, sent_to, with_any_routing
-from support.tiny_models import VOCABULARY
+from support.tiny_models import MIXTURES, VOCABULARY
 from support.training import BareTrainer, grouped_samples, relative_difference
 from support.transformers_side import gradients, peft_model, response_logprobs
 from trainer.test_parity import TOLERANCE
 
 LAYERS = 2
-MIXTURES = ["qwen3_moe", "qwen3_moe-shares", "olmoe", "mixtral"]
 
 
 def with_routing(samples: Sequence[Sample], completions: Sequence[Completion]) -> list[Sample]:
@@ -38,24 +37,6 @@ def differences(worker: Colocated) -> float:
     found = worker.worker.backend.model.routing_differences()
     assert found is not None
     return found[0] / found[1]
-
-
-@pytest.mark.parametrize("architecture", ["qwen3_moe", "olmoe", "mixtral"])
-def test_what_vllm_records_is_what_transformers_chooses(colocated, tmp_path: Path, architecture: str) -> None:
-    worker: Colocated = colocated(architecture)
-    worker.randomise()
-    worker.sync()
-    twice = [prompt for prompt in prompts(6) for _ in range(2)]  # the second of each finds the first one's blocks
-    samples = samples_of(twice, rollouts := worker.generate(twice))
-    model = peft_model(worker.model, worker.write_peft(tmp_path / "adapter"))
-    for sample, completion in zip(samples, rollouts, strict=True):
-        assert completion.routing is not None and completion.routing.dtype == np.uint8
-        assert np.array_equal(np.sort(completion.routing, -1), chosen_by(model, sample.tokens))
-    worker.trainer_logprobs(with_routing(samples, rollouts))
-    assert differences(worker) == 0, "in fp32 both choose the same"
-    assert all(c.routing is None for c in whole(worker.worker.generate(twice, None))), (
-        "greedy completions are not trained"
-    )
 
 
 def test_requests_that_are_computed_again_have_their_own_routing(
@@ -77,15 +58,26 @@ def test_requests_that_are_computed_again_have_their_own_routing(
         assert np.array_equal(np.sort(completion.routing, -1), chosen_by(model, sample.tokens))
 
 
-@pytest.mark.parametrize("architecture", MIXTURES)
-def test_replayed_experts_give_the_gradients_of_transformers_with_the_same(
+@pytest.mark.parametrize("architecture", [*MIXTURES, "qwen3_moe-shares"])
+def test_vllm_records_and_the_trainer_replays_what_transformers_chooses(
     colocated, tmp_path: Path, architecture: str
 ) -> None:
+    """Replayed experts give the gradients that Transformers and PEFT have with the same ones."""
     worker: Colocated = colocated(architecture)
     worker.randomise()
     worker.sync()
-    samples = with_any_routing(samples_of(prompts(), worker.generate(prompts())))
+    twice = [prompt for prompt in prompts(6) for _ in range(2)]  # the second of each finds the first one's blocks
+    drawn = samples_of(twice, rollouts := worker.generate(twice))
     model = peft_model(worker.model, worker.write_peft(tmp_path / "adapter"), trainable=True)
+    for sample, completion in zip(drawn, rollouts, strict=True):
+        assert completion.routing is not None and completion.routing.dtype == np.uint8
+        assert np.array_equal(np.sort(completion.routing, -1), chosen_by(model, sample.tokens))
+    worker.trainer_logprobs(with_routing(drawn, rollouts))
+    assert differences(worker) == 0, "in fp32 both choose the same"
+    greedy = whole(worker.worker.generate(twice, None))
+    assert all(completion.routing is None for completion in greedy), "they are not trained"
+
+    samples = with_any_routing(drawn)
     theirs, total = [], sum(sample.response_length for sample in samples)
     for sample in samples:
         with sent_to(model, sample):

@@ -141,6 +141,7 @@ class Backend(ABC):
         torch._foreach_copy_(parameters, self._kept if adapter is None else self.layout.scatter(adapter))
         if adapter is None:
             self._kept = None
+            self.model.routing_differences()  # the next update's are not those of a probe
 
     def accumulate(self, request: GradientRequest, *, alone: bool) -> None:
         """Compute the gradient of some samples of the next update, in another thread than all else.
