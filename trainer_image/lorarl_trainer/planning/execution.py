@@ -168,7 +168,7 @@ def decide(
         engine_ranks=engine_ranks,
         packed=True,
         fused_layers=fused,
-        router_replay=spec.trainer.router_replay is not False if model.experts and spec.generates else None,
+        router_replay=_router_replay(spec, model),
         base_shards=spec.world_size if backend == "fsdp" and not holds_whole_base(spec, engine_ranks) else 1,
         recompute=spec.trainer.recompute or "none",
         micro_batch_tokens=tokens,
@@ -282,6 +282,13 @@ def kv_bytes_per_token(model: ModelShape, plan: ExecutionPlan) -> int:
     """
     heads = max(1, model.key_heads // plan.engine_ranks)
     return 2 * model.layers * heads * model.head * plan.precision.bytes
+
+
+def _router_replay(spec: LoRARLJobSpec, model: ModelShape) -> bool | None:
+    """Return `ExecutionPlan.router_replay`: on a GPU, where it has not been run yet, only if it is asked for."""
+    if not (model.experts and spec.generates) or (spec.on_gpu and spec.trainer.router_replay is None):
+        return None
+    return spec.trainer.router_replay is not False
 
 
 def routing_bytes_per_token(model: ModelShape, plan: ExecutionPlan) -> int:
