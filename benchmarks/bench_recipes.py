@@ -6,6 +6,7 @@ python benchmarks/bench_recipes.py --recipes sums gcd --seeds 0 --systems lorarl
 python benchmarks/bench_recipes.py --minutes 9  what fits; the same command makes what is missing
 python benchmarks/bench_recipes.py --seeds 1 2 --at-once 4    four runs share a GPU; their times are not compared
 python benchmarks/bench_recipes.py --recipes sums chain_sum --systems lorarl-ppo lorarl-dapo    other algorithms
+python benchmarks/bench_recipes.py --gpus 2 --at-once 2 --only sums:1:trl products:2:trl    these runs
 python benchmarks/bench_recipes.py --render     writes docs/recipes.md and its pictures again
 
 It needs the package reasoning-gym 0.1.25, and for TRL `uv pip install --no-deps trl==1.16.0`. Raw figures are written
@@ -51,6 +52,7 @@ def main() -> None:
     parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=RECIPES)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--systems", nargs="+", default=SYSTEMS[:2], choices=SYSTEMS)
+    parser.add_argument("--only", nargs="+", type=key, metavar="RECIPE:SEED:SYSTEM", help="these runs, in this order")
     parser.add_argument("--steps", type=int, default=Settings.steps)
     parser.add_argument("--every", type=int, default=Settings.every, help="steps between two measurements")
     parser.add_argument("--prompts", type=int, default=Settings.prompts, help="prompts per step, for a trial")
@@ -68,6 +70,18 @@ def main() -> None:
         render(ROOT, chosen.out)
     else:
         sys.exit(Bench(chosen).run())
+
+
+def key(text: str) -> Key:
+    """Return a run as `--only` names it.
+
+    Raises:
+        ValueError: there is no such recipe or system, or the seed is no number.
+    """
+    recipe, seed, system = text.split(":")
+    if recipe not in RECIPES or system not in SYSTEMS:
+        raise ValueError(f"expected one of {', '.join(RECIPES)}, a seed, and one of {', '.join(SYSTEMS)}")
+    return recipe, int(seed), system
 
 
 class Bench:
@@ -104,7 +118,7 @@ class Bench:
     def missing(self) -> list[Key]:
         """Return the runs that are asked for and not made yet, a whole seed before the next."""
         made = {(run["recipe"], run["seed"], run["system"]) for run in self.result["runs"]}
-        asked = [
+        asked = self.chosen.only or [
             (recipe, seed, system)
             for seed in self.chosen.seeds
             for recipe in self.chosen.recipes

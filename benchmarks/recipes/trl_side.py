@@ -23,6 +23,10 @@ from recipes.tasks import RECIPES, Recipe, Settings
 DRIFT = "sampling/sampling_logp_difference/mean"
 ROWS_ON_CPU, ROWS_ON_SHARED_GPU = 16, 64
 """Rows of a micro-batch there. A GPU of its own takes all rows of a step at once, the fastest."""
+ALL_ROWS_BYTES = 100e9
+"""The least memory for that, with prompts of 192 tokens. A smaller GPU takes half of the rows."""
+ENGINE_BYTES, SHARED_ENGINE_BYTES = 21e9, 8.5e9
+"""What vLLM may take, of which all completions of a step need 3 GB."""
 
 
 def main() -> None:
@@ -85,12 +89,13 @@ def make_trainer(
 
     on_gpu = torch.cuda.is_available()
     shared = "shared" in mode
-    rows = ROWS_ON_CPU if not on_gpu else ROWS_ON_SHARED_GPU if shared else settings.completions
+    memory = torch.cuda.mem_get_info()[1] if on_gpu else 0
+    whole = settings.completions if memory > ALL_ROWS_BYTES else settings.completions // 2
+    rows = ROWS_ON_CPU if not on_gpu else ROWS_ON_SHARED_GPU if shared else whole
     colocated: dict[str, Any] = {
         "use_vllm": True,
         "vllm_mode": "colocate",
-        # 21 GB of an H200, of which all completions need 3.
-        "vllm_gpu_memory_utilization": 0.06 if shared else 0.15,
+        "vllm_gpu_memory_utilization": (SHARED_ENGINE_BYTES if shared else ENGINE_BYTES) / max(memory, 1),
         "vllm_max_model_length": settings.prompt_tokens + recipe.response_tokens,
         "vllm_importance_sampling_correction": "corrected" in mode,
     }

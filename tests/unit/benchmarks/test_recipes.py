@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import bench_recipes
 from lorarl_api.load import load_job
 from recipes import data, ours, report, reward
 from recipes.curves import Curve, common_score, curve, drift, mean_start, mean_step, seconds_to
@@ -129,6 +130,13 @@ def test_a_system_is_a_backend_or_an_algorithm() -> None:
     assert "spec.algorithm.distillation={adapter: 'file:/teacher'}" in ours.changes(
         "lorarl-distillation", Path("/teacher")
     )
+
+
+def test_single_runs_are_named_by_recipe_seed_and_system() -> None:
+    assert bench_recipes.key("sums:1:lorarl-ppo") == ("sums", 1, "lorarl-ppo")
+    for wrong in ("sums", "sum:1:trl", "sums:one:trl", "sums:1:ppo"):
+        with pytest.raises(ValueError):
+            bench_recipes.key(wrong)
 
 
 @pytest.mark.parametrize("system", ours.SYSTEMS)
