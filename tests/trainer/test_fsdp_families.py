@@ -49,7 +49,7 @@ def test_every_family_is_tested() -> None:
     assert set(FSDP_FAMILIES) <= {name.partition("-")[0] for name in tiny_models.FSDP_SHAPES}
 
 
-def test_of_a_model_that_sees_the_language_model_alone_is_adapted_and_in_memory(colocated, tmp_path: Path) -> None:
+def test_the_language_model_alone_is_adapted_and_in_memory(colocated, tmp_path: Path) -> None:
     """Its files, which vLLM's own loader reads here, name layers in full: the vision tower has a q_proj too."""
     worker: Colocated = colocated("gemma3", trainer__backend=None, rollout__adapterSync="disk")
     worker.randomise()

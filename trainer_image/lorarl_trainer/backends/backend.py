@@ -40,7 +40,7 @@ class Snapshot:
         state: fp32 masters and AdamW's moments, the critic's among them, which `Backend.restore` takes.
         updates: optimizer updates so far.
         critic_updates: the critic's.
-        linear_names: full names of all linear layers of the decoder, adapted or not.
+        linear_names: full names of all linear layers but the output layer, adapted or not.
         excluded_names: those that were asked to have no adapter.
     """
 

@@ -28,7 +28,7 @@ class Adapter(Protocol):
 
     @property
     def linear_names(self) -> Sequence[str]:
-        """Full Hugging Face names of all linear layers of the decoder, with an adapter or without."""
+        """Full Hugging Face names of all linear layers but the output layer, with an adapter or without."""
 
     @property
     def parameters(self) -> Sequence[torch.Tensor]:
