@@ -1,8 +1,7 @@
 # ruff: noqa: D101, D102  # the classes and methods are vLLM's, and documented there
 """The attributes of vLLM's objects that lorarl reads, calls or replaces: a protocol per class, named after vLLM's own.
 
-`names.py` compares objects with these protocols when the engine starts. The test of `names.py` records every attribute
-as vLLM defines it.
+`names.py` compares objects with these when the engine starts. Its test records every attribute as vLLM defines it.
 
 Shape suffixes: N requests of a step, L logits of a step, T tokens of a step, R rows for requests, S tokens per request.
 """
