@@ -16,12 +16,13 @@ from recipes.tasks import RECIPES
 DOCUMENT = Path("docs/recipes.md")
 BY_TIME, BY_STEP = Path("docs/images/recipes-time.svg"), Path("docs/images/recipes-steps.svg")
 BEGIN, END = "<!-- figures: written by benchmarks/bench_recipes.py -->", "<!-- end of the figures -->"
+OTHER_ALGORITHMS = {f"lorarl-{name}": name for name in ALGORITHMS}
 TITLES = {
     "lorarl": "lorarl",
     "lorarl-fsdp": "lorarl, fsdp backend",
     "trl": "TRL",
     "trl-corrected": "TRL, its defaults",
-    **{f"lorarl-{name}": name for name in ALGORITHMS},
+    **OTHER_ALGORITHMS,
 }
 COLOURS = {"lorarl": "#2563eb", "lorarl-fsdp": "#0d9488", "trl": "#ea580c"}
 COMPARED, BACKENDS = ("lorarl", "trl"), ("lorarl", "lorarl-fsdp")
@@ -119,11 +120,10 @@ def backend_rows(grouped: Runs) -> list[str]:
 
 def algorithm_rows(grouped: Runs) -> list[str]:
     """Return a table of what other algorithms than GRPO reach, step by step, or nothing."""
-    systems = {"lorarl": "grpo", **{f"lorarl-{name}": name for name in ALGORITHMS}}
-    recipes = [name for name in names(grouped) if any((name, system) in grouped for system in list(systems)[1:])]
+    recipes = [name for name in names(grouped) if any((name, system) in grouped for system in OTHER_ALGORITHMS)]
     rows = []
     for recipe in recipes:
-        for system, name in systems.items():
+        for system, name in {"lorarl": "grpo", **OTHER_ALGORITHMS}.items():
             if runs := grouped.get((recipe, system)):
                 of = curve(runs)
                 seeds = ", ".join(str(run["seed"]) for run in runs)
