@@ -60,15 +60,7 @@ class _Check:
             completions.update(zip(indices, ended, strict=True))
 
         await self.workers.generate(self.prompts, self.seeds, take, self.max_tokens, self.sampling)
-        return Samples(
-            Sample(
-                np.concatenate([prompt, completions[index].tokens]),
-                len(prompt),
-                rollout_logprobs=completions[index].logprobs,
-                routing=completions[index].routing,
-            )
-            for index, prompt in enumerate(self.prompts)
-        )
+        return Samples(Sample.of(prompt, completions[index]) for index, prompt in enumerate(self.prompts))
 
     async def score(self, samples: Samples) -> Floats:
         """Return the trainer's log-probabilities with the adapter that it has."""

@@ -26,15 +26,7 @@ class Groups:
 
     def add(self, index: int, completion: Completion, reward: float) -> None:
         """Add a completion and its reward, NaN if it could not be scored."""
-        prompt = self._rows[index].prompt_ids
-        tokens = np.concatenate([np.asarray(prompt), completion.tokens])
-        self.samples[index] = Sample(
-            tokens,
-            len(prompt),
-            rollout_logprobs=completion.logprobs,
-            kept=completion.kept,
-            routing=completion.routing,
-        )
+        self.samples[index] = Sample.of(self._rows[index].prompt_ids, completion)
         self._rewards[index] = reward
         first = index - index % self._size
         members = range(first, first + self._size)

@@ -79,6 +79,17 @@ class Sample:
     returns: Floats | None = None
     routing: Routing | None = None
 
+    @classmethod
+    def of(cls, prompt: Sequence[int], completion: Completion) -> Sample:
+        """Return a prompt with a completion of it, as the rollout made it."""
+        return cls(
+            tokens=np.concatenate([np.asarray(prompt), completion.tokens]),
+            prompt_length=len(prompt),
+            rollout_logprobs=completion.logprobs,
+            kept=completion.kept,
+            routing=completion.routing,
+        )
+
     @property
     def response_length(self) -> int:
         """Number of tokens after the prompt."""
