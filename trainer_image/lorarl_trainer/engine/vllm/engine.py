@@ -110,6 +110,7 @@ class RolloutEngine:
         from vllm import LLM
 
         from lorarl_trainer.engine.vllm.patches.adapters import one_adapter_layers, skip_adapter_lookup
+        from lorarl_trainer.engine.vllm.patches.cpu_linear import cpu_linear
         from lorarl_trainer.engine.vllm.patches.cpu_sampler import cpu_sampler
         from lorarl_trainer.engine.vllm.patches.sampler import rollout_sampler
         from lorarl_trainer.engine.vllm.patches.start import lean_start
@@ -129,6 +130,7 @@ class RolloutEngine:
             one_adapter_layers(plan.expert_rank) if plan.one_adapter else nullcontext(),
             rollout_sampler(),
             cpu_sampler(),
+            cpu_linear(),
             timed_start(self._clock),
             recorded_routing(plan.router_replay is not None),
             refusals(hf_config, config),

@@ -284,6 +284,14 @@ class GpuWorker(Feature):
     Worker: Any = _used("vllm.v1.worker.gpu_worker:Worker")
 
 
+class CpuLinear(Feature):
+    """`patches/cpu_linear.py`."""
+
+    what = "the base model's products"
+    follows = ("vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm",)
+    supports_onednn: Place = _replaced("vllm._custom_ops:_supports_onednn")
+
+
 class CpuWorker(Feature):
     """`worker.py` on a CPU, through vLLM's own door, `worker_cls`."""
 
@@ -320,7 +328,7 @@ class SleepingMemory(Feature):
 
 ALWAYS = (Build, Requests, Scheduling, AdapterSlots, AdapterLayers, LeanStart, BaseModel, Experts, Routing)
 ON_GPU = (AdapterGraphs, Sampling, GpuWorker, GpuExperts)
-ON_CPU = (CpuWorker, CpuSampling, CpuExperts)
+ON_CPU = (CpuWorker, CpuSampling, CpuLinear, CpuExperts)
 FEATURES = (*ALWAYS, *ON_GPU, *ON_CPU, AdapterModels, SleepingMemory)
 
 
