@@ -284,18 +284,12 @@ class GpuWorker(Feature):
     Worker: Any = _used("vllm.v1.worker.gpu_worker:Worker")
 
 
-class CpuLinear(Feature):
-    """`patches/cpu_linear.py`."""
-
-    what = "the base model's products"
-    follows = ("vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm",)
-    supports_onednn: Place = _replaced("vllm._custom_ops:_supports_onednn")
-
-
 class CpuWorker(Feature):
-    """`worker.py` on a CPU, through vLLM's own door, `worker_cls`."""
+    """`worker.py` on a CPU, through vLLM's own door, `worker_cls`, and `patches/cpu_linear.py`."""
 
     what = "the engine's worker"
+    follows = ("vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm",)
+    supports_onednn: Place = _replaced("vllm._custom_ops:_supports_onednn")
     Worker: Any = _used("vllm.v1.worker.cpu_worker:CPUWorker")
 
 
@@ -328,7 +322,7 @@ class SleepingMemory(Feature):
 
 ALWAYS = (Build, Requests, Scheduling, AdapterSlots, AdapterLayers, LeanStart, BaseModel, Experts, Routing)
 ON_GPU = (AdapterGraphs, Sampling, GpuWorker, GpuExperts)
-ON_CPU = (CpuWorker, CpuSampling, CpuLinear, CpuExperts)
+ON_CPU = (CpuWorker, CpuSampling, CpuExperts)
 FEATURES = (*ALWAYS, *ON_GPU, *ON_CPU, AdapterModels, SleepingMemory)
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import torch
 
 from lorarl_trainer.engine.vllm import names
-from lorarl_trainer.engine.vllm.names import CpuLinear
+from lorarl_trainer.engine.vllm.names import CpuWorker
 from lorarl_trainer.engine.vllm.patches.replaced import replaced
 
 
@@ -23,5 +23,5 @@ def cpu_linear() -> Iterator[None]:
     if names.on_gpu() or torch.cpu._is_avx512_supported():
         yield
         return
-    with replaced(CpuLinear.supports_onednn, False):
+    with replaced(CpuWorker.supports_onednn, False):
         yield
