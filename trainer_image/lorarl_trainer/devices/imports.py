@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FunctionType
+from typing import Any
 
 _UNUSED = ("wandb",)
 """Packages that Megatron imports if they are installed, which takes a second. No worker uses W&B, only the driver."""
@@ -31,3 +34,39 @@ def quick_imports() -> Iterator[None]:
         gc.freeze()
         if enabled:
             gc.enable()
+
+
+@contextmanager
+def compile_at_first_call() -> Iterator[None]:
+    """Let functions that the block passes to `torch.compile` wait for their first call.
+
+    Megatron decorates forty functions so when it is imported. The first of them would load TorchInductor, which takes
+    seconds; a LoRA trainer calls few of them or none.
+    """
+    import torch
+
+    compile_now = torch.compile
+    torch.compile = functools.partial(_compile_later, compile_now)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.compile = compile_now
+
+
+def _compile_later(compile_now: Callable[..., Any], model: Any = None, **options: Any) -> Any:
+    """Stand in for `torch.compile`: as a function, or as a decorator with options."""
+    import torch
+
+    if model is None:
+        return functools.partial(_compile_later, compile_now, **options)
+    if not isinstance(model, FunctionType):
+        return compile_now(model, **options)
+    compiled = functools.cache(lambda: compile_now(model, **options))
+
+    @functools.wraps(model)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():  # a compiled function calls this one, which becomes part of it
+            return model(*args, **kwargs)
+        return compiled()(*args, **kwargs)
+
+    return call

@@ -10,6 +10,7 @@ from lorarl_trainer.backends.backend import Backend
 from lorarl_trainer.backends.megatron.model import LoraModel
 from lorarl_trainer.backends.megatron.platform import platform_of
 from lorarl_trainer.devices.base import Device
+from lorarl_trainer.devices.imports import compile_at_first_call
 from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.timing import StartClock
 
@@ -25,7 +26,8 @@ class MegatronBackend(Backend):
         # It logs a traceback for each symbol that it does not find, at a level that it sets itself when it is imported.
         logging.getLogger("megatron.bridge.utils.import_utils").addFilter(lambda _: False)
         platform_of(device).prepare()
-        import megatron.bridge.peft.canonical_lora  # noqa: F401  # it imports the rest
+        with compile_at_first_call():
+            import megatron.bridge.peft.canonical_lora  # noqa: F401  # it imports the rest
 
     @staticmethod
     def load_model(

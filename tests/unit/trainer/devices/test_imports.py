@@ -1,0 +1,68 @@
+"""What imports leave out, and bring in later. A function that stands in for torch.compile counts what is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from lorarl_trainer.devices.imports import compile_at_first_call
+
+
+class Compiler:
+    """Stands in for `torch.compile`, and keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Any, dict[str, Any]]] = []
+
+    def __call__(self, model: Any, **options: Any) -> Any:
+        self.seen.append((model, options))
+        return model
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    compiler = Compiler()
+    monkeypatch.setattr(torch, "compile", compiler)
+    return compiler
+
+
+def decorate(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    with compile_at_first_call():
+        return torch.compile(**options)(function) if options else torch.compile(function)
+
+
+@pytest.mark.parametrize("options", [{}, {"dynamic": True}], ids=["plain", "with options"])
+def test_a_function_is_compiled_once_by_its_first_call(compiler: Compiler, options: dict[str, bool]) -> None:
+    def double(x: int, *, plus: int = 0) -> int:
+        return 2 * x + plus
+
+    later = decorate(double, **options)
+    assert later.__name__ == "double" and not compiler.seen
+    assert [later(2), later(3, plus=1)] == [4, 7]
+    assert compiler.seen == [(double, options)]
+    assert torch.compile is compiler
+
+
+def test_a_module_is_compiled_at_once(compiler: Compiler) -> None:
+    module = torch.nn.Linear(1, 1)
+    with compile_at_first_call():
+        assert torch.compile(module) is module
+    assert compiler.seen == [(module, {})]
+
+
+def test_a_function_within_a_compiled_one_is_not_compiled_by_itself(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = decorate(lambda x: x + 1)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert inner(1) == 2
+    assert not compiler.seen
+
+
+def test_torch_compile_is_itself_again_after_a_failure(compiler: Compiler) -> None:
+    with pytest.raises(ImportError), compile_at_first_call():
+        raise ImportError("a library is missing")
+    assert torch.compile is compiler
