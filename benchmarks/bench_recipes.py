@@ -39,7 +39,7 @@ from side_by_side.ours import command as lorarl_run  # noqa: E402
 from side_by_side.ours import commit  # noqa: E402
 from side_by_side.processes import environment  # noqa: E402
 
-SYSTEMS = ("lorarl", "trl", "trl-corrected", *ours.SYSTEMS[1:])
+SYSTEMS = ("lorarl", "trl", "trl-corrected", "trl-rloo", *ours.SYSTEMS[1:])
 RAW = ROOT / "benchmarks/results/recipes.json"
 TEACHER_SEED = 1000
 
@@ -192,7 +192,7 @@ class Bench:
                 str(seed),
                 settings,
             ]
-            command += ["corrected"] if system == "trl-corrected" else []
+            command += [mode] if (mode := system.removeprefix("trl").removeprefix("-")) else []
             command += ["shared"] if self.chosen.at_once > 1 else []
             adapters = {step: trl_side.adapter_folder(out, step) for step in measured}
         clock = time.monotonic()

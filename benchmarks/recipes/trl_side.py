@@ -1,9 +1,10 @@
-"""TRL's side of a recipe: GRPO with PEFT, and vLLM in the same process. Prints a JSON line per step.
+"""TRL's side of a recipe: GRPO or RLOO with PEFT, and vLLM in the same process. Prints a JSON line per step.
 
-python -m recipes.trl_side RECIPE MODEL DATA OUT SEED '{"steps": 60, ...}' [corrected] [shared]
+python -m recipes.trl_side RECIPE MODEL DATA OUT SEED '{"steps": 60, ...}' [corrected] [rloo] [shared]
 
 `corrected` is TRL's default: it weighs tokens by the difference to vLLM's log-probabilities, and reports how large that
-is. Without it TRL is faster, and on policy the results are the same. `shared` leaves most of a GPU to other runs.
+is. Without it TRL is faster, and on policy the results are the same. `rloo` takes RLOO instead of GRPO. `shared` leaves
+most of a GPU to other runs.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def make_trainer(
     from datasets import Dataset
     from peft import LoraConfig
     from transformers import AutoTokenizer
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
     on_gpu = torch.cuda.is_available()
     shared = "shared" in mode
@@ -97,9 +98,14 @@ def make_trainer(
         "vllm_mode": "colocate",
         "vllm_gpu_memory_utilization": (SHARED_ENGINE_BYTES if shared else ENGINE_BYTES) / max(memory, 1),
         "vllm_max_model_length": settings.prompt_tokens + recipe.response_tokens,
+    }
+    rloo = "rloo" in mode
+    grpo: dict[str, Any] = {
+        "loss_type": "dapo",  # the mean over all tokens of a step
+        "scale_rewards": "group",
         "vllm_importance_sampling_correction": "corrected" in mode,
     }
-    config = GRPOConfig(
+    config = (RLOOConfig if rloo else GRPOConfig)(
         output_dir=str(out),
         per_device_train_batch_size=rows,
         gradient_accumulation_steps=settings.completions // rows,
@@ -109,8 +115,6 @@ def make_trainer(
         max_steps=settings.steps,
         learning_rate=settings.learning_rate,
         lr_scheduler_type="constant",
-        loss_type="dapo",  # the mean over all tokens of a step
-        scale_rewards="group",
         temperature=settings.temperature,
         beta=0.0,
         max_grad_norm=1.0,
@@ -120,6 +124,7 @@ def make_trainer(
         save_strategy="no",
         seed=seed,
         model_init_kwargs={"dtype": "bfloat16" if on_gpu else "float32"},
+        **({} if rloo else grpo),
         **(colocated if on_gpu else {"use_cpu": True}),
     )
     train_rows = read(data, "train")
@@ -133,7 +138,7 @@ def make_trainer(
         texts = [completion[0]["content"] for completion in completions]
         return [scored(recipe.name, *parts) for parts in zip(texts, answer, entry, strict=True)]
 
-    return GRPOTrainer(
+    return (RLOOTrainer if rloo else GRPOTrainer)(
         model=str(model),
         reward_funcs=rewards,
         args=config,
