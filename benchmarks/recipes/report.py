@@ -126,7 +126,7 @@ def algorithm_rows(grouped: Runs) -> list[str]:
         for system, name in {"lorarl": "grpo", **OTHER_ALGORITHMS}.items():
             if runs := grouped.get((recipe, system)):
                 of = curve(runs)
-                seeds = ", ".join(str(run["seed"]) for run in runs)
+                seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
                 rows.append(
                     f"| {RECIPES[recipe].title} | {name} | {seeds} | {' | '.join(map('{:.1%}'.format, of.right))} |"
                 )
@@ -178,6 +178,7 @@ def draw(grouped: Runs, path: Path, axis: str, label: str) -> None:
     with mpl.rc_context(style):
         figure = Figure((3.2 * columns, 2.5 * height), layout="constrained")
         grid = figure.subplots(height, columns, squeeze=False)
+        drawn: set[str] = set()
         for place, name in zip(grid.flat, shown, strict=False):
             for system in COLOURS:
                 if (name, system) in grouped:
@@ -185,6 +186,7 @@ def draw(grouped: Runs, path: Path, axis: str, label: str) -> None:
                     across = getattr(of, axis)
                     if not across:  # no run had a GPU to itself
                         continue
+                    drawn.add(system)
                     place.plot(across, [100 * v for v in of.right], "o-", ms=3, color=COLOURS[system])
                     low, high = [100 * v for v in of.least], [100 * v for v in of.most]
                     place.fill_between(across, low, high, color=COLOURS[system], alpha=0.15, lw=0)
@@ -194,10 +196,10 @@ def draw(grouped: Runs, path: Path, axis: str, label: str) -> None:
             place.grid(color="#e2e8f0")
         for place in list(grid.flat)[len(shown) :]:
             place.set_visible(False)
-        drawn = [system for system in COLOURS if any((name, system) in grouped for name in shown)]
-        lines = [mpl.lines.Line2D([], [], color=COLOURS[system], marker="o", ms=3) for system in drawn]
-        titles = [TITLES[system] for system in drawn]
-        figure.legend(lines, titles, loc="outside upper right", ncols=len(drawn), frameon=False)
+        legend = [system for system in COLOURS if system in drawn]
+        lines = [mpl.lines.Line2D([], [], color=COLOURS[system], marker="o", ms=3) for system in legend]
+        titles = [TITLES[system] for system in legend]
+        figure.legend(lines, titles, loc="outside upper right", ncols=len(legend), frameon=False)
         figure.supxlabel(label, fontsize=9)
         figure.supylabel("held-out accuracy, %", fontsize=9)
         path.parent.mkdir(parents=True, exist_ok=True)
