@@ -47,7 +47,7 @@ def test_transformers_and_peft_say_the_same(on_gpu, tmp_path: Path, architecture
 @pytest.mark.parametrize("targets", [["all-linear"], ["q_proj", "v_proj"]], ids=["experts", "attention"])
 def test_the_trainer_follows_the_rollouts_choice_of_experts(on_gpu, targets: list[str]) -> None:
     """Also without adapters on experts, where vLLM computes them. CUDA graphs hold the record."""
-    worker: Colocated = on_gpu(MODEL, adapter__targetModules=targets, trainer__routerReplay=True)
+    worker: Colocated = on_gpu(MODEL, adapter__targetModules=targets)
     worker.randomise(scale=0.05)
     worker.sync()
     asked = [prompt for prompt in prompts(32) for _ in range(2)]

@@ -44,7 +44,7 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": None, "head_dim": 32},
     "qwen3_moe": {"head_dim": 32, "moe_intermediate_size": 96, "num_experts": 4, "num_experts_per_tok": 2}
     | {"norm_topk_prob": True},
-    "olmoe": {"num_key_value_heads": 4, "intermediate_size": 96, "num_experts": 4, "num_experts_per_tok": 2},
+    "olmoe": {"num_key_value_heads": None, "intermediate_size": 96, "num_experts": 4, "num_experts_per_tok": 2},
     "mixtral": {"head_dim": 32, "intermediate_size": 96, "num_local_experts": 4, "num_experts_per_tok": 2},
 }
 _REFUSED_MIXTURES: dict[str, dict[str, Any]] = {

@@ -180,9 +180,8 @@ class TrainerSpec(Model):
         None,
         description="For mixtures of experts: the trainer sends each token to the experts that the rollout sent it to "
         "(R3, arXiv:2510.11370), so that both compute the same function. false: it only measures how often its own "
-        "router would choose others (routing_changed). Default: true on CPU. On GPUs, where it has not been run yet, "
-        "nothing is recorded unless this is set.",
-        examples=[True],
+        "router would choose others (routing_changed). Default: true.",
+        examples=[False],
     )
     tensor_parallel_size: int | None = Field(
         None,

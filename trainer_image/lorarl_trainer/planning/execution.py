@@ -285,8 +285,8 @@ def kv_bytes_per_token(model: ModelShape, plan: ExecutionPlan) -> int:
 
 
 def _router_replay(spec: LoRARLJobSpec, model: ModelShape) -> bool | None:
-    """Return `ExecutionPlan.router_replay`: on a GPU, where it has not been run yet, only if it is asked for."""
-    if not (model.experts and spec.generates) or (spec.on_gpu and spec.trainer.router_replay is None):
+    """Return `ExecutionPlan.router_replay`."""
+    if not (model.experts and spec.generates):
         return None
     return spec.trainer.router_replay is not False
 

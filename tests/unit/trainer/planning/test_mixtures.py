@@ -219,10 +219,8 @@ def test_the_plan_has_a_row_of_routing_for_each_token_of_the_cache(replay: str, 
     assert lines["routing of the rollout"] == lines["KV cache"] * routing // keys_and_values > 0
 
 
-@pytest.mark.parametrize(("replay", "planned"), [("null", None), ("true", True), ("false", False)])
-def test_a_gpu_records_routing_only_if_asked(replay: str, planned: bool | None) -> None:
-    spec = cpu_job("cluster.gpusPerNode=1", f"trainer.routerReplay={replay}")
-    assert decide(spec, sizes_of(SMALL), None).router_replay is planned
+def test_a_gpu_replays_routing_too() -> None:
+    assert decide(cpu_job("cluster.gpusPerNode=1"), sizes_of(SMALL), None).router_replay
 
 
 def test_nothing_is_recorded_where_nothing_is_generated() -> None:
