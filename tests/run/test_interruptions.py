@@ -84,7 +84,7 @@ def test_a_garbage_latest_json_is_told_and_ctrl_c_twice_ends_at_once(interrupted
     run.wait_for_step(before[-1] + 1)
     interrupted_job.gate.touch()
     run.press_ctrl_c()
-    run.wait_for_output("Ctrl-C (again) stops at once")
+    run.wait_for_output("Ctrl-C again stops at once")
     run.press_ctrl_c()
     ended = run.end()
 

@@ -54,8 +54,8 @@ class Interruption:
             return
         self.asked.set()
         if self.can_finish and not self.twice:
-            self._progress.emit(
-                Warned(f"{name}: finishing this step, then publishing a checkpoint. Ctrl-C (again) stops at once.")
-            )
+            # SIGTERM comes from a system: there may be no keyboard.
+            faster = " Ctrl-C again stops at once." if number == signal.SIGINT else ""
+            self._progress.emit(Warned(f"{name}: finishing this step, then publishing a checkpoint.{faster}"))
         elif self._task is not None:
             self._task.cancel()
