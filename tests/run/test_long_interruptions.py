@@ -45,6 +45,11 @@ KILLED: dict[str, dict[str, dict[str, Any]]] = {
         "algorithm": {"type": "ppo", "groupSize": 1, "updatesPerStep": 2, "ppo": PPO},
         "rollout": {"promptsPerStep": 16},
     },
+    # The pass rates of the rows, and how far the data was drawn: further than the steps say, because of refills.
+    "curriculum": {
+        "algorithm": {"maxRefills": 2},
+        "data": {"curriculum": {"passReward": 0.3, "leastShare": 0.05}},
+    },
 }
 
 
@@ -58,6 +63,8 @@ def test_killed_at_three_steps_it_ends_in_the_same_state(tmp_path: Path, base: P
     undisturbed, job = job_in("undisturbed"), job_in("killed")
     expected = undisturbed.run()
     assert expected.code == 0, expected
+    if what == "curriculum":
+        assert max(row.get("curriculum/skipped_share", 0) for row in expected.rows) > 0, "no row was passed over"
     moments = random.Random(21)
     of_a_step = statistics.median(sum(row["seconds"].values()) for row in expected.rows if "seconds" in row)
     for step in (EVERY, 2 * EVERY + 1, STEPS - 2 * EVERY):
