@@ -36,11 +36,16 @@ _WHOLE_NORMS = "OLMoESelfAttention"
 
 
 def fuse_layers(
-    model: torch.nn.Module, current: Current, compared: Compared | None = None, *, replay: bool = False
+    model: torch.nn.Module,
+    current: Current,
+    compared: Compared | None = None,
+    *,
+    replay: bool = False,
+    whole: bool = False,
 ) -> list[FusedLayer]:
     """Let those decoder layers of a Megatron GPT model that can compute in a few steps do so, and return them.
 
-    `compared` and `replay` are of the rollout's experts, see `FusedExperts`.
+    `compared` and `replay` are of the rollout's experts, and `whole` of the weights of experts, see `FusedExperts`.
     """
     layers: Any = model.decoder.layers
     fused = []
@@ -49,7 +54,7 @@ def fuse_layers(
             experts = None
             if layer.config.num_moe_experts:
                 eps = layer.config.layernorm_epsilon
-                experts = FusedExperts(layer, eps, compared or Compared(), follows=replay)
+                experts = FusedExperts(layer, eps, compared or Compared(), follows=replay, whole=whole)
             fused.append(FusedLayer(layer, current, number, experts))
             layer.forward = fused[-1].forward
     return fused
