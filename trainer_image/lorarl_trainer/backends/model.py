@@ -131,7 +131,7 @@ class AdaptedModel(ABC):
         yield from ((name, p.detach()) for name, p in self.module.named_parameters() if not p.requires_grad)
 
     def is_split(self, name: str) -> bool:
-        """Return whether a parameter, by the module's name, is of experts that other data-parallel ranks do not have."""
+        """Return whether a parameter, by the module's name, is of experts that other data-parallel ranks lack."""
         return False
 
     def norm(self, values: Sequence[torch.Tensor]) -> float:

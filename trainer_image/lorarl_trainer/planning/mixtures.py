@@ -91,7 +91,10 @@ def require_mixture_job(spec: LoRARLJobSpec, model: ModelShape) -> None:
         if (replay := spec.trainer.router_replay) is not None:
             expected = "no value: the model has no experts"
             raise _refused("trainer.routerReplay", str(replay).lower(), expected, "Remove it.", "")
+        if (ranks := spec.trainer.expert_parallel_size or 1) > 1:
+            raise _refused("trainer.expertParallelSize", ranks, "1: the model has no experts", "Remove it.", "")
         return
+    require_equal_shares(model.experts, spec.trainer.expert_parallel_size or 1)
     for refused, field, got, expected, hint in _not_compared(spec):
         if refused:
             raise _refused(field, got, expected, hint)
@@ -99,7 +102,7 @@ def require_mixture_job(spec: LoRARLJobSpec, model: ModelShape) -> None:
 
 def _not_compared(spec: LoRARLJobSpec) -> Iterator[tuple[bool, str, object, str, str]]:
     """Yield whether a job asks for something, the field, its value, what is expected, and the fix."""
-    one = "1: each worker has all experts"
+    one = "1: workers share experts, and never a matrix of one"
     single = spec.on_gpu and spec.precision == "fp32"
     hint = "Set spec.trainer.precision: bf16."
     yield single, "trainer.precision", "fp32", "bf16: GPUs have grouped products for it alone", hint
@@ -111,6 +114,19 @@ def _not_compared(spec: LoRARLJobSpec) -> Iterator[tuple[bool, str, object, str,
     dropout = spec.adapter.dropout
     yield dropout > 0, "adapter.dropout", f"{dropout:g}", "0: PEFT has none on experts", "Remove it."
     yield spec.adapter.dora, "adapter.dora", "true", "false: PEFT has no DoRA on experts", "Remove it."
+
+
+def require_equal_shares(experts: int, ranks: int) -> None:
+    """Refuse workers that would not have equally many of a layer's experts.
+
+    Raises:
+        InputError: naming sizes that would do.
+    """
+    if experts % ranks:
+        fitting = [str(size) for size in (2, 4, 8, 16) if experts % size == 0]
+        got, expected = f"{ranks} for a model with {experts} experts", "a divisor of that number"
+        fix = f"Set it to {' or '.join(fitting)}." if fitting else "Remove it."
+        raise _refused("trainer.expertParallelSize", got, expected, fix, "")
 
 
 def _refused(field: str, got: object, expected: str, hint: str, model: str = " for a mixture of experts") -> InputError:

@@ -14,9 +14,7 @@ from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.targets import Linear, Target
 
 
-def make_lora(
-    adapter: AdapterSpec, targets: Sequence[Target], expert_rank: int | None, experts: LocalExperts
-) -> Any:
+def make_lora(adapter: AdapterSpec, targets: Sequence[Target], expert_rank: int | None, experts: LocalExperts) -> Any:
     """Return the Megatron-Bridge transformation that attaches adapters to this rank's part of a model."""
     from megatron.bridge.peft.canonical_lora import CanonicalLoRA, LoRALinearSplitQKV
     from megatron.bridge.peft.lora import LoRA

@@ -1,6 +1,6 @@
 """The names of experts where ranks share a layer's experts, and their adapters in Hugging Face names.
 
-Megatron numbers the experts of each rank from 0, and Megatron-Bridge 0.6.2 exports their adapters by these numbers: each
+Megatron numbers the experts of each rank from 0. Megatron-Bridge 0.6.2 exports their adapters by these numbers, each
 rank's own alone. Here they get their numbers in the model, and each rank gets those of all.
 """
 
@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 
 from lorarl_trainer.backends.megatron.collectives import Ranks
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.lora.targets import Target
 
 _LOCAL = re.compile(r"(?<=\.local_experts\.)\d+")
 _THERE = re.compile(r"(?<=\.experts\.)\d+")
@@ -39,7 +41,9 @@ class LocalExperts:
 
     def whole_names(self, names: Iterable[str]) -> Iterator[str]:
         """Yield Megatron's names of all modules of a model, given this rank's, in the model's order."""
-        for layer, own in groupby(names, key=lambda name: name[: found.start()] if (found := _LOCAL.search(name)) else ""):
+        for layer, own in groupby(
+            names, key=lambda name: name[: found.start()] if (found := _LOCAL.search(name)) else ""
+        ):
             shared = list(own)
             for rank in range(self._ranks.size if layer else 1):
                 yield from (self._numbered(_LOCAL, name, rank) for name in shared)
@@ -56,17 +60,36 @@ class LocalExperts:
         rank, number = divmod(int(found[0]), self._count)
         return f"{name[: found.start()]}{number}{name[found.end() :]}" if rank == self._ranks.rank else None
 
-    def gather(self, exported: Iterable[tuple[str, torch.Tensor]], like: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    def require_adapters(self, targets: Sequence[Target]) -> None:
+        """Refuse adapters of which a rank has none: it would have nothing to train.
+
+        Raises:
+            InputError: naming the field.
+        """
+        numbers = [_LOCAL.search(target.name) for target in targets]
+        owners = {int(number[0]) // self._count for number in numbers if number}
+        if None not in numbers and len(owners) < self._ranks.size:
+            raise InputError(
+                "spec.trainer.expertParallelSize",
+                f"{self._ranks.size} for adapters on experts of {len(owners)} of the workers",
+                "adapters on each worker, which has some of the experts",
+                "Remove it, or let spec.adapter.targetModules name more experts, or layers of attention.",
+            )
+
+    def gather(
+        self, exported: Iterable[tuple[str, torch.Tensor]], like: torch.Tensor
+    ) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the tensors of all ranks, given the bridge's export of this one (collective), a layer at a time.
 
         `like` has their type and device.
         """
         own: dict[int, list[tuple[str, torch.Tensor]]] = defaultdict(list)
         for name, tensor in exported:
-            if _THERE.search(name) is None:
+            layer = _LAYER.search(name)
+            if _THERE.search(name) is None or layer is None:
                 yield name, tensor
             else:
-                own[int(_LAYER.search(name)[0])].append((self._numbered(_THERE, name, self._ranks.rank), tensor))
+                own[int(layer[0])].append((self._numbered(_THERE, name, self._ranks.rank), tensor))
         if self._shapes is None:
             self._shapes = self._all_shapes({n: [(name, t.shape) for name, t in of] for n, of in own.items()})
         for layer in sorted({layer for shapes in self._shapes for layer in shapes}):

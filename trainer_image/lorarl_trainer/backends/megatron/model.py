@@ -98,6 +98,7 @@ class LoraModel(AdaptedModel):
             self.targets: list[Target] = resolve_targets(
                 linears, adapter.type, adapter.target_modules, adapter.exclude_modules
             )
+            self._experts.require_adapters(self.targets)
             self.excluded_names = excluded_names(linears, adapter.type, adapter.target_modules, adapter.exclude_modules)
             self._lora = make_lora(adapter, self.targets, self._plan.expert_rank, self._experts)
             adapted = list(self._lora(chunks, training=True))

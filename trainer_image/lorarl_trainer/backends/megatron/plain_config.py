@@ -97,8 +97,8 @@ _OF_EXPERTS: dict[str, Any] = {
 
 _FOLLOWED = """
     add_qkv_bias attention_backend expert_model_parallel_size ffn_hidden_size hidden_size kv_channels layernorm_epsilon
-    num_attention_heads num_layers num_moe_experts num_query_groups qk_layernorm rope_scaling rope_scaling_factor rotary_base
-    seq_len_interpolation_factor sequence_parallel softmax_scale tensor_model_parallel_size
+    num_attention_heads num_layers num_moe_experts num_query_groups qk_layernorm rope_scaling rope_scaling_factor
+    rotary_base seq_len_interpolation_factor sequence_parallel softmax_scale tensor_model_parallel_size
 """
 """Followed: sizes, positions' base and scaling, how ranks share a layer, and what the layer's own modules show."""
 _OUTSIDE = """
