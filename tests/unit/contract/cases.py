@@ -276,6 +276,20 @@ CASES = [
         "Use a multiple",
     ),
     Case(
+        "experts are shared by all GPUs",
+        GPUS | {"spec.trainer.expertParallelSize": 3},
+        GPUS | {"spec.trainer.expertParallelSize": 4},
+        "spec.trainer.expertParallelSize",
+        "Lower trainer.expertParallelSize",
+    ),
+    Case(
+        "fsdp shares no experts",
+        {"spec.trainer": {"backend": "fsdp", "expertParallelSize": 2}},
+        {"spec.trainer": {"backend": "fsdp", "expertParallelSize": 1}},
+        "spec.trainer.expertParallelSize",
+        "Remove expertParallelSize",
+    ),
+    Case(
         "vLLM splits all GPUs",
         GPUS | {"spec.rollout.tensorParallelSize": 5},
         GPUS | {"spec.rollout.tensorParallelSize": 2},
