@@ -61,13 +61,13 @@ def test_other_layers_are_refused(fields: dict[str, Any], message: str) -> None:
         ),
         (
             ["trainer.tensorParallelSize=2"],
-            "trainer.tensorParallelSize: got 2 for a mixture of experts, expected 1: workers share experts, and never a "
-            "matrix of one. Remove it.",
+            "trainer.tensorParallelSize: got 2 for a mixture of experts, expected 1: workers share experts, and never "
+            "a matrix of one. Remove it.",
         ),
         (
             ["trainer.expertParallelSize=3"],
-            "trainer.expertParallelSize: got 3 for a model with 16 experts, expected a divisor of that number. Set it to "
-            "2 or 4 or 8 or 16.",
+            "trainer.expertParallelSize: got 3 for a model with 16 experts, expected a divisor of that number. "
+            "Set it to 2 or 4 or 8 or 16.",
         ),
         (["trainer.backend=fsdp"], "trainer.backend: got fsdp for a mixture of experts, expected megatron"),
         (["adapter.dropout=0.1"], "adapter.dropout: got 0.1 for a mixture of experts, expected 0: PEFT has none"),
@@ -147,7 +147,9 @@ def test_a_dense_model_has_no_rank_of_experts() -> None:
         InputError, match=r"^spec\.trainer\.routerReplay: got false, expected no value: the model has no"
     ):
         judge(cpu_job("trainer.routerReplay=false"), dense)
-    with pytest.raises(InputError, match=r"^spec\.trainer\.expertParallelSize: got 2, expected 1: the model has no exp"):
+    with pytest.raises(
+        InputError, match=r"^spec\.trainer\.expertParallelSize: got 2, expected 1: the model has no exp"
+    ):
         judge(cpu_job("trainer.expertParallelSize=2"), dense)
 
 

@@ -1,0 +1,127 @@
+"""Two ranks that share the experts of each layer, each in its own process, started by test_expert_parallel.py.
+
+python expert_ranks.py FOLDER: for each case, write what each rank finds to FOLDER. The model is there under its
+architecture's name, and each case's adapter under the case's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lorarl_trainer.devices.cpu import CpuDevice
+
+os.environ.update(CpuDevice().environment(threads=1))
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+from safetensors.torch import load_file
+
+from lorarl_trainer.backends.layout import AdapterLayout
+from lorarl_trainer.backends.registry import get_backend
+from lorarl_trainer.samples.types import LossChoice, Sample
+from support.cluster.processes import free_ports
+from support.routers import with_any_routing
+from support.tiny_models import VOCABULARY
+from support.training import BareTrainer, grouped_samples
+
+ARCHITECTURE, RANKS = "qwen3_moe", 2
+FEW_TOKENS = 100
+"""Of a micro-batch, so that each rank has several."""
+CROSS_ENTROPY = LossChoice("cross_entropy")
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained, and how.
+
+    Attributes:
+        rollouts: there would be an engine, which wants all experts.
+    """
+
+    targets: tuple[str, ...] = ("all-linear",)
+    recompute: str = "none"
+    loss: LossChoice = CROSS_ENTROPY
+    adapter_type: str = "canonical_lora"
+    rollouts: bool = True
+
+    def trainer(self, models: Path, ranks: int = 1) -> BareTrainer:
+        """A trainer on one of so many ranks that share experts."""
+        return BareTrainer(
+            CpuDevice(),
+            models / ARCHITECTURE,
+            "fp32",
+            self.adapter_type,
+            self.recompute,
+            FEW_TOKENS,
+            targets=self.targets,
+            packed=True,
+            expert_parallel=ranks,
+            rollouts=self.rollouts,
+        )
+
+    def found(
+        self, trainer: BareTrainer, adapter: dict[str, torch.Tensor], samples: Sequence[Sample]
+    ) -> dict[str, Any]:
+        """What a rank finds of its samples, and the gradients of all, in Hugging Face names."""
+        model, layout, optimizer = trainer.model, AdapterLayout(trainer.model), trainer.optimizer
+        with torch.no_grad():
+            torch._foreach_copy_(list(model.parameters.values()), layout.scatter(adapter))
+        total = sum(sample.response_length for sample in all_samples())
+        more = {"loss": self.loss, "total_tokens": total, "temperature": 1.0}
+        loss, _ = trainer.loss_and_gradients(samples, **more)
+        other, known = model.routing_differences() or (0.0, 0.0)
+        optimizer._sum_over_workers()
+        found = {
+            "loss": loss,
+            "norm": optimizer._norm(),
+            "gradients": {name: tensor.clone() for name, tensor in layout.gather(optimizer.gradients).items()},
+            "counts": model.counts(),
+            "base": sum(parameter.numel() for _, parameter in model.base_parameters()),
+            "replayed": (other, known),
+            "logprobs": trainer.trainer.log_probabilities(samples, 1.0),
+        }
+        # Samples without a signal would have no backward pass at all.
+        LossChoice.has_gradient, kept = lambda choice, sample: True, LossChoice.has_gradient
+        signal = [replace(sample, advantage=0.0) for sample in samples]
+        trainer.loss_and_gradients(signal, **more | {"loss": LossChoice("policy_gradient", 0.2)})
+        LossChoice.has_gradient = kept
+        optimizer._sum_over_workers()
+        return found | {"without advantages": max(float(gradient.abs().max()) for gradient in optimizer.gradients)}
+
+
+CASES = {
+    "everything": Case(),
+    "experts alone, selective": Case(("*.experts.*",), "selective", rollouts=False),
+    "lora, KL, full": Case(recompute="full", adapter_type="lora", loss=LossChoice("policy_gradient", 0.2, 0.1)),
+    "one rank's experts, and what comes later": Case(("*.layers.0.*.experts.3.up_proj", "*.layers.1.*.q_proj")),
+}
+
+
+def all_samples() -> list[Sample]:
+    """Samples of both ranks, which a rollout has sent to any experts."""
+    return with_any_routing([replace(one, advantage=1.0) for one in grouped_samples(VOCABULARY, prompts=8)])
+
+
+def share_of(rank: int) -> slice:
+    """The samples of a rank: the second one has few, and so fewer micro-batches."""
+    return slice(0, -3) if rank == 0 else slice(-3, None)
+
+
+def run_rank(rank: int, port: int, folder: Path) -> None:
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=RANKS)
+    for name, case in CASES.items():
+        trainer, adapter = case.trainer(folder, RANKS), load_file(folder / f"{name}.safetensors")
+        torch.save(case.found(trainer, adapter, all_samples()[share_of(rank)]), folder / f"{name}-{rank}.pt")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    get_backend("megatron").import_libraries(CpuDevice())  # once for both, which takes longest
+    arguments = (free_ports(1)[0], Path(sys.argv[1]))
+    multiprocessing.start_processes(run_rank, arguments, nprocs=RANKS, start_method="fork")
