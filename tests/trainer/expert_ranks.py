@@ -1,7 +1,7 @@
-"""Two ranks that share the experts of each layer, each in its own process, started by test_expert_parallel.py.
+"""Ranks that share a mixture of experts, each in its own process, started by test_expert_parallel.py.
 
-python expert_ranks.py FOLDER: for each case, write what each rank finds to FOLDER. The model is there under its
-architecture's name, and each case's adapter under the case's.
+python expert_ranks.py FOLDER RANKS: for each case of so many ranks, write what each rank finds to FOLDER. The model is
+there under its architecture's name, and each case's adapter under the case's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from support.routers import with_any_routing
 from support.tiny_models import VOCABULARY
 from support.training import BareTrainer, grouped_samples
 
-ARCHITECTURE, RANKS = "qwen3_moe", 2
+ARCHITECTURE = "qwen3_moe"
 FEW_TOKENS = 100
 """Of a micro-batch, so that each rank has several."""
 CROSS_ENTROPY = LossChoice("cross_entropy")
@@ -42,6 +42,8 @@ class Case:
 
     Attributes:
         rollouts: there would be an engine, which wants all experts.
+        ranks: how many there are.
+        expert_parallel, tensor_parallel: how many share a layer's experts, and its other weights.
     """
 
     targets: tuple[str, ...] = ("all-linear",)
@@ -49,9 +51,18 @@ class Case:
     loss: LossChoice = CROSS_ENTROPY
     adapter_type: str = "canonical_lora"
     rollouts: bool = True
+    ranks: int = 2
+    expert_parallel: int = 2
+    tensor_parallel: int = 1
 
-    def trainer(self, models: Path, ranks: int = 1) -> BareTrainer:
-        """A trainer on one of so many ranks that share experts."""
+    def share(self, rank: int) -> slice:
+        """The samples of a rank: the last ones have few, and so fewer micro-batches."""
+        number, last = rank // self.tensor_parallel, self.ranks // self.tensor_parallel - 1
+        ends = [None, *range(-3 * last, 0, 3), None]
+        return slice(ends[number], ends[number + 1])
+
+    def trainer(self, models: Path, *, alone: bool) -> BareTrainer:
+        """A trainer on one of the ranks, or alone."""
         return BareTrainer(
             CpuDevice(),
             models / ARCHITECTURE,
@@ -61,7 +72,8 @@ class Case:
             FEW_TOKENS,
             targets=self.targets,
             packed=True,
-            expert_parallel=ranks,
+            tensor_parallel=1 if alone else self.tensor_parallel,
+            expert_parallel=1 if alone else self.expert_parallel,
             rollouts=self.rollouts,
         )
 
@@ -83,6 +95,7 @@ class Case:
             "gradients": {name: tensor.clone() for name, tensor in layout.gather(optimizer.gradients).items()},
             "counts": model.counts(),
             "base": sum(parameter.numel() for _, parameter in model.base_parameters()),
+            "held": sum(tensor.numel() for tensor in model._of_experts),
             "replayed": (other, known),
             "logprobs": trainer.trainer.log_probabilities(samples, 1.0),
         }
@@ -100,28 +113,33 @@ CASES = {
     "experts alone, selective": Case(("*.experts.*",), "selective", rollouts=False),
     "lora, KL, full": Case(recompute="full", adapter_type="lora", loss=LossChoice("policy_gradient", 0.2, 0.1)),
     "one rank's experts, and what comes later": Case(("*.layers.0.*.experts.3.up_proj", "*.layers.1.*.q_proj")),
+    "tensor parallel": Case(expert_parallel=1, tensor_parallel=2, rollouts=False),
+    "both": Case(tensor_parallel=2, recompute="selective", rollouts=False),
+    "two copies": Case(ranks=4),
+    "two copies, split": Case(ranks=4, tensor_parallel=2, rollouts=False),
+    "experts of two copies": Case(ranks=4, expert_parallel=4, tensor_parallel=2, rollouts=False),
 }
 
 
 def all_samples() -> list[Sample]:
-    """Samples of both ranks, which a rollout has sent to any experts."""
+    """Samples of all ranks, which a rollout has sent to any experts."""
     return with_any_routing([replace(one, advantage=1.0) for one in grouped_samples(VOCABULARY, prompts=8)])
 
 
-def share_of(rank: int) -> slice:
-    """The samples of a rank: the second one has few, and so fewer micro-batches."""
-    return slice(0, -3) if rank == 0 else slice(-3, None)
+def run_rank(rank: int, port: int, folder: Path, ranks: int) -> None:
+    from megatron.core import parallel_state
 
-
-def run_rank(rank: int, port: int, folder: Path) -> None:
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=RANKS)
-    for name, case in CASES.items():
-        trainer, adapter = case.trainer(folder, RANKS), load_file(folder / f"{name}.safetensors")
-        torch.save(case.found(trainer, adapter, all_samples()[share_of(rank)]), folder / f"{name}-{rank}.pt")
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
+    for name in sorted(path.stem for path in folder.glob("*.safetensors")):
+        case = CASES[name]
+        if case.ranks == ranks:
+            trainer, adapter = case.trainer(folder, alone=False), load_file(folder / f"{name}.safetensors")
+            torch.save(case.found(trainer, adapter, all_samples()[case.share(rank)]), folder / f"{name}-{rank}.pt")
+            parallel_state.destroy_model_parallel()  # the next case may have other groups
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    get_backend("megatron").import_libraries(CpuDevice())  # once for both, which takes longest
-    arguments = (free_ports(1)[0], Path(sys.argv[1]))
-    multiprocessing.start_processes(run_rank, arguments, nprocs=RANKS, start_method="fork")
+    get_backend("megatron").import_libraries(CpuDevice())  # once for all, which takes longest
+    arguments = (free_ports(1)[0], Path(sys.argv[1]), int(sys.argv[2]))
+    multiprocessing.start_processes(run_rank, arguments, nprocs=int(sys.argv[2]), start_method="fork")

@@ -34,8 +34,10 @@ LAYOUTS: dict[str, tuple[dict[str, int], list[str]]] = {
     "tensor parallel": ({"trainer__tensorParallelSize": 2}, ["canonical_lora", "lora"]),
     "data parallel": ({}, list(KINDS)),
     "expert parallel": ({"trainer__expertParallelSize": 2}, ["experts"]),
+    "tensor parallel, experts": ({"trainer__tensorParallelSize": 2, "trainer__expertParallelSize": 2}, ["experts"]),
 }
 """How two workers share a model, and what is trained so."""
+LONG_LAYOUTS = ("expert parallel", "tensor parallel, experts")
 CRITIC = CriticUpdate(learning_rate=1e-2, clip_range=1.0, alone=False)
 
 

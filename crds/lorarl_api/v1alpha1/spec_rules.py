@@ -295,6 +295,14 @@ SPEC_RULES: tuple[Rule, ...] = (
         "be 1 with trainer.backend fsdp, which trains no adapters on experts",
         "Remove expertParallelSize, or set trainer.backend: megatron.",
     ),
+    Rule(
+        "trainer.expertParallelSize",
+        "!has(self.trainer.expertParallelSize) || !has(self.trainer.tensorParallelSize) || "
+        "self.trainer.expertParallelSize % self.trainer.tensorParallelSize == 0 || "
+        "self.trainer.tensorParallelSize % self.trainer.expertParallelSize == 0",
+        "be a multiple of trainer.tensorParallelSize or divide it, since one group of workers holds the other",
+        "Set both to powers of 2.",
+    ),
     _splits_all_gpus("rollout.tensorParallelSize"),
     Rule(
         "rollout.tensorParallelSize",

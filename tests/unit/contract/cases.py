@@ -290,6 +290,13 @@ CASES = [
         "Remove expertParallelSize",
     ),
     Case(
+        "one group of workers holds the other",
+        GPUS | {"spec.trainer": {"expertParallelSize": 4, "tensorParallelSize": 3}},
+        GPUS | {"spec.trainer": {"expertParallelSize": 4, "tensorParallelSize": 2}},
+        "spec.trainer.expertParallelSize",
+        "powers of 2",
+    ),
+    Case(
         "vLLM splits all GPUs",
         GPUS | {"spec.rollout.tensorParallelSize": 5},
         GPUS | {"spec.rollout.tensorParallelSize": 2},

@@ -56,7 +56,7 @@ class AdaptedModel(ABC):
     lockstep: bool = False
     """Every pass is collective over the data-parallel ranks, so that all of them make equally many."""
     split_experts: int = 0
-    """How many of the parameters, which come first, are of experts that other data-parallel ranks do not have."""
+    """How many of the parameters, which come first, are of experts that other ranks share than the rest."""
 
     @abstractmethod
     def micro_batches(self, samples: Sequence[Sample], token_budget: int) -> Iterator[tuple[list[int], MicroBatch]]:
@@ -131,7 +131,7 @@ class AdaptedModel(ABC):
         yield from ((name, p.detach()) for name, p in self.module.named_parameters() if not p.requires_grad)
 
     def is_split(self, name: str) -> bool:
-        """Return whether a parameter, by the module's name, is of experts that other data-parallel ranks lack."""
+        """Return whether a parameter, by the module's name, is of experts that other ranks share than the rest."""
         return False
 
     def norm(self, values: Sequence[torch.Tensor]) -> float:

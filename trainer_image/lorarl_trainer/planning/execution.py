@@ -204,10 +204,11 @@ def decide(
 def usual_ranks(spec: LoRARLJobSpec, model: ModelShape | None = None) -> tuple[int, int]:
     """Return the tensor-parallel workers of a trainer and of an engine: as in the manifest, alike, or one.
 
-    On CPU an engine is never split, and trainers of fsdp share no layers. Without a model, Megatron trains.
+    On CPU an engine is never split, nor is one with experts, and trainers of fsdp share no layers. Without a model,
+    Megatron trains.
     """
     trainer, engine = spec.trainer.tensor_parallel_size, spec.rollout.tensor_parallel_size
-    if not spec.on_gpu or (model is not None and backend_of(spec, model) == "fsdp"):
+    if not spec.on_gpu or (model is not None and (model.experts or backend_of(spec, model) == "fsdp")):
         return trainer or 1, engine or 1
     return trainer or engine or 1, engine or trainer or 1
 

@@ -95,6 +95,9 @@ def require_mixture_job(spec: LoRARLJobSpec, model: ModelShape) -> None:
             raise _refused("trainer.expertParallelSize", ranks, "1: the model has no experts", "Remove it.", "")
         return
     require_equal_shares(model.experts, spec.trainer.expert_parallel_size or 1)
+    if model.whole_norms and (ranks := spec.trainer.tensor_parallel_size or 1) > 1:
+        expected = "1: its norms are of all heads together"
+        raise _refused("trainer.tensorParallelSize", ranks, expected, "Remove it.", " for a model of this family")
     for refused, field, got, expected, hint in _not_compared(spec):
         if refused:
             raise _refused(field, got, expected, hint)
@@ -102,12 +105,11 @@ def require_mixture_job(spec: LoRARLJobSpec, model: ModelShape) -> None:
 
 def _not_compared(spec: LoRARLJobSpec) -> Iterator[tuple[bool, str, object, str, str]]:
     """Yield whether a job asks for something, the field, its value, what is expected, and the fix."""
-    one = "1: workers share experts, and never a matrix of one"
     single = spec.on_gpu and spec.precision == "fp32"
     hint = "Set spec.trainer.precision: bf16."
     yield single, "trainer.precision", "fp32", "bf16: GPUs have grouped products for it alone", hint
-    for side, ranks in (("trainer", spec.trainer.tensor_parallel_size), ("rollout", spec.rollout.tensor_parallel_size)):
-        yield (ranks or 1) > 1, f"{side}.tensorParallelSize", ranks, one, "Remove it."
+    ranks, whole = spec.rollout.tensor_parallel_size, "1: each engine computes whole experts, and all of them"
+    yield (ranks or 1) > 1, "rollout.tensorParallelSize", ranks, whole, "Remove it."
     hint = "Remove it, or set spec.trainer.backend: megatron."
     yield spec.trainer.backend == "fsdp", "trainer.backend", "fsdp", "megatron, which trains experts", hint
     # PEFT refuses both where several experts share an adapter's tensors.

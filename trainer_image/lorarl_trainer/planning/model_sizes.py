@@ -160,10 +160,10 @@ class ModelSizes(ModelShape):
     def parameters(self, tensor_parallel_size: int, expert_ranks: int = 1) -> int:
         """Return the parameters of the base on one tensor-parallel rank, which has its share of the experts.
 
-        Norms are whole on each rank, and the vocabulary is rounded up.
+        Norms and experts are whole on each rank, and the vocabulary is rounded up.
         """
-        elsewhere = self.of_experts - self.of_experts // expert_ranks
-        return self._shares(self._all, tensor_parallel_size) - elsewhere
+        moved = self.of_experts // expert_ranks - self.of_experts // tensor_parallel_size
+        return self._shares(self._all, tensor_parallel_size) + moved
 
     def qkv_parameters(self, tensor_parallel_size: int) -> int:
         """Return how many of them differ in layout between Megatron and vLLM: queries, keys and values, with biases."""

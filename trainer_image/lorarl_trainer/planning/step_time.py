@@ -238,7 +238,7 @@ def _exchange(model: ModelSizes, plan: ExecutionPlan, speed: Speed, tokens: floa
     With shared experts, a token's copies travel there and back, and so do their gradients.
     """
     elsewhere = (plan.trainer_ranks - 1) / plan.trainer_ranks
-    of_experts = (plan.expert_ranks - 1) / plan.expert_ranks * model.active_experts
+    of_experts = (plan.expert_ranks - 1) / plan.expert_ranks * model.active_experts / plan.trainer_ranks
     ways = _WAYS + (0 if plan.recompute == "none" else _WAYS / 2)
     rows = tokens * (_EXCHANGES * elsewhere + ways * of_experts)
     return rows * model.layers * model.hidden * plan.precision.bytes / speed.link_bandwidth

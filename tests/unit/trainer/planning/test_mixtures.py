@@ -60,9 +60,8 @@ def test_other_layers_are_refused(fields: dict[str, Any], message: str) -> None:
             "trainer.precision: got fp32 for a mixture of experts, expected bf16",
         ),
         (
-            ["trainer.tensorParallelSize=2"],
-            "trainer.tensorParallelSize: got 2 for a mixture of experts, expected 1: workers share experts, and never "
-            "a matrix of one. Remove it.",
+            ["cluster.gpusPerNode=2", "rollout.tensorParallelSize=2"],
+            "rollout.tensorParallelSize: got 2 for a mixture of experts, expected 1: each engine computes whole",
         ),
         (
             ["trainer.expertParallelSize=3"],
@@ -113,6 +112,22 @@ def test_workers_that_share_experts_hold_their_part_of_what_no_engine_uses() -> 
         assert together["adapter and optimizer"] == 18 * size.trainable(1, 4) < alone["adapter and optimizer"]
         held = 2 * sizes.parameters(1, 4 if more else 1)
         assert together["base model"] == held, "vLLM uses the trainer's tensors, with all experts, and sft has no vLLM"
+
+
+def test_a_trainer_that_is_split_leaves_the_engine_whole() -> None:
+    sizes, there = sizes_of(SMALL), Gpu(141 * GB, 139 * GB, "NVIDIA H200", (9, 0))
+    fields = ["cluster.gpusPerNode=4", "trainer.tensorParallelSize=2", "trainer.expertParallelSize=4"]
+    plan = judge(gpu_job(*fields), SMALL, there).plan
+    assert plan is not None and plan.fits and not plan.execution.whole_experts
+    execution = plan.execution
+    assert (execution.trainer_ranks, execution.engine_ranks, execution.expert_ranks) == (2, 1, 4)
+    lines = {line.what: line.bytes for line in plan.memory.lines}
+    assert lines["vLLM's base model"] == 2 * sizes.parameters(1)
+    others = sizes.parameters(1) - sizes.of_experts
+    held = others // 2 + sizes.of_experts // 4
+    assert lines["base model"] == pytest.approx(2 * held, rel=1e-3)
+    with pytest.raises(InputError, match=r"^spec\.trainer\.tensorParallelSize: got 2 for a model of this family"):
+        judge(cpu_job("trainer.tensorParallelSize=2"), OLMOE_1B_7B)
 
 
 def test_what_travels_between_workers_takes_room_and_time() -> None:

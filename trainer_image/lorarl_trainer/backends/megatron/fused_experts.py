@@ -27,7 +27,7 @@ class FusedExperts:
     """The norm, the router and the experts of one layer."""
 
     def __init__(self, layer: Any, eps: float, compared: Compared, *, follows: bool, whole: bool = False) -> None:
-        """Put the experts' weights together (collective if ranks share them). No other rank may share a matrix.
+        """Put the experts' weights together (collective if ranks share them). No rank shares a matrix with another.
 
         `compared` counts tokens that the rollout sent to other experts. If it `follows`, those are the token's here.
         If the weights are held `whole`, an engine can use those of all experts.

@@ -110,7 +110,9 @@ class FusedLayer:
         hidden_S_H = add_projection(residual_S_H, attended_T_I, proj, of_proj)
         if self._experts is not None:
             routing = self._current.routing
-            hidden_S_H = self._experts.add(hidden_S_H, None if routing is None else routing[:, self._number])
+            if routing is not None:
+                routing = routing[:, self._number].chunk(self._ranks.size)[self._ranks.rank]
+            hidden_S_H = self._experts.add(hidden_S_H, routing)
         else:
             recompute = self._layer.recompute_mlp and self._layer.training
             (fc1, fc2), (of_fc1, of_fc2) = mlp, of_mlp
@@ -158,7 +160,7 @@ def _is_plain(layer: Any) -> bool:
     linears = [attention.linear_qkv, attention.linear_proj]
     if type(mlp).__name__ == "MLP":
         linears += [mlp.linear_fc1, mlp.linear_fc2]
-    elif not are_plain_experts(mlp) or config.tensor_model_parallel_size > 1:
+    elif not are_plain_experts(mlp):
         return False
     return (
         not not_plain(config)

@@ -67,7 +67,7 @@ class LoraModel(AdaptedModel):
         provider = self._bridge.to_megatron_provider(load_weights=True)
         _configure(provider, self._platform, plan)
         self.parallel = open_groups(provider)
-        self.lockstep = self.parallel.expert_size > 1
+        self.lockstep = self.parallel.expert_size > self.parallel.tensor_size
         self._experts = LocalExperts(Ranks.of(self.parallel.expert_group), provider.num_moe_experts or 0)
         self._lora: Any = None
         self._load(provider, adapter, model_path, clock)
@@ -225,7 +225,7 @@ class LoraModel(AdaptedModel):
 
     def is_split(self, name: str) -> bool:
         """See `AdaptedModel.is_split`."""
-        return self.parallel.expert_size > 1 and is_local(name)
+        return self.parallel.splits_experts and is_local(name)
 
     def base_in_hf_names(self) -> dict[frozenset[str], torch.Tensor]:
         """Return this rank's frozen parameters, by the Hugging Face parameters that each is made of (collective).
