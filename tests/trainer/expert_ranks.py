@@ -23,7 +23,11 @@ import torch.multiprocessing as multiprocessing
 from safetensors.torch import load_file
 
 from lorarl_trainer.backends.layout import AdapterLayout
+from lorarl_trainer.backends.megatron.collectives import Ranks
+from lorarl_trainer.backends.megatron.expert_rows import ExpertRows
 from lorarl_trainer.backends.registry import get_backend
+from lorarl_trainer.engine.vllm.patches.gpu_experts import swiglu
+from lorarl_trainer.lora.grouped_experts import Adapter, compute_mixture
 from lorarl_trainer.samples.types import LossChoice, Sample
 from support.cluster.processes import free_ports
 from support.routers import with_any_routing
@@ -126,6 +130,23 @@ def all_samples() -> list[Sample]:
     return with_any_routing([replace(one, advantage=1.0) for one in grouped_samples(VOCABULARY, prompts=8)])
 
 
+def all_to_the_first_expert(ranks: Ranks | None = None) -> list[torch.Tensor]:
+    """A mixture's output of tokens of one expert, and the gradients of tokens and adapters; alone without `ranks`."""
+    stream = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=stream)
+
+    x, gate_up, down = draw(5, 16).requires_grad_(), draw(4, 24, 16), draw(4, 16, 12)
+    a, b = (draw(*shape).requires_grad_() for shape in ((4, 8, 16), (4, 24, 8)))
+    here = slice(None) if ranks is None else slice(4 // ranks.size * ranks.rank, 4 // ranks.size * (ranks.rank + 1))
+    weights = torch.ones(5, 1), torch.zeros(5, 1, dtype=torch.int64), gate_up[here], down[here]
+    others = None if ranks is None else ExpertRows(ranks)
+    y = compute_mixture(x, *weights, (Adapter(a[here], b[here]), None), swiglu, others)
+    y.sum().backward()
+    return [tensor.detach() for tensor in (y, x.grad, a.grad[here], b.grad[here])]
+
+
 def run_rank(rank: int, port: int, folder: Path, ranks: int) -> None:
     from megatron.core import parallel_state
 
@@ -134,7 +155,9 @@ def run_rank(rank: int, port: int, folder: Path, ranks: int) -> None:
         case = CASES[name]
         if case.ranks == ranks:
             trainer, adapter = case.trainer(folder, alone=False), load_file(folder / f"{name}.safetensors")
-            torch.save(case.found(trainer, adapter, all_samples()[case.share(rank)]), folder / f"{name}-{rank}.pt")
+            found = case.found(trainer, adapter, all_samples()[case.share(rank)])
+            one_expert = all_to_the_first_expert(Ranks.of(trainer.model.parallel.expert_group))
+            torch.save(found | {"one expert": one_expert}, folder / f"{name}-{rank}.pt")
             parallel_state.destroy_model_parallel()  # the next case may have other groups
     dist.destroy_process_group()
 

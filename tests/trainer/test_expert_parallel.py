@@ -28,7 +28,7 @@ from support.in_process import worst
 from support.routers import PROJECTIONS, of_each_expert, sent_to
 from support.training import BareTrainer
 from support.transformers_side import gradients, peft_model, response_logprobs
-from trainer.expert_ranks import ARCHITECTURE, CASES, all_samples
+from trainer.expert_ranks import ARCHITECTURE, CASES, all_samples, all_to_the_first_expert
 from trainer.test_parity import TOLERANCE
 
 LAYERS = 2
@@ -120,6 +120,17 @@ def test_two_ranks_compute_what_transformers_and_peft_do(find: Callable[[str], F
     for rank, of_rank in enumerate(found.ranks):
         assert worst(of_rank["logprobs"], theirs[case.share(rank)]) < TOLERANCE
         assert all(torch.allclose(g, expected[name], rtol=0, atol=1e-6) for name, g in of_rank["gradients"].items())
+
+
+def test_a_rank_may_get_no_token(find: Callable[[str], Found]) -> None:
+    y, by_x, by_a, by_b = all_to_the_first_expert()
+    for rank, of_rank in enumerate(find(QUICK).ranks):
+        same_y, same_by_x, own_by_a, own_by_b = of_rank["one expert"]
+        assert torch.allclose(same_y, y, atol=1e-5) and torch.allclose(same_by_x, by_x, atol=1e-5)
+        # Of the tokens of both ranks, which are the same.
+        assert torch.allclose(own_by_a, 2 * by_a.chunk(2)[rank], atol=1e-4)
+        assert torch.allclose(own_by_b, 2 * by_b.chunk(2)[rank], atol=1e-4)
+        assert bool(own_by_a.any()) is (rank == 0)
 
 
 def test_adapters_on_the_experts_of_one_rank_alone_are_refused() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.functional import pad
 
 from lorarl_trainer.backends.megatron.collectives import Ranks
 from lorarl_trainer.lora.grouped_experts import Compute, Routing, permuted
@@ -30,13 +31,16 @@ class ExpertRows:
         come_P_L = torch.empty_like(here_P_L)
         dist.all_to_all_single(come_P_L, here_P_L, group=self._ranks.group)
         sent, received = torch.stack([here_P_L.sum(1), come_P_L.sum(1)]).tolist()
-        x_M_H = self._exchange(_needing_gradient(x_N_H), sent, received)
+        x_M_H, count = self._exchange(_needing_gradient(x_N_H), sent, received), sum(received)
         # By rank, and each rank's by expert. Now by expert.
         numbers = torch.arange(come_P_L.shape[1], device=come_P_L.device).repeat(self.size)
-        of_expert_M = numbers.repeat_interleave(come_P_L.flatten(), output_size=sum(received))
+        of_expert_M = numbers.repeat_interleave(come_P_L.flatten(), output_size=count)
+        if not count:  # products of no rows have no gradient, so a row of zeros stands for them
+            x_M_H, of_expert_M = pad(x_M_H, (0, 0, 0, 1)), pad(of_expert_M, (0, 1))
         routing = Routing.of(of_expert_M, come_P_L.shape[1])
         y_M_H = own(permuted(x_M_H, routing.order_N, routing.inverse_N), routing.ends_E)
-        return self._exchange(permuted(y_M_H, routing.inverse_N, routing.order_N), received, sent)
+        y_M_H = permuted(y_M_H, routing.inverse_N, routing.order_N)
+        return self._exchange(y_M_H if count else y_M_H[:0], received, sent)
 
     def _exchange(self, rows: torch.Tensor, sent: list[int], received: list[int]) -> torch.Tensor:
         arrived: torch.Tensor = _Exchanged.apply(rows, sent, received, self._ranks.group)
