@@ -1,4 +1,7 @@
-"""Ranks (gloo) that share a layer's experts compute what one rank does, and what Transformers and PEFT do."""
+"""Ranks (gloo) that share a layer's experts compute what one rank does, and what Transformers and PEFT do.
+
+`test_tensor_parallel.py` has the short test.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,8 @@ from trainer.expert_ranks import ARCHITECTURE, CASES, all_samples, all_to_the_fi
 from trainer.test_parity import TOLERANCE
 
 LAYERS = 2
-QUICK = "everything"
-NAMES = [name if name == QUICK else pytest.param(name, marks=pytest.mark.long) for name in CASES]
+EVERYTHING = "everything"
+pytestmark = pytest.mark.long
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def any_adapter(trainer: BareTrainer) -> dict[str, torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CASES)
 def test_several_ranks_compute_what_one_does(find: Callable[[str], Found], name: str) -> None:
     case, found = CASES[name], find(name)
     one, of_experts = found.one, LAYERS * 4 * 3 * 128 * 96
@@ -104,7 +107,7 @@ def test_several_ranks_compute_what_one_does(find: Callable[[str], Found], name:
 
 
 def test_two_ranks_compute_what_transformers_and_peft_do(find: Callable[[str], Found], tmp_path: Path) -> None:
-    case, found = CASES[QUICK], find(QUICK)
+    case, found = CASES[EVERYTHING], find(EVERYTHING)
     spec = AdapterSpec(rank=8, alpha=16, target_modules=["all-linear"])
     config = adapter_config(found.adapter, AdapterConfig.of(spec, 4), base_model="")
     write_adapter(tmp_path / "adapter", found.adapter, config)
@@ -124,7 +127,7 @@ def test_two_ranks_compute_what_transformers_and_peft_do(find: Callable[[str], F
 
 def test_a_rank_may_get_no_token(find: Callable[[str], Found]) -> None:
     y, by_x, by_a, by_b = all_to_the_first_expert()
-    for rank, of_rank in enumerate(find(QUICK).ranks):
+    for rank, of_rank in enumerate(find(EVERYTHING).ranks):
         same_y, same_by_x, own_by_a, own_by_b = of_rank["one expert"]
         assert torch.allclose(same_y, y, atol=1e-5) and torch.allclose(same_by_x, by_x, atol=1e-5)
         # Of the tokens of both ranks, which are the same.
