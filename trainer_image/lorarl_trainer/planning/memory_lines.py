@@ -43,6 +43,8 @@ def trainer_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionP
     base = model.parameters(ranks, holders)
     if holders > 1 or (ranks > 1 and model.experts):
         share += f", 1/{holders} of its experts"
+    elif execution.expert_ranks > 1:
+        share += ", with all experts, which vLLM uses too"
     if (shards := execution.base_shards) > 1:
         # While a layer is at work, the next one is gathered too.
         base += model.multiplied // shards + 2 * model.multiplied // model.layers - model.multiplied

@@ -94,7 +94,7 @@ def require_mixture_job(spec: LoRARLJobSpec, model: ModelShape) -> None:
         if (ranks := spec.trainer.expert_parallel_size or 1) > 1:
             raise _refused("trainer.expertParallelSize", ranks, "1: the model has no experts", "Remove it.", "")
         return
-    require_equal_shares(model.experts, spec.trainer.expert_parallel_size or 1)
+    _require_equal_shares(model.experts, spec.trainer.expert_parallel_size or 1)
     if model.whole_norms and (ranks := spec.trainer.tensor_parallel_size or 1) > 1:
         expected = "1: its norms are of all heads together"
         raise _refused("trainer.tensorParallelSize", ranks, expected, "Remove it.", " for a model of this family")
@@ -118,7 +118,7 @@ def _not_compared(spec: LoRARLJobSpec) -> Iterator[tuple[bool, str, object, str,
     yield spec.adapter.dora, "adapter.dora", "true", "false: PEFT has no DoRA on experts", "Remove it."
 
 
-def require_equal_shares(experts: int, ranks: int) -> None:
+def _require_equal_shares(experts: int, ranks: int) -> None:
     """Refuse workers that would not have equally many of a layer's experts.
 
     Raises:
