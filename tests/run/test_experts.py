@@ -95,12 +95,15 @@ def test_workers_that_share_experts_go_on_where_one_stopped(
     scores = {row["step"]: row["eval_score"] for row in ended.rows if row.get("eval_score") is not None}
     expected = [row for row in learnt[1].rows if row.get("loss") is not None]
     assert len(rows) == STEPS and max(row["routing_changed"] for row in rows) < 1e-3
-    # Rounding changes a sampled token now and then, so later steps are not of the same completions.
-    assert [row["reward"] for row in rows[:4]] == pytest.approx([row["reward"] for row in expected[:4]], abs=0.05)
+    # Later steps may be of other completions: rounding changes a sampled token now and then.
+    for name in ("reward_mean", "grad_norm"):
+        same = [row[name] for row in expected[:4]]
+        assert [row[name] for row in rows[:4]] == pytest.approx(same, rel=1e-3), "the fourth is of two workers"
     assert scores[STEPS] - scores[0] >= 0.5, scores
     command = [sys.executable, "-m", "lorarl_trainer.cli", "evaluate", str(job.out), "--json"]
     evaluated = subprocess.run(command, cwd=job.folder, capture_output=True, text=True, timeout=240, check=True)
-    print(evaluated.stdout)
+    score = json.loads(evaluated.stdout)["score"]["adapter"]["mean"]
+    assert score == pytest.approx(scores[STEPS], abs=0.05), "Transformers and PEFT say the same"
 
 
 def test_a_killed_training_goes_on_to_the_same_bytes(mixture: Path, learnt: tuple[Job, Ended], tmp_path: Path) -> None:
