@@ -79,6 +79,33 @@ def test_a_mixture_learns_to_add(learnt: tuple[Job, Ended]) -> None:
     assert (config["r"], config["rank_pattern"]["q_proj"]) == (8, 16)
 
 
+@pytest.mark.long
+def test_workers_that_share_experts_go_on_where_one_stopped(
+    mixture: Path, learnt: tuple[Job, Ended], tmp_path: Path
+) -> None:
+    """From one layout to the other and back. Two workers replay the routing of each other's rollouts."""
+    job = new_job(tmp_path, mixture)
+    for steps, workers, resumed in ((3, 1, None), (6, 2, 3), (STEPS, 1, 6)):
+        ended = job.run(f"trainer.steps={steps}", f"trainer.expertParallelSize={workers}")
+        assert ended.code == 0, ended
+        assert ended.summary["resumed_from_step"] == resumed
+        if workers == 2:
+            assert (ended.out / "logs" / "worker-1.log").exists()
+    rows = [row for row in ended.rows if row.get("loss") is not None]
+    scores = {row["step"]: row["eval_score"] for row in ended.rows if row.get("eval_score") is not None}
+    expected = [row for row in learnt[1].rows if row.get("loss") is not None]
+    assert len(rows) == STEPS and max(row["routing_changed"] for row in rows) < 1e-3
+    # Later steps may be of other completions: rounding changes a sampled token now and then.
+    for name in ("reward_mean", "grad_norm"):
+        same = [row[name] for row in expected[:4]]
+        assert [row[name] for row in rows[:4]] == pytest.approx(same, rel=1e-3), "the fourth is of two workers"
+    assert scores[STEPS] - scores[0] >= 0.5, scores
+    command = [sys.executable, "-m", "lorarl_trainer.cli", "evaluate", str(job.out), "--json"]
+    evaluated = subprocess.run(command, cwd=job.folder, capture_output=True, text=True, timeout=240, check=True)
+    score = json.loads(evaluated.stdout)["score"]["adapter"]["mean"]
+    assert score == pytest.approx(scores[STEPS], abs=0.05), "Transformers and PEFT say the same"
+
+
 def test_a_killed_training_goes_on_to_the_same_bytes(mixture: Path, learnt: tuple[Job, Ended], tmp_path: Path) -> None:
     job = new_job(tmp_path, mixture)
     run = job.start()

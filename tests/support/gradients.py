@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 
 from lorarl_trainer.backends.layout import AdapterLayout
@@ -32,6 +33,8 @@ class Case:
         fused: in fused layers; otherwise in Megatron's own, of which an adapter's dropout has need.
         architecture: the tiny model.
         dropout: drop large inputs of the adapters: a random choice would be another one on each layout.
+        budget: the most tokens of a micro-batch.
+        data_parallel: the ranks share the experts of each layer, and nothing else: each has samples of its own.
     """
 
     adapter_type: str = "canonical_lora"
@@ -41,9 +44,11 @@ class Case:
     fused: bool = True
     dropout: bool = False
     architecture: str = "qwen2"
+    data_parallel: bool = False
+    budget: int = 16_384
 
     def gradients(self, device: Device, models: Path, precision: str, ranks: int = 1) -> dict[str, torch.Tensor]:
-        """Return the gradients of one batch, and its loss as "loss", on one of so many tensor-parallel ranks.
+        """Return the gradients of one batch, and its loss as "loss", on one of so many ranks.
 
         The model is in the folder `models`, under its architecture's name.
         """
@@ -54,9 +59,11 @@ class Case:
             self.adapter_type,
             self.recompute,
             targets=self.targets,
+            budget=self.budget,
             packed=True,
             fused=self.fused,
-            tensor_parallel=ranks,
+            tensor_parallel=1 if self.data_parallel else ranks,
+            expert_parallel=ranks if self.data_parallel else 1,
         )
         layout = AdapterLayout(trainer.model)
         adapter = {}
@@ -72,7 +79,13 @@ class Case:
                 if hasattr(module, "linear_in"):
                     module.dropout = _WithoutLargeInputs()
         choice = LossChoice("policy_gradient", clip_range=0.2, kl_coefficient=self.kl_coefficient)
-        loss, _ = trainer.loss_and_gradients(grouped_samples(VOCABULARY, prompts=6), loss=choice)
+        samples = grouped_samples(VOCABULARY, prompts=6)
+        total = sum(sample.response_length for sample in samples)
+        if self.data_parallel and ranks > 1:
+            # The second rank has few, and so fewer micro-batches.
+            samples = samples[:-3] if dist.get_rank() == 0 else samples[-3:]
+        loss, _ = trainer.loss_and_gradients(samples, loss=choice, total_tokens=total)
+        trainer.optimizer._sum_over_workers()
         found = layout.gather(trainer.optimizer.gradients)
         return {name: tensor.float().cpu().clone() for name, tensor in found.items()} | {"loss": torch.tensor([loss])}
 
@@ -122,6 +135,8 @@ CASES: dict[int, dict[str, Case]] = {
         "parts of layers, dropout, full": Case(targets=PARTS, fused=False, dropout=True, recompute="full"),
         "a shared key-value head": Case(architecture="qwen2-one"),
         "a shared key-value head, dropout": Case(architecture="qwen2-one", fused=False, dropout=True),
+        "experts, data parallel": Case(architecture="qwen3_moe", data_parallel=True, budget=100),
+        "experts": Case(architecture="qwen3_moe"),
     },
     4: {
         "everything, KL": Case(architecture="qwen2-two", kl_coefficient=0.1),
@@ -132,4 +147,4 @@ CASES: dict[int, dict[str, Case]] = {
         "parts of layers, dropout": Case(targets=PARTS, fused=False, dropout=True, architecture="qwen2-two"),
     },
 }
-"""By the number of tensor-parallel ranks. Four share two key-value heads."""
+"""By the number of ranks. Four share two key-value heads."""

@@ -1,4 +1,4 @@
-"""Tensor-parallel ranks, each in its own process, started by `support.gradients`.
+"""Ranks that share a model, each in its own process, started by `support.gradients`.
 
 python rank_gradients.py RANKS FOLDER GPUS PRECISION: for each case of so many ranks, the first one writes its gradients
 to FOLDER. The models are there under their architectures' names.
@@ -30,11 +30,22 @@ def run_rank(rank: int, port: int) -> None:
     dist.init_process_group(
         device.distributed_backend, init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=RANKS
     )
+    groups_of = None
     for number, case in enumerate(CASES[RANKS].values()):
+        if groups_of not in (None, case.data_parallel):
+            forget_groups()
+        groups_of = case.data_parallel
         gradients = case.gradients(device, FOLDER, PRECISION, RANKS)
         if rank == 0:
             save_file(gradients, FOLDER / file_of(number))
     dist.destroy_process_group()
+
+
+def forget_groups() -> None:
+    """Let the next case make Megatron's groups of ranks as it needs them."""
+    from megatron.core import parallel_state
+
+    parallel_state.destroy_model_parallel()
 
 
 def main() -> None:

@@ -39,10 +39,13 @@ class BareTrainer:
         packed: bool = False,
         fused: bool = True,
         tensor_parallel: int = 1,
+        expert_parallel: int = 1,
+        rollouts: bool = True,
     ) -> None:
         """`packed` lays samples out in one row, and fuses the layers unless there is dropout or `fused` is False.
 
-        With `tensor_parallel`, torch.distributed is initialised, and this is one rank of so many.
+        With `tensor_parallel` or `expert_parallel`, torch.distributed is initialised, and this is one rank of so many.
+        Unless there are `rollouts`, no engine would use the base.
         """
         get_backend("megatron").import_libraries(device)
         if not dist.is_initialized():
@@ -53,12 +56,14 @@ class BareTrainer:
         from lorarl_trainer.backends.update import Trainer
 
         adapter = {"adapter__type": adapter_type, "adapter__dropout": dropout, "adapter__targetModules": list(targets)}
-        trainer = {"trainer__recompute": recompute, "trainer__tensorParallelSize": tensor_parallel}
+        ranks = {"trainer__tensorParallelSize": tensor_parallel, "trainer__expertParallelSize": expert_parallel}
+        trainer = {"trainer__recompute": recompute} | ranks
         spec = tiny_job(folder, folder, **trainer, **adapter).spec
         plan = replace(
             decide(spec, read_model_shape(folder), None),
             precision=PRECISIONS[precision],
             packed=packed,
+            rollouts=rollouts,
             fused_layers=packed and fused and not dropout,
         )
         self.model = LoraModel(device, folder, spec.adapter, plan)

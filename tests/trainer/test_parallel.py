@@ -1,4 +1,4 @@
-"""Two workers (gloo): tensor parallel and data parallel give the results of one worker."""
+"""Two workers (gloo): tensor parallel, data parallel and expert parallel give the results of one worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from safetensors.torch import load, load_file, save_file
 
 from support.in_process import Colocated, prompts, random_adapter, samples_of
 from support.ranks import RECORDED, record, recorded_request, run_two_ranks, state_file
-from trainer.two_ranks import CRITIC, KINDS, NEVER_SPLIT
+from trainer.two_ranks import CRITIC, KINDS, LAYOUTS, LONG_LAYOUTS
 
 TOLERANCE = 1e-5
 
@@ -57,21 +57,22 @@ def close(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor], toleran
     return left.keys() == right.keys() and all(torch.allclose(left[n], right[n], rtol=0, atol=tolerance) for n in left)
 
 
-@pytest.mark.parametrize(("layout", "tensor_parallel"), [("tensor parallel", 2), ("data parallel", 1)])
-def test_two_workers_give_the_results_of_one(alone, layout: str, tensor_parallel: int) -> None:
+@pytest.mark.parametrize(
+    "layout", [pytest.param(name, marks=[pytest.mark.long] * (name in LONG_LAYOUTS)) for name in LAYOUTS]
+)
+def test_two_workers_give_the_results_of_one(alone, layout: str) -> None:
     folder, expected = alone
-    run_two_ranks(Path(__file__).with_name("two_ranks.py"), folder, tensor_parallel, folder, seconds=400)
-    for kind, one in expected.items():
-        if kind in NEVER_SPLIT and tensor_parallel > 1:
-            continue
+    run_two_ranks(Path(__file__).with_name("two_ranks.py"), folder, layout, folder, seconds=400)
+    for kind in LAYOUTS[layout][1]:
+        one = expected[kind]
         loaded = {name: load_file(folder / f"{kind}-{name}.safetensors") for name in ("fresh", "exported", "updated")}
         reports = [torch.load(folder / f"{kind}-{rank}.pt") for rank in range(2)]
         # Failure 10: split, interleaved and fused tensors are exported as they were imported, bit for bit.
         assert close(loaded["exported"], one["adapter"], tolerance=0.0)
         assert close(loaded["fresh"], one["fresh"], tolerance=0.0), "a new adapter is the same on every layout"
-        assert (reports[0]["dropout_seed"] == reports[1]["dropout_seed"]) is (layout == "tensor parallel")
+        assert (reports[0]["dropout_seed"] == reports[1]["dropout_seed"]) is layout.startswith("tensor parallel")
         # The adapter; masters and two moments of policy and critic. Only ranks that share the first one's model help.
-        assert [report["exports"] for report in reports] == [7, 7 if layout == "tensor parallel" else 0]
+        assert [report["exports"] for report in reports] == [7, 0 if layout == "data parallel" else 7]
         for report in reports:
             # Failure 15: every engine serves the adapter, not only the first.
             assert report["agreement"] < TOLERANCE

@@ -1,4 +1,4 @@
-"""Tensor-parallel ranks (gloo): each adapter's gradient, by name, is that of one rank."""
+"""Ranks that share layers, or experts (gloo): each adapter's gradient, by name, is that of one rank."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One of two workers, each in its own process, started by test_parallel.py.
 
-python two_ranks.py RANK PORT TENSOR_PARALLEL_SIZE FOLDER: for each adapter type, load the adapter of FOLDER, export it
-again, generate, make an update on the recorded samples, take a checkpoint; and write the results.
+python two_ranks.py RANK PORT LAYOUT FOLDER: for each adapter type, load the adapter of FOLDER, export it again,
+generate, make an update on the recorded samples, take a checkpoint; and write the results.
 """
 
 from __future__ import annotations
@@ -30,23 +30,31 @@ KINDS = {
     "experts": ("canonical_lora", "qwen3_moe"),
 }
 """The type of an adapter, and the model that it is for. The ranks share the second one's key-value head."""
-NEVER_SPLIT = ("experts",)
+LAYOUTS: dict[str, tuple[dict[str, int], list[str]]] = {
+    "tensor parallel": ({"trainer__tensorParallelSize": 2}, ["canonical_lora", "lora"]),
+    "data parallel": ({}, list(KINDS)),
+    "expert parallel": ({"trainer__expertParallelSize": 2}, ["experts"]),
+    "tensor parallel, experts": ({"trainer__tensorParallelSize": 2, "trainer__expertParallelSize": 2}, ["experts"]),
+}
+"""How two workers share a model, and what is trained so."""
+LONG_LAYOUTS = ("expert parallel", "tensor parallel, experts")
 CRITIC = CriticUpdate(learning_rate=1e-2, clip_range=1.0, alone=False)
 
 
 def main() -> None:
-    rank, port, tensor_parallel, folder = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
-    for kind, (adapter_type, architecture) in KINDS.items():
-        if kind in NEVER_SPLIT:
-            if tensor_parallel > 1:
-                continue
+    rank, port, layout, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
+    fields, kinds = LAYOUTS[layout]
+    tensor_parallel = fields.get("trainer__tensorParallelSize", 1)
+    for kind in kinds:
+        adapter_type, architecture = KINDS[kind]
+        if kind == "experts":
             forget_groups()
         spec = tiny_job(
             folder / architecture,
             folder,
             adapter__type=adapter_type,
             algorithm__type="ppo",
-            trainer__tensorParallelSize=tensor_parallel,
+            **fields,
         ).spec
         worker = Worker(spec, Rank(rank, 2, rank, "127.0.0.1", port, 1))
         worker.start(folder / architecture, STOP, None)

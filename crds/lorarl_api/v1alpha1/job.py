@@ -147,7 +147,8 @@ class LoRARLJobSpec(Checked):
     @property
     def workers_per_node(self) -> int:
         """Workers on each machine: one per GPU, or on CPU as many as one copy of the model is split over."""
-        return self.cluster.gpus_per_node or self.trainer.tensor_parallel_size or 1
+        split = max(self.trainer.tensor_parallel_size or 1, self.trainer.expert_parallel_size or 1)
+        return self.cluster.gpus_per_node or split
 
     @property
     def rewards_by_path(self) -> dict[str, RewardSpec]:

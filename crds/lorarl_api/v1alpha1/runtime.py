@@ -191,6 +191,14 @@ class TrainerSpec(Model):
         "machine's GPUs with which the job fits; 1 on CPU.",
         examples=[2],
     )
+    expert_parallel_size: int | None = Field(
+        None,
+        ge=1,
+        le=64,
+        description="For mixtures of experts: workers that share the experts of each layer. Each trains some of them, "
+        "with the tokens of all of these workers, and its own samples with all other layers. Default: 1.",
+        examples=[2],
+    )
     precision: Literal["fp32", "bf16"] | None = Field(
         None,
         description="Precision of model and adapter. The optimizer always uses fp32. Default: fp32 on CPU and bf16 "

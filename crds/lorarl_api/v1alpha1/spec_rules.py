@@ -16,13 +16,13 @@ COLUMNS = {"chosenField": "dpo", "rejectedField": "dpo", "messagesField": "sft",
 """Columns of rows that only one type reads."""
 
 
-def _splits_all_gpus(part: str) -> Rule:
+def _splits_all_gpus(field: str) -> Rule:
     return Rule(
-        f"{part}.tensorParallelSize",
-        f"self.cluster.gpusPerNode == 0 || !has(self.{part}.tensorParallelSize) || "
-        f"(self.cluster.nodes * self.cluster.gpusPerNode) % self.{part}.tensorParallelSize == 0",
+        field,
+        f"self.cluster.gpusPerNode == 0 || !has(self.{field}) || "
+        f"(self.cluster.nodes * self.cluster.gpusPerNode) % self.{field} == 0",
         "divide cluster.nodes x cluster.gpusPerNode",
-        f"Lower {part}.tensorParallelSize, or use more GPUs. 1 always fits.",
+        f"Lower {field}, or use more GPUs. 1 always fits.",
     )
 
 
@@ -280,14 +280,30 @@ SPEC_RULES: tuple[Rule, ...] = (
         "second answer",
         "Raise tokensPerMicroBatch, or lower the two limits.",
     ),
-    _splits_all_gpus("trainer"),
+    _splits_all_gpus("trainer.tensorParallelSize"),
     Rule(
         "adapter.rank",
         "!has(self.trainer.tensorParallelSize) || self.adapter.rank % self.trainer.tensorParallelSize == 0",
         "be a multiple of trainer.tensorParallelSize, over which adapters are split",
         "Use a multiple, such as 32.",
     ),
-    _splits_all_gpus("rollout"),
+    _splits_all_gpus("trainer.expertParallelSize"),
+    Rule(
+        "trainer.expertParallelSize",
+        "!has(self.trainer.expertParallelSize) || self.trainer.expertParallelSize == 1 || "
+        "!has(self.trainer.backend) || self.trainer.backend == 'megatron'",
+        "be 1 with trainer.backend fsdp, which trains no adapters on experts",
+        "Remove expertParallelSize, or set trainer.backend: megatron.",
+    ),
+    Rule(
+        "trainer.expertParallelSize",
+        "!has(self.trainer.expertParallelSize) || !has(self.trainer.tensorParallelSize) || "
+        "self.trainer.expertParallelSize % self.trainer.tensorParallelSize == 0 || "
+        "self.trainer.tensorParallelSize % self.trainer.expertParallelSize == 0",
+        "be a multiple of trainer.tensorParallelSize or divide it, since one group of workers holds the other",
+        "Set both to powers of 2.",
+    ),
+    _splits_all_gpus("rollout.tensorParallelSize"),
     Rule(
         "rollout.tensorParallelSize",
         "self.cluster.gpusPerNode > 0 || !has(self.rollout.tensorParallelSize) || self.rollout.tensorParallelSize == 1",

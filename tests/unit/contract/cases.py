@@ -276,6 +276,27 @@ CASES = [
         "Use a multiple",
     ),
     Case(
+        "experts are shared by all GPUs",
+        GPUS | {"spec.trainer.expertParallelSize": 3},
+        GPUS | {"spec.trainer.expertParallelSize": 4},
+        "spec.trainer.expertParallelSize",
+        "Lower trainer.expertParallelSize",
+    ),
+    Case(
+        "fsdp shares no experts",
+        {"spec.trainer": {"backend": "fsdp", "expertParallelSize": 2}},
+        {"spec.trainer": {"backend": "fsdp", "expertParallelSize": 1}},
+        "spec.trainer.expertParallelSize",
+        "Remove expertParallelSize",
+    ),
+    Case(
+        "one group of workers holds the other",
+        GPUS | {"spec.trainer": {"expertParallelSize": 4, "tensorParallelSize": 3}},
+        GPUS | {"spec.trainer": {"expertParallelSize": 4, "tensorParallelSize": 2}},
+        "spec.trainer.expertParallelSize",
+        "powers of 2",
+    ),
+    Case(
         "vLLM splits all GPUs",
         GPUS | {"spec.rollout.tensorParallelSize": 5},
         GPUS | {"spec.rollout.tensorParallelSize": 2},

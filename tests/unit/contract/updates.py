@@ -92,7 +92,12 @@ UPDATES = [
         GPUS,
         {
             "spec.rollout": {"offload": ["kv_cache"], "gpuMemoryFraction": 0.4, "tensorParallelSize": 2},
-            "spec.trainer": {"tokensPerMicroBatch": 4096, "recompute": "full", "tensorParallelSize": 2},
+            "spec.trainer": {
+                "tokensPerMicroBatch": 4096,
+                "recompute": "full",
+                "tensorParallelSize": 2,
+                "expertParallelSize": 2,
+            },
         },
         None,
         "Restarting",

@@ -123,8 +123,9 @@ def test_without_a_queue_the_head_stays_for_its_logs():
 def test_a_ray_worker_has_room_for_its_actors_whatever_its_pods_cpus():
     worker = workers(built({"cluster": {"gpusPerNode": 8, "cpusPerNode": "4"}}))
     assert worker["rayStartParams"] == {"num-cpus": "8", "num-gpus": "8"}
-    worker = workers(built({"trainer": {"tensorParallelSize": 2}}))
-    assert worker["rayStartParams"] == {"num-cpus": "2", "num-gpus": "0"}
+    for field in ("tensorParallelSize", "expertParallelSize"):
+        worker = workers(built({"trainer": {field: 2}}))
+        assert worker["rayStartParams"] == {"num-cpus": "2", "num-gpus": "0"}
 
 
 @pytest.mark.parametrize("mode", ["SidecarMode", "K8sJobMode", "HTTPMode"])

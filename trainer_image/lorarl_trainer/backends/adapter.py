@@ -41,7 +41,7 @@ class ModelAdapter:
     @property
     def group(self) -> dist.ProcessGroup:
         """See `Adapter.group`."""
-        return self.model.parallel.tensor_group
+        return self.model.parallel.model_group
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:

@@ -196,9 +196,9 @@ class Backend(ABC):
         """Take part in the first rank's `snapshot`, in the same order.
 
         Only the ranks that share its model do: the others have all that it has. None of them keeps a whole tensor for
-        longer than the next one takes.
+        longer than the next one takes, or those of a layer's experts.
         """
-        if self.model.parallel.data_rank == 0:
+        if self.model.parallel.first_copy:
             self.model.help_export()
             state.help_gather_state(self.layout, self.optimizer)
             if (average := self._trainer.averaged) is not None:
@@ -233,7 +233,7 @@ class Backend(ABC):
         )
 
     def counts(self) -> ParameterCounts:
-        """Count parameters over the tensor-parallel ranks (collective)."""
+        """Count parameters over the ranks that share the model (collective)."""
         return self.model.counts()
 
     def _require_device(self) -> None:

@@ -27,7 +27,7 @@ class ConflictError(ValueError):
 
 
 class AdapterLayout:
-    """Where the parameters of this rank and of its tensor-parallel peers are in the adapter.
+    """Where the parameters of this rank and of those that share its model are in the adapter.
 
     Attributes:
         shapes: the shapes of the whole adapter's tensors, by Hugging Face name.
@@ -39,7 +39,10 @@ class AdapterLayout:
         """Read the layout off the model (collective: three exports)."""
         self._model = model
         parameters = list(model.parameters.values())
-        self._rank, count = dist.get_rank(), len(parameters)
+        self._rank, most = dist.get_rank(), torch.tensor(len(parameters), device=model.device)
+        # A rank may have no expert with an adapter.
+        dist.all_reduce(most, op=dist.ReduceOp.MAX)
+        count = int(most)
         if dist.get_world_size() * count >= _EXACT_IN_FLOAT32:
             raise ValueError(
                 f"{dist.get_world_size()} ranks with {count} adapter tensors cannot be numbered in float32"
@@ -49,7 +52,7 @@ class AdapterLayout:
         rows = self.gather([_numbers(p, 0) for p in parameters])
         columns = self.gather([_numbers(p, 1) for p in parameters])
         self.shapes: dict[str, tuple[int, ...]] = {name: tuple(t.shape) for name, t in owners.items()}
-        self.blocks: dict[tuple[int, int], list[Block]] = {(self._rank, i): [] for i in range(count)}
+        self.blocks: dict[tuple[int, int], list[Block]] = {(self._rank, i): [] for i in range(len(parameters))}
         for name, owner in owners.items():
             numbers = (_matrix(of).cpu().numpy() for of in (owner, rows[name], columns[name]))
             try:

@@ -19,7 +19,7 @@ from lorarl_trainer.samples.types import Sample
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Parameters over all tensor-parallel ranks."""
+    """Parameters over all ranks that share the model."""
 
     trainable: int
     total: int
@@ -55,6 +55,8 @@ class AdaptedModel(ABC):
     """The lengths of the rows of the base's adapted weights, by Hugging Face name, if DoRA trains them."""
     lockstep: bool = False
     """Every pass is collective over the data-parallel ranks, so that all of them make equally many."""
+    split_experts: int = 0
+    """How many of the parameters, which come first, are of experts that other ranks share than the rest."""
 
     @abstractmethod
     def micro_batches(self, samples: Sequence[Sample], token_budget: int) -> Iterator[tuple[list[int], MicroBatch]]:
@@ -128,18 +130,32 @@ class AdaptedModel(ABC):
         """Yield the frozen parameters of this rank."""
         yield from ((name, p.detach()) for name, p in self.module.named_parameters() if not p.requires_grad)
 
+    def is_split(self, name: str) -> bool:
+        """Return whether a parameter, by the module's name, is of experts that other ranks share than the rest."""
+        return False
+
     def norm(self, values: Sequence[torch.Tensor]) -> float:
         """Return the norm of one tensor per trainable parameter, over all ranks that share the model (collective)."""
-        squares = torch.stack(torch._foreach_norm(values)).square().sum()
-        dist.all_reduce(squares, group=self.parallel.tensor_group)
-        return math.sqrt(squares.item())
+        squares = torch.stack(torch._foreach_norm(values)).square()
+        of_experts, of_all = squares[: self.split_experts].sum(), squares[self.split_experts :].sum()
+        dist.all_reduce(of_all, group=self.parallel.tensor_group)
+        if self.parallel.expert_size > 1:
+            dist.all_reduce(of_experts, group=self.parallel.expert_group)
+        return math.sqrt((of_all + of_experts).item())
 
     def counts(self) -> ParameterCounts:
-        """Count parameters over the tensor-parallel ranks (collective). Norms, which all ranks hold, count for each."""
-        local = torch.tensor(
-            [sum(p.numel() for p in self.parameters.values()), sum(p.numel() for p in self.module.parameters())]
-        )
-        local = local.to(self.device)
-        dist.all_reduce(local, group=self.parallel.tensor_group)
-        trainable, total = (int(n) for n in local.tolist())
+        """Count parameters over the ranks that share the model (collective).
+
+        Norms, which all tensor-parallel ranks hold, count for each.
+        """
+        own, of_experts = [0, 0], [0, 0]
+        for name, parameter in self.module.named_parameters():
+            counted = of_experts if self.is_split(name) else own
+            counted[0] += parameter.numel() if name in self.parameters else 0
+            counted[1] += parameter.numel()
+        local = torch.tensor([own, of_experts], device=self.device)
+        dist.all_reduce(local[0], group=self.parallel.tensor_group)
+        if self.parallel.expert_size > 1:
+            dist.all_reduce(local[1], group=self.parallel.expert_group)
+        trainable, total = (int(n) for n in local.sum(0).tolist())
         return ParameterCounts(trainable, total)

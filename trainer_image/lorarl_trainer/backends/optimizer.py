@@ -99,8 +99,7 @@ class AdapterOptimizer:
 
         If the norm is not a finite number, nothing is updated.
         """
-        if self._model.parallel.data_size > 1:
-            dist.all_reduce(self._gradient, group=self._model.parallel.data_group)
+        self._sum_over_workers()
         norm = self._norm()
         if not math.isfinite(norm):
             return norm
@@ -132,6 +131,15 @@ class AdapterOptimizer:
                 state.update({name: moments[name][index].to(master, copy=True) for name in MOMENTS})
                 self._adamw.state[master] = state
         self._write_back()
+
+    def _sum_over_workers(self) -> None:
+        """Sum the gradients, of experts over the workers that have the same ones: theirs are of all tokens already."""
+        parallel, of_experts = self._model.parallel, self._model.split_experts
+        count = sum(gradient.numel() for gradient in self.gradients[:of_experts])
+        if parallel.expert_data_size > 1 and count:
+            dist.all_reduce(self._gradient[:count], group=parallel.expert_copies)
+        if parallel.data_size > 1:
+            dist.all_reduce(self._gradient[count:], group=parallel.data_group)
 
     def _norm(self) -> float:
         """Return the norm of the gradients. Each rank has a part of the adapter, and all of the heads."""

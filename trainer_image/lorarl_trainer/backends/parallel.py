@@ -10,10 +10,15 @@ from typing import Any
 class Parallel:
     """The ranks that share a layer's weights (tensor) and those that share a batch's samples (data).
 
+    Ranks of either kind may share a layer's experts: each has some of them, whole, and computes these for the tokens of
+    all. One of the two groups, of experts and of the other weights, holds the other.
+
     Attributes:
         tensor_group, data_group: torch.distributed process groups.
         tensor_size, data_size: ranks in each.
         data_rank: this rank's place in its data group.
+        expert_group, expert_size: ranks that share a layer's experts; 1: each rank has all of them.
+        expert_copies, expert_data_size: ranks that have the same experts, and sum their gradients.
     """
 
     tensor_group: Any
@@ -21,3 +26,22 @@ class Parallel:
     data_group: Any
     data_size: int
     data_rank: int
+    expert_group: Any = None
+    expert_size: int = 1
+    expert_copies: Any = None
+    expert_data_size: int = 1
+
+    @property
+    def model_group(self) -> Any:
+        """The ranks that one copy of the model is split over."""
+        return self.expert_group if self.expert_size > self.tensor_size else self.tensor_group
+
+    @property
+    def first_copy(self) -> bool:
+        """Whether this rank has a part of the same copy of the model as the first rank."""
+        return self.data_rank * self.tensor_size < max(self.expert_size, self.tensor_size)
+
+    @property
+    def splits_experts(self) -> bool:
+        """Whether experts belong to other ranks than the rest of a layer: no tensor parallelism splits them."""
+        return max(self.expert_size, self.tensor_size) > 1

@@ -101,8 +101,9 @@ class Trainer:
         if differences is None:
             return {}
         sums, parallel = torch.tensor(differences, device=self._model.device), self._model.parallel
-        if parallel.data_size > 1:
-            dist.all_reduce(sums, group=parallel.data_group)
+        for size, group in ((parallel.data_size, parallel.data_group), (parallel.tensor_size, parallel.tensor_group)):
+            if size > 1:
+                dist.all_reduce(sums, group=group)
         other, known = sums.tolist()
         return {ROUTING_CHANGED: other / known} if known else {}
 

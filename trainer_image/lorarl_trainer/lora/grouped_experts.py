@@ -7,6 +7,9 @@ router's weight w,
     h = silu(x Gᵀ + (x A_gᵀ) B_gᵀ) * (x Uᵀ + (x A_uᵀ) B_uᵀ)
     y = sum over a token's experts of w (h Dᵀ + (h A_dᵀ) B_dᵀ)
 
+If ranks share the experts, the rows travel to the rank that has their expert, and what it makes of them travels back
+(`backends/megatron/expert_rows.py`).
+
 Shape suffixes: T tokens, K experts of a token, N = T K rows, E experts, H hidden size, F an expert's inner size, I
 inputs and O outputs of a layer, R rank of the adapter (of all parts), padded.
 """
@@ -14,7 +17,8 @@ inputs and O outputs of a layer, R rank of the adapter (of all parts), padded.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.nn.functional import grouped_mm, pad
@@ -47,6 +51,23 @@ class Routing(NamedTuple):
         return cls(order_N, inverse_N, torch.searchsorted(expert_N, numbers, right=True, out_int32=True))
 
 
+type Compute = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""What experts make of their rows, [N, H], given where each expert's rows end, [E]."""
+
+
+class RowsOfRanks(Protocol):
+    """How ranks that share a layer's experts compute each other's rows.
+
+    Attributes:
+        size: how many ranks; each has as many experts.
+    """
+
+    size: int
+
+    def compute(self, x_N_H: torch.Tensor, ends_E: torch.Tensor, own: Compute) -> torch.Tensor:
+        """Return what the experts of all ranks make of this rank's rows, [N, H]; `own` computes those of this rank."""
+
+
 def choose_experts(logits_T_E: torch.Tensor, active: int) -> torch.Tensor:
     """Return the experts of each token with the highest logits, [T, K]."""
     chosen_T_K: torch.Tensor = logits_T_E.float().topk(active).indices
@@ -72,8 +93,9 @@ def compute_mixture(
     down_E_H_F: torch.Tensor,
     adapters: tuple[Adapter | None, Adapter | None],
     activate: Callable[[torch.Tensor], torch.Tensor],
+    others: RowsOfRanks | None = None,
 ) -> torch.Tensor:
-    """Return the output of a mixture's experts, [T, H], differentiable.
+    """Return the output of a mixture's experts, [T, H], differentiable (collective if `others` share them).
 
     Args:
         x_T_H: tokens.
@@ -83,12 +105,13 @@ def compute_mixture(
         down_E_H_F: each expert's down.
         adapters: of gate and up as one layer, and of down; None for none.
         activate: SwiGLU, of [N, 2F].
+        others: the ranks that share the experts; weights and adapters are those of this rank's. None: it has all.
     """
-    routing = Routing.of(chosen_T_K, len(down_E_H_F))
+    routing = Routing.of(chosen_T_K, len(down_E_H_F) * (others.size if others else 1))
     x_N_H = _Spread.apply(x_T_H, routing, chosen_T_K.shape[1])
-    product_N_F = activate(_multiply(x_N_H, gate_up_E_2F_H, adapters[0], routing))
-    y_N_H = _Gathered.apply(_multiply(product_N_F, down_E_H_F, adapters[1], routing), routing)
-    y_T_K_H = y_N_H.view(*chosen_T_K.shape, -1)
+    own = partial(_compute_rows, weights=(gate_up_E_2F_H, down_E_H_F), adapters=adapters, activate=activate)
+    y_N_H = others.compute(x_N_H, routing.ends_E, own) if others else own(x_N_H, routing.ends_E)
+    y_T_K_H = permuted(y_N_H, routing.inverse_N, routing.order_N).view(*chosen_T_K.shape, -1)
     # In the precision of y: a copy in fp32 would be the largest tensor of a layer.
     return torch.bmm(weights_T_K.to(y_T_K_H.dtype)[:, None], y_T_K_H)[:, 0]
 
@@ -106,16 +129,33 @@ def joined_adapter(downs: Sequence[torch.Tensor], ups: Sequence[torch.Tensor]) -
     return pad(down_E_R_I, (0, 0, 0, rank - first)), torch.cat(rows, dim=1)
 
 
-def _multiply(
-    x_N_I: torch.Tensor, weight_E_O_I: torch.Tensor, adapter: Adapter | None, routing: Routing
+def permuted(rows_N_H: torch.Tensor, order_N: torch.Tensor, inverse_N: torch.Tensor) -> torch.Tensor:
+    """Return the rows in this order, differentiable, given what brings them back."""
+    found_N_H: torch.Tensor = _Permuted.apply(rows_N_H, order_N, inverse_N)
+    return found_N_H
+
+
+def _compute_rows(
+    x_N_H: torch.Tensor,
+    ends_E: torch.Tensor,
+    weights: tuple[torch.Tensor, torch.Tensor],
+    adapters: tuple[Adapter | None, Adapter | None],
+    activate: Callable[[torch.Tensor], torch.Tensor],
 ) -> torch.Tensor:
-    output_N_O = grouped_mm(x_N_I, weight_E_O_I.transpose(1, 2), offs=routing.ends_E)
+    product_N_F = activate(_multiply(x_N_H, weights[0], adapters[0], ends_E))
+    return _multiply(product_N_F, weights[1], adapters[1], ends_E)
+
+
+def _multiply(
+    x_N_I: torch.Tensor, weight_E_O_I: torch.Tensor, adapter: Adapter | None, ends_E: torch.Tensor
+) -> torch.Tensor:
+    output_N_O = grouped_mm(x_N_I, weight_E_O_I.transpose(1, 2), offs=ends_E)
     if adapter is None:
         return output_N_O
-    low_N_R = grouped_mm(x_N_I, adapter.down_E_R_I.transpose(1, 2), offs=routing.ends_E)
+    low_N_R = grouped_mm(x_N_I, adapter.down_E_R_I.transpose(1, 2), offs=ends_E)
     if adapter.scale != 1.0:
         low_N_R = low_N_R * adapter.scale
-    return output_N_O + grouped_mm(low_N_R, adapter.up_E_O_R.transpose(1, 2), offs=routing.ends_E)
+    return output_N_O + grouped_mm(low_N_R, adapter.up_E_O_R.transpose(1, 2), offs=ends_E)
 
 
 class _Spread(torch.autograd.Function):
@@ -131,14 +171,14 @@ class _Spread(torch.autograd.Function):
         return by_rows_N_H[ctx.inverse].unflatten(0, (-1, ctx.active)).sum(1), None, None
 
 
-class _Gathered(torch.autograd.Function):
-    """The rows in the order of tokens again."""
+class _Permuted(torch.autograd.Function):
+    """Rows in another order. Torch's own backward pass would add them to zeros, one by one."""
 
     @staticmethod
-    def forward(ctx: Any, y_N_H: torch.Tensor, routing: Routing) -> torch.Tensor:
-        ctx.order = routing.order_N
-        return y_N_H[routing.inverse_N]
+    def forward(ctx: Any, rows_N_H: torch.Tensor, order_N: torch.Tensor, inverse_N: torch.Tensor) -> torch.Tensor:
+        ctx.inverse = inverse_N
+        return rows_N_H[order_N]
 
     @staticmethod
-    def backward(ctx: Any, by_y_N_H: torch.Tensor) -> Any:
-        return by_y_N_H[ctx.order], None
+    def backward(ctx: Any, by_rows_N_H: torch.Tensor) -> Any:
+        return by_rows_N_H[ctx.inverse], None, None

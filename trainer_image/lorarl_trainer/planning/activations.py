@@ -16,7 +16,7 @@ keeps, in the model's precision,
         gate, its activation, up, and their product. Without a gate 5f: a GELU may be five products
     a mixture of experts, of which a token has e       2h + 2q + 2k + e (2h + 3f)
         fused; instead of gate and up, a token's copies for its experts, and what they return; their gate and up, and
-        SwiGLU's product
+        SwiGLU's product. If workers share the experts, some get more copies than others: a quarter more is allowed for
     norms of all heads together (fused)                q + 2k more
         q, k and v before them
 
@@ -44,8 +44,13 @@ are capped 5 a L: capped, and as probabilities in fp32 and in the model's precis
 
 from __future__ import annotations
 
+import math
+
 from lorarl_trainer.planning.execution import ExecutionPlan, Recompute
 from lorarl_trainer.planning.model_sizes import ModelSizes
+
+_UNEVEN = 1.25
+"""Copies of tokens that come to the worker with the most, over the mean."""
 
 
 def activation_bytes(
@@ -61,6 +66,8 @@ def activation_bytes(
     kept = {"none": whole, "selective": whole - again, "full": model.hidden}[recompute]
     # A layer's gradients are as large as its activations. With recomputation, the activations come back too.
     at_work = whole if recompute == "none" else 2 * whole
+    if execution.expert_ranks > 1:  # rows as they leave and arrive
+        at_work += 2 * _copies(model, execution) * model.hidden
     return kept * model.layers * execution.precision.bytes, at_work * execution.precision.bytes
 
 
@@ -68,13 +75,18 @@ def _values(model: ModelSizes, execution: ExecutionPlan) -> tuple[int, int]:
     """Return what a token keeps in a layer, and how much of it `selective` computes again, as numbers of values."""
     h, q, k, f = model.hidden, model.width("q_proj"), model.width("k_proj"), model.width("up_proj")
     if execution.fused_layers:
-        mlp = model.active_experts * (2 * h + 3 * f) if model.experts else 2 * f
+        mlp = _copies(model, execution) * (2 * h + 3 * f) if model.experts else 2 * f
         norms = q + 2 * k if model.whole_norms else 0
         return 2 * h + 2 * q + 2 * k + norms + mlp, mlp
     if execution.backend == "fsdp":
         mlp = (4 if model.width("gate_proj", "gate_up_proj") else 5) * f
         return 2 * h + 2 * model.normalised + 2 * q + 2 * k + mlp, mlp
     return 4 * h + 3 * q + 3 * k + 5 * f, h + 5 * f
+
+
+def _copies(model: ModelSizes, execution: ExecutionPlan) -> int:
+    """Return how many copies of a token for experts a worker computes, for each token of its own."""
+    return model.active_experts if execution.expert_ranks == 1 else math.ceil(_UNEVEN * model.active_experts)
 
 
 def token_bytes(model: ModelSizes, execution: ExecutionPlan) -> tuple[int, int]:

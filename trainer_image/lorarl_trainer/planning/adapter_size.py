@@ -15,7 +15,8 @@ class AdapterSize:
     """The layers of an adapter.
 
     Attributes:
-        layers: how many there are of each size and rank, whatever their names.
+        layers: how many there are of each size and rank, whatever their names, outside of experts.
+        layers_of_experts: the same of experts.
         served_layers: layers that vLLM has buffers for. It has them for all experts or none.
         served_rank: of the buffers.
         expert_rank: of the buffers of experts on a GPU (`engine/vllm/patches/gpu_experts.py`).
@@ -23,6 +24,7 @@ class AdapterSize:
     """
 
     layers: tuple[tuple[LinearSize, int, int], ...]
+    layers_of_experts: tuple[tuple[LinearSize, int, int], ...]
     served_layers: tuple[LinearSize, ...]
     served_rank: int
     expert_rank: int = 0
@@ -35,14 +37,24 @@ class AdapterSize:
         served = [one for one in adapted if not is_expert(one.name)]
         if len(served) < len(adapted):
             served += [one for one in model.linears if is_expert(one.name)]
-        ranks = Counter((_nameless(one), of_experts if is_expert(one.name) else adapter.rank) for one in adapted)
-        layers = tuple((layer, rank, count) for (layer, rank), count in ranks.items())
-        return cls(layers, tuple(served), served_rank(adapter.rank), padded_rank(of_experts), adapter.dora)
+        layers, layers_of_experts = (
+            tuple((layer, rank, count) for layer, count in Counter(map(_nameless, those)).items())
+            for rank, those in (
+                (adapter.rank, [one for one in adapted if not is_expert(one.name)]),
+                (of_experts, [one for one in adapted if is_expert(one.name)]),
+            )
+        )
+        served_at = served_rank(adapter.rank)
+        return cls(layers, layers_of_experts, tuple(served), served_at, padded_rank(of_experts), adapter.dora)
 
-    def trainable(self, ranks: int) -> int:
-        """Return the adapter's parameters on each of so many tensor-parallel ranks."""
+    def trainable(self, ranks: int, expert_ranks: int = 1) -> int:
+        """Return the adapter's parameters on each of so many tensor-parallel ranks, or of those that share experts."""
         more = int(self.dora)
-        return sum(n * (r * one.inputs + (r + more) * one.outputs) for one, r, n in self.layers) // ranks
+        own, of_experts = (
+            sum(n * (r * one.inputs + (r + more) * one.outputs) for one, r, n in layers)
+            for layers in (self.layers, self.layers_of_experts)
+        )
+        return own // ranks + of_experts // expert_ranks
 
     def served(self, ranks: int, *, on_gpu: bool = False) -> int:
         """Return the elements of vLLM's buffers on each of so many ranks.

@@ -52,6 +52,7 @@ class ExecutionPlan:
         precision: of base model, adapter and activations.
         expert_rank: of the adapter on each expert's layers; None for a model without experts.
         trainer_ranks, engine_ranks: tensor-parallel workers of one trainer and of one engine.
+        expert_ranks: workers of which each trains some of a layer's experts, with the tokens of all of them.
         packed: samples share a row without padding, where the model allows it. Otherwise each has a padded row.
         fused_layers: the trainer's layers compute in a few steps.
         router_replay: the trainer sends tokens to the experts that the rollout sent them to. False: it only compares.
@@ -90,6 +91,7 @@ class ExecutionPlan:
     expert_rank: int | None
     trainer_ranks: int
     engine_ranks: int
+    expert_ranks: int
     packed: bool
     fused_layers: bool
     router_replay: bool | None
@@ -118,6 +120,11 @@ class ExecutionPlan:
     kv_cache_bytes: int = 0
     peaks: tuple[int, int] = (0, 0)
     table: str = ""
+
+    @property
+    def whole_experts(self) -> bool:
+        """Whether a worker that shares its experts with others holds the weights of all: its engine uses them."""
+        return self.rollouts and self.shared_base
 
     def require(self, decision: str, found: object) -> None:
         """Check that the model or the engine is what was planned.
@@ -166,6 +173,7 @@ def decide(
         expert_rank=model.expert_rank(spec.adapter),
         trainer_ranks=trainer_ranks,
         engine_ranks=engine_ranks,
+        expert_ranks=spec.trainer.expert_parallel_size or 1,
         packed=True,
         fused_layers=fused,
         router_replay=_router_replay(spec, model),
@@ -196,10 +204,11 @@ def decide(
 def usual_ranks(spec: LoRARLJobSpec, model: ModelShape | None = None) -> tuple[int, int]:
     """Return the tensor-parallel workers of a trainer and of an engine: as in the manifest, alike, or one.
 
-    On CPU an engine is never split, and trainers of fsdp share no layers. Without a model, Megatron trains.
+    On CPU an engine is never split, nor is one with experts, and trainers of fsdp share no layers. Without a model,
+    Megatron trains.
     """
     trainer, engine = spec.trainer.tensor_parallel_size, spec.rollout.tensor_parallel_size
-    if not spec.on_gpu or (model is not None and backend_of(spec, model) == "fsdp"):
+    if not spec.on_gpu or (model is not None and (model.experts or backend_of(spec, model) == "fsdp")):
         return trainer or 1, engine or 1
     return trainer or engine or 1, engine or trainer or 1
 
@@ -248,6 +257,7 @@ def may_overlap(spec: LoRARLJobSpec, ranks: tuple[int, int] | None = None) -> bo
         and not algorithm.max_refills
         and spec.algorithm.effective_updates_per_step == 1
         and (ranks or usual_ranks(spec)) == (1, 1)
+        and (spec.trainer.expert_parallel_size or 1) == 1
         and spec.adapter.dropout == 0
         and not spec.rollout.offload
     )

@@ -39,14 +39,19 @@ def trainer_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionP
     """Yield what the trainer takes."""
     ranks, precision = execution.trainer_ranks, execution.precision
     share = f", 1/{ranks} of it" if ranks > 1 else ""
-    base = model.parameters(ranks)
+    holders = 1 if execution.whole_experts else execution.expert_ranks
+    base = model.parameters(ranks, holders)
+    if holders > 1 or (ranks > 1 and model.experts):
+        share += f", 1/{holders} of its experts"
+    elif execution.expert_ranks > 1:
+        share += ", with all experts, which vLLM uses too"
     if (shards := execution.base_shards) > 1:
         # While a layer is at work, the next one is gathered too.
         base += model.multiplied // shards + 2 * model.multiplied // model.layers - model.multiplied
         share = f", layers over {shards} ranks, and two of them whole"
     source = f"its files: {base:,} parameters in {precision.name}{share}"
     yield Line("base model", base * precision.bytes, "always", source)
-    trainable = adapter.trainable(ranks)
+    trainable = adapter.trainable(ranks, execution.expert_ranks)
     source = f"{trainable:,} parameters: {precision.name}, fp32 master and gradient, Adam's moments"
     yield Line("adapter and optimizer", trainable * trainable_bytes(precision), "always", source)
     if execution.critic:

@@ -91,7 +91,13 @@ def require_mixture_job(spec: LoRARLJobSpec, model: ModelShape) -> None:
         if (replay := spec.trainer.router_replay) is not None:
             expected = "no value: the model has no experts"
             raise _refused("trainer.routerReplay", str(replay).lower(), expected, "Remove it.", "")
+        if (ranks := spec.trainer.expert_parallel_size or 1) > 1:
+            raise _refused("trainer.expertParallelSize", ranks, "1: the model has no experts", "Remove it.", "")
         return
+    _require_equal_shares(model.experts, spec.trainer.expert_parallel_size or 1)
+    if model.whole_norms and (ranks := spec.trainer.tensor_parallel_size or 1) > 1:
+        expected = "1: its norms are of all heads together"
+        raise _refused("trainer.tensorParallelSize", ranks, expected, "Remove it.", " for a model of this family")
     for refused, field, got, expected, hint in _not_compared(spec):
         if refused:
             raise _refused(field, got, expected, hint)
@@ -99,18 +105,30 @@ def require_mixture_job(spec: LoRARLJobSpec, model: ModelShape) -> None:
 
 def _not_compared(spec: LoRARLJobSpec) -> Iterator[tuple[bool, str, object, str, str]]:
     """Yield whether a job asks for something, the field, its value, what is expected, and the fix."""
-    one = "1: each worker has all experts"
     single = spec.on_gpu and spec.precision == "fp32"
     hint = "Set spec.trainer.precision: bf16."
     yield single, "trainer.precision", "fp32", "bf16: GPUs have grouped products for it alone", hint
-    for side, ranks in (("trainer", spec.trainer.tensor_parallel_size), ("rollout", spec.rollout.tensor_parallel_size)):
-        yield (ranks or 1) > 1, f"{side}.tensorParallelSize", ranks, one, "Remove it."
+    ranks, whole = spec.rollout.tensor_parallel_size, "1: each engine computes whole experts, and all of them"
+    yield (ranks or 1) > 1, "rollout.tensorParallelSize", ranks, whole, "Remove it."
     hint = "Remove it, or set spec.trainer.backend: megatron."
     yield spec.trainer.backend == "fsdp", "trainer.backend", "fsdp", "megatron, which trains experts", hint
     # PEFT refuses both where several experts share an adapter's tensors.
     dropout = spec.adapter.dropout
     yield dropout > 0, "adapter.dropout", f"{dropout:g}", "0: PEFT has none on experts", "Remove it."
     yield spec.adapter.dora, "adapter.dora", "true", "false: PEFT has no DoRA on experts", "Remove it."
+
+
+def _require_equal_shares(experts: int, ranks: int) -> None:
+    """Refuse workers that would not have equally many of a layer's experts.
+
+    Raises:
+        InputError: naming sizes that would do.
+    """
+    if experts % ranks:
+        fitting = [str(size) for size in (2, 4, 8, 16) if experts % size == 0]
+        got, expected = f"{ranks} for a model with {experts} experts", "a divisor of that number"
+        fix = f"Set it to {' or '.join(fitting)}." if fitting else "Remove it."
+        raise _refused("trainer.expertParallelSize", got, expected, fix, "")
 
 
 def _refused(field: str, got: object, expected: str, hint: str, model: str = " for a mixture of experts") -> InputError:

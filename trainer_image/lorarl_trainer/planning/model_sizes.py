@@ -146,19 +146,24 @@ class ModelSizes(ModelShape):
         return max(sum(norms), 2 * self.hidden)
 
     @cached_property
+    def of_experts(self) -> int:
+        """Parameters of all experts."""
+        return sum(linear.inputs * linear.outputs for linear in self.linears if is_expert(linear.name))
+
+    @cached_property
     def multiplied(self) -> int:
         """Parameters of the decoder's linear layers with which a token is multiplied, of its own experts only."""
-        of_experts = sum(linear.inputs * linear.outputs for linear in self.linears if is_expert(linear.name))
         of_all = sum(linear.inputs * linear.outputs for linear in self.linears)
         idle = self.experts - self.active_experts
-        return of_all - (of_experts * idle // self.experts if self.experts else 0)
+        return of_all - (self.of_experts * idle // self.experts if self.experts else 0)
 
-    def parameters(self, tensor_parallel_size: int) -> int:
-        """Return the parameters of the base on one tensor-parallel rank.
+    def parameters(self, tensor_parallel_size: int, expert_ranks: int = 1) -> int:
+        """Return the parameters of the base on one tensor-parallel rank, which has its share of the experts.
 
-        Norms are whole on each rank, and the vocabulary is rounded up.
+        Norms and experts are whole on each rank, and the vocabulary is rounded up.
         """
-        return self._shares(self._all, tensor_parallel_size)
+        moved = self.of_experts // expert_ranks - self.of_experts // tensor_parallel_size
+        return self._shares(self._all, tensor_parallel_size) + moved
 
     def qkv_parameters(self, tensor_parallel_size: int) -> int:
         """Return how many of them differ in layout between Megatron and vLLM: queries, keys and values, with biases."""

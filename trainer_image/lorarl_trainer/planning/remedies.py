@@ -133,7 +133,7 @@ _OPEN_ON_GPU = (
 def changes(plan: JobPlan) -> Iterator[Change]:
     """Yield what a user can change, the cheapest first; for one field the smallest change first."""
     if isinstance(plan.there, Gpu):
-        yield from _changes_on_gpu(plan.spec)
+        yield from _changes_on_gpu(plan.spec, plan.model.experts)
         return
     tokens = plan.execution.micro_batch_tokens // 2
     while tokens >= plan.execution.least_tokens:
@@ -143,10 +143,17 @@ def changes(plan: JobPlan) -> Iterator[Change]:
         yield Change("trainer", "recompute", recompute)
 
 
-def _changes_on_gpu(spec: LoRARLJobSpec) -> Iterator[Change]:
+def _changes_on_gpu(spec: LoRARLJobSpec, experts: int) -> Iterator[Change]:
     for part, name in _OPEN_ON_GPU:
         if getattr(getattr(spec, part), name) is not None:
             yield Change(part, name, None)
+    for ranks in (2, 4, 8):
+        if (
+            experts
+            and experts % ranks == spec.world_size % ranks == 0
+            and (spec.trainer.tensor_parallel_size or 1) == 1
+        ):
+            yield Change("trainer", "expert_parallel_size", ranks)
     for times in (2, 4, 8):
         yield Change("cluster", "gpus_per_node", times * spec.cluster.gpus_per_node)
     tokens = spec.rollout.max_response_tokens // 2

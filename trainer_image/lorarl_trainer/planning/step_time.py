@@ -36,6 +36,8 @@ _BACKWARD_ATTENTION = 2.5
 """Operations of attention's backward pass over those of its forward pass."""
 _EXCHANGES = 10
 """Times that the hidden states travel between tensor-parallel ranks in a layer, forward and backward."""
+_WAYS = 4
+"""Times that a token's copy for an expert travels between workers that share the experts: there and back, twice."""
 _CACHE_SECONDS_PER_BYTE, _HOST_BYTES_PER_SECOND = 5e-12, 2.5e10
 """Mapping the KV cache again, and copying weights from main memory."""
 _HIDDEN = 0.5
@@ -231,9 +233,15 @@ def _parts(plan: ExecutionPlan, work: Work) -> float:
 
 
 def _exchange(model: ModelSizes, plan: ExecutionPlan, speed: Speed, tokens: float) -> float:
+    """Estimate what ranks that share the model send each other.
+
+    With shared experts, a token's copies travel there and back, and so do their gradients.
+    """
     elsewhere = (plan.trainer_ranks - 1) / plan.trainer_ranks
-    travelling = _EXCHANGES * model.layers * model.hidden * plan.precision.bytes * tokens * elsewhere
-    return travelling / speed.link_bandwidth
+    of_experts = (plan.expert_ranks - 1) / plan.expert_ranks * model.active_experts / plan.trainer_ranks
+    ways = _WAYS + (0 if plan.recompute == "none" else _WAYS / 2)
+    rows = tokens * (_EXCHANGES * elsewhere + ways * of_experts)
+    return rows * model.layers * model.hidden * plan.precision.bytes / speed.link_bandwidth
 
 
 def _moving(model: ModelSizes, plan: ExecutionPlan) -> float:

@@ -10,7 +10,7 @@ import pytest
 from lorarl_trainer.devices.base import Gpu, Host
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.planning.adapter_size import AdapterSize
-from lorarl_trainer.planning.execution import decide
+from lorarl_trainer.planning.execution import decide, may_overlap
 from lorarl_trainer.planning.memory import make_plan
 from lorarl_trainer.planning.mixtures import REASONS, require_known_mixture
 from lorarl_trainer.planning.model_sizes import sizes_of
@@ -60,8 +60,13 @@ def test_other_layers_are_refused(fields: dict[str, Any], message: str) -> None:
             "trainer.precision: got fp32 for a mixture of experts, expected bf16",
         ),
         (
-            ["trainer.tensorParallelSize=2"],
-            "trainer.tensorParallelSize: got 2 for a mixture of experts, expected 1: each worker has all experts",
+            ["cluster.gpusPerNode=2", "rollout.tensorParallelSize=2"],
+            "rollout.tensorParallelSize: got 2 for a mixture of experts, expected 1: each engine computes whole",
+        ),
+        (
+            ["trainer.expertParallelSize=3"],
+            "trainer.expertParallelSize: got 3 for a model with 16 experts, expected a divisor of that number. "
+            "Set it to 2 or 4 or 8 or 16.",
         ),
         (["trainer.backend=fsdp"], "trainer.backend: got fsdp for a mixture of experts, expected megatron"),
         (["adapter.dropout=0.1"], "adapter.dropout: got 0.1 for a mixture of experts, expected 0: PEFT has none"),
@@ -88,6 +93,66 @@ def test_each_worker_has_a_mixture_whole(changes: list[str]) -> None:
     assert on_cpus.plan is not None and on_cpus.plan.execution.shared_base
 
 
+def test_workers_that_share_experts_hold_their_part_of_what_no_engine_uses() -> None:
+    sizes, there = sizes_of(SMALL), Gpu(141 * GB, 139 * GB, "NVIDIA H200", (9, 0))
+    of_experts = 2 * 16 * 3 * 2048 * 768
+    assert (sizes.parameters(1) - sizes.parameters(1, 4), sizes.of_experts) == (of_experts * 3 // 4, of_experts)
+
+    def lines(*changes: str) -> dict[str, int]:
+        plan = judge(gpu_job("cluster.gpusPerNode=4", *changes), SMALL, there).plan
+        assert plan is not None
+        return {line.what: line.bytes for line in plan.memory.lines}
+
+    shared, sft = ["trainer.expertParallelSize=4"], ["algorithm.type=sft", "reward=null"]
+    size = AdapterSize.of(gpu_job().adapter, sizes)
+    attention = 2 * 32 * (3 * 2048 + 4096 + 2 * 512 + 4096 + 2048)
+    assert size.trainable(1, 4) == attention + (size.trainable(1) - attention) // 4
+    for more in ([], sft):
+        alone, together = lines(*more), lines(*more, *shared)
+        assert together["adapter and optimizer"] == 18 * size.trainable(1, 4) < alone["adapter and optimizer"]
+        held = 2 * sizes.parameters(1, 4 if more else 1)
+        assert together["base model"] == held, "vLLM uses the trainer's tensors, with all experts, and sft has no vLLM"
+
+
+def test_a_trainer_that_is_split_leaves_the_engine_whole() -> None:
+    sizes, there = sizes_of(SMALL), Gpu(141 * GB, 139 * GB, "NVIDIA H200", (9, 0))
+    fields = ["cluster.gpusPerNode=4", "trainer.tensorParallelSize=2", "trainer.expertParallelSize=4"]
+    plan = judge(gpu_job(*fields), SMALL, there).plan
+    assert plan is not None and plan.fits and not plan.execution.whole_experts
+    execution = plan.execution
+    assert (execution.trainer_ranks, execution.engine_ranks, execution.expert_ranks) == (2, 1, 4)
+    lines = {line.what: line.bytes for line in plan.memory.lines}
+    assert lines["vLLM's base model"] == 2 * sizes.parameters(1)
+    others = sizes.parameters(1) - sizes.of_experts
+    held = others // 2 + sizes.of_experts // 4
+    assert lines["base model"] == pytest.approx(2 * held, rel=1e-3)
+    with pytest.raises(InputError, match=r"^spec\.trainer\.tensorParallelSize: got 2 for a model of this family"):
+        judge(cpu_job("trainer.tensorParallelSize=2"), OLMOE_1B_7B)
+
+
+def test_what_travels_between_workers_takes_room_and_time() -> None:
+    there = Gpu(141 * GB, 139 * GB, "NVIDIA H200", (9, 0))
+    fields = ["cluster.gpusPerNode=4", "trainer.tokensPerMicroBatch=16384", "trainer.recompute=none"]
+    plans = [judge(gpu_job(*fields, *more), SMALL, there).plan for more in ([], ["trainer.expertParallelSize=4"])]
+    (alone, together) = (plan for plan in plans if plan is not None)
+    assert alone.seconds is not None and together.seconds is not None
+    assert alone.seconds.training < together.seconds.training < 1.5 * alone.seconds.training
+    activations = [next(line.bytes for line in p.memory.lines if line.what == "activations") for p in (alone, together)]
+    assert activations[0] < activations[1] < 1.5 * activations[0]
+    assert together.execution.expert_ranks == 4
+
+
+def test_nothing_is_trained_ahead_where_a_pass_is_of_several_workers() -> None:
+    fields = ["cluster.gpusPerNode=2", "trainer.overlap=true"]
+    assert may_overlap(gpu_job(*fields))
+    assert not may_overlap(gpu_job(*fields, "trainer.expertParallelSize=2"))
+
+
+def test_a_job_on_cpus_has_as_many_workers_as_share_experts() -> None:
+    spec = cpu_job("trainer.expertParallelSize=2", "cluster.nodes=2")
+    assert (spec.workers_per_node, spec.world_size) == (2, 4)
+
+
 def test_a_dense_model_has_no_rank_of_experts() -> None:
     dense = SMALL | {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "num_experts": None}
     assert judge(cpu_job(), dense).family == "Qwen3 (dense)"
@@ -97,6 +162,10 @@ def test_a_dense_model_has_no_rank_of_experts() -> None:
         InputError, match=r"^spec\.trainer\.routerReplay: got false, expected no value: the model has no"
     ):
         judge(cpu_job("trainer.routerReplay=false"), dense)
+    with pytest.raises(
+        InputError, match=r"^spec\.trainer\.expertParallelSize: got 2, expected 1: the model has no exp"
+    ):
+        judge(cpu_job("trainer.expertParallelSize=2"), dense)
 
 
 @pytest.mark.parametrize("name", ["num_experts", "num_local_experts"])

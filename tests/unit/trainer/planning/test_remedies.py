@@ -16,7 +16,7 @@ from lorarl_trainer.planning.choice import choose_plan
 from lorarl_trainer.planning.model_sizes import sizes_of
 from lorarl_trainer.planning.remedies import remedies, require_fit
 from unit.trainer.planning.jobs import gpu_job
-from unit.trainer.planning.shapes import LARGER, SHAPES, SMOLLM2
+from unit.trainer.planning.shapes import LARGER, QWEN3_30B_A3B, SHAPES, SMOLLM2
 
 GB = 1_000_000_000
 MODELS = SHAPES | {"SmolLM2": SMOLLM2, "32B": LARGER["32B"]}
@@ -56,6 +56,17 @@ def test_a_cache_that_holds_no_sequence_is_refused() -> None:
     message = refusal(job("rollout.gpuMemoryFraction=0.06"), SHAPES["7B"], gpu_of(80))
     assert "GB left for vLLM's KV cache, of which one sequence takes 0.1" in message
     assert "Remove spec.rollout.gpuMemoryFraction" in message
+
+
+def test_workers_may_share_what_one_gpu_does_not_hold() -> None:
+    sft = job("cluster.gpusPerNode=2", "algorithm.type=sft", "reward=null")
+    message = refusal(sft, QWEN3_30B_A3B, gpu_of(48))
+    assert "Set spec.trainer.expertParallelSize to 2." in message
+    shared = sft.model_copy(update={"trainer": sft.trainer.model_copy(update={"expert_parallel_size": 2})})
+    plan = choose_plan(shared, sizes_of(QWEN3_30B_A3B), gpu_of(48))
+    assert plan.fits and "parameters in bf16, 1/2 of its experts" in plan.memory.table()
+    generating = choose_plan(job("cluster.gpusPerNode=2", "trainer.expertParallelSize=2"), plan.model, gpu_of(48))
+    assert not generating.fits and "with all experts, which vLLM uses too" in generating.memory.table()
 
 
 def test_where_no_change_alone_is_enough_all_that_it_takes_are_named() -> None:

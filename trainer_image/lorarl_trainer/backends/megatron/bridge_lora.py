@@ -9,17 +9,19 @@ from typing import Any
 import torch
 
 from lorarl_api.v1alpha1 import AdapterSpec
+from lorarl_trainer.backends.megatron.local_experts import LocalExperts
 from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.targets import Linear, Target
 
 
-def make_lora(adapter: AdapterSpec, targets: Sequence[Target], expert_rank: int | None) -> Any:
-    """Return the Megatron-Bridge transformation that attaches adapters to a model."""
+def make_lora(adapter: AdapterSpec, targets: Sequence[Target], expert_rank: int | None, experts: LocalExperts) -> Any:
+    """Return the Megatron-Bridge transformation that attaches adapters to this rank's part of a model."""
     from megatron.bridge.peft.canonical_lora import CanonicalLoRA, LoRALinearSplitQKV
     from megatron.bridge.peft.lora import LoRA
     from megatron.bridge.peft.utils import is_expert_linear
 
-    names, numbers = [target.name for target in targets], AdapterConfig.of(adapter, expert_rank)
+    names = [name for target in targets if (name := experts.here(target.name)) is not None]
+    numbers = AdapterConfig.of(adapter, expert_rank)
     whole_names = frozenset(names)
     # The bridge has no rsLoRA. It divides alpha by the rank.
     alpha = numbers.scale * adapter.rank if adapter.rslora else adapter.alpha
@@ -104,18 +106,23 @@ def _interleave_shared_heads(wrapper: Any, query: torch.Tensor, key: torch.Tenso
     return columns.chunk(group.size(), dim=-1)[group.rank()]
 
 
-def decoder_linears(model: torch.nn.Module, bridge: Any) -> list[Linear]:
-    """Return the decoder's linear layers with their Hugging Face names, without the output layer and MoE routers."""
+def decoder_linears(model: torch.nn.Module, bridge: Any, experts: LocalExperts) -> list[Linear]:
+    """Return the decoder's linear layers with their Hugging Face names, without the output layer and MoE routers.
+
+    Those of experts that other ranks have are among them.
+    """
     registry = bridge._model_bridge.mapping_registry()
     found = []
-    for name, module in model.named_modules():
-        if (
-            not name.startswith("decoder.layers.")
-            or name.endswith(".router")
-            or getattr(module, "weight", None) is None
-        ):
-            continue
-        mapping = registry.megatron_to_hf_lookup(f"{name}.weight") if module.weight.dim() == 2 else None
+    here = (
+        name
+        for name, module in model.named_modules()
+        if name.startswith("decoder.layers.")
+        and not name.endswith(".router")
+        and getattr(module, "weight", None) is not None
+        and module.weight.dim() == 2
+    )
+    for name in experts.whole_names(here):
+        mapping = registry.megatron_to_hf_lookup(f"{name}.weight")
         if mapping is None:
             continue
         found.append(

@@ -17,6 +17,8 @@ from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
 from lorarl_trainer.backends.kernels.operations import rms_norm, rms_norm_backward, swiglu, swiglu_backward
+from lorarl_trainer.backends.megatron.collectives import Ranks
+from lorarl_trainer.backends.megatron.expert_rows import ExpertRows
 from lorarl_trainer.backends.megatron.fused_linear import WRAPPERS, is_plain_linear
 from lorarl_trainer.lora.grouped_experts import Adapter, choose_experts, compute_mixture, joined_adapter, weights_of
 
@@ -24,23 +26,27 @@ from lorarl_trainer.lora.grouped_experts import Adapter, choose_experts, compute
 class FusedExperts:
     """The norm, the router and the experts of one layer."""
 
-    def __init__(self, layer: Any, eps: float, compared: Compared, *, follows: bool) -> None:
-        """Put the experts' weights together. No other rank may share the layer.
+    def __init__(self, layer: Any, eps: float, compared: Compared, *, follows: bool, whole: bool = False) -> None:
+        """Put the experts' weights together (collective if ranks share them). No rank shares a matrix with another.
 
         `compared` counts tokens that the rollout sent to other experts. If it `follows`, those are the token's here.
+        If the weights are held `whole`, an engine can use those of all experts.
         """
         mixture, config = layer.mlp, layer.config
+        ranks = Ranks.of(mixture.ep_group)
+        self._others = ExpertRows(ranks) if ranks.size > 1 else None
         experts = mixture.experts.local_experts
         self._norm, self._eps, self._router = layer.pre_mlp_layernorm.weight, eps, mixture.router.weight
         self._active, self._shares_of_all = config.moe_router_topk, config.moe_router_pre_softmax
         self._compared, self._follows = compared, follows
         self._recompute = config.recompute_granularity == "selective"
-        self._gate_up = _OfAllExperts([expert.linear_fc1 for expert in experts], ("gate", "up"))
-        self._down = _OfAllExperts([expert.linear_fc2 for expert in experts], ())
+        holders = ranks if whole else None
+        self._gate_up = _OfAllExperts([expert.linear_fc1 for expert in experts], ("gate", "up"), holders)
+        self._down = _OfAllExperts([expert.linear_fc2 for expert in experts], (), holders)
 
     def weights(self) -> list[torch.Tensor]:
-        """Return each expert's gate and up, [E, 2F, H], and down, [E, H, F]."""
-        return [self._gate_up.weight, self._down.weight]
+        """Return each expert's gate and up, [E, 2F, H], and down, [E, H, F]: those that are held here."""
+        return [self._gate_up.held, self._down.held]
 
     def add(self, hidden_T_H: torch.Tensor, rollout_T_K: torch.Tensor | None) -> torch.Tensor:
         """Return the hidden states with the mixture of them added, given each token's experts in the rollout."""
@@ -59,9 +65,8 @@ class FusedExperts:
             chosen_T_K = self._replayed(chosen_T_K, rollout_T_K)
         weights_T_K = weights_of(logits_T_E, chosen_T_K, shares_of_all=self._shares_of_all)
         adapters = self._gate_up.adapter(), self._down.adapter()
-        mixed_T_H = compute_mixture(
-            normed_T_H, weights_T_K, chosen_T_K, self._gate_up.weight, self._down.weight, adapters, _SwiGlu.apply
-        )
+        experts = self._gate_up.weight, self._down.weight, adapters
+        mixed_T_H = compute_mixture(normed_T_H, weights_T_K, chosen_T_K, *experts, _SwiGlu.apply, self._others)
         return residual_T_H + mixed_T_H
 
     def _replayed(self, chosen_T_K: torch.Tensor, rollout_T_K: torch.Tensor) -> torch.Tensor:
@@ -91,16 +96,21 @@ class Compared:
 
 
 class _OfAllExperts:
-    """One linear layer of every expert.
+    """One linear layer of every expert that this rank has.
 
     Attributes:
         weight: [E, O, I].
+        held: with the experts of other ranks, if this one holds them for an engine.
     """
 
-    def __init__(self, layers: Sequence[Any], parts: Sequence[str]) -> None:
+    def __init__(self, layers: Sequence[Any], parts: Sequence[str], holders: Ranks | None) -> None:
+        """`holders` are ranks of which each holds the experts of all (collective)."""
         wrappers = [layer if type(layer).__name__ in WRAPPERS else None for layer in layers]
         plain = [layer if wrapper is None else wrapper.to_wrap for layer, wrapper in zip(layers, wrappers, strict=True)]
-        self.weight = torch.stack([layer.weight.detach() for layer in plain])
+        self.weight = self.held = torch.stack([layer.weight.detach() for layer in plain])
+        if holders is not None and holders.size > 1:
+            self.held = holders.gather(self.weight)
+            self.weight = self.held.chunk(holders.size)[holders.rank]
         for layer, weight in zip(plain, self.weight, strict=True):
             layer.weight.data = weight
         self._wrapper = next((wrapper for wrapper in wrappers if wrapper is not None), None)

@@ -36,11 +36,16 @@ _WHOLE_NORMS = "OLMoESelfAttention"
 
 
 def fuse_layers(
-    model: torch.nn.Module, current: Current, compared: Compared | None = None, *, replay: bool = False
+    model: torch.nn.Module,
+    current: Current,
+    compared: Compared | None = None,
+    *,
+    replay: bool = False,
+    whole: bool = False,
 ) -> list[FusedLayer]:
     """Let those decoder layers of a Megatron GPT model that can compute in a few steps do so, and return them.
 
-    `compared` and `replay` are of the rollout's experts, see `FusedExperts`.
+    `compared` and `replay` are of the rollout's experts, and `whole` of the weights of experts, see `FusedExperts`.
     """
     layers: Any = model.decoder.layers
     fused = []
@@ -49,7 +54,7 @@ def fuse_layers(
             experts = None
             if layer.config.num_moe_experts:
                 eps = layer.config.layernorm_epsilon
-                experts = FusedExperts(layer, eps, compared or Compared(), follows=replay)
+                experts = FusedExperts(layer, eps, compared or Compared(), follows=replay, whole=whole)
             fused.append(FusedLayer(layer, current, number, experts))
             layer.forward = fused[-1].forward
     return fused
@@ -105,7 +110,9 @@ class FusedLayer:
         hidden_S_H = add_projection(residual_S_H, attended_T_I, proj, of_proj)
         if self._experts is not None:
             routing = self._current.routing
-            hidden_S_H = self._experts.add(hidden_S_H, None if routing is None else routing[:, self._number])
+            if routing is not None:
+                routing = routing[:, self._number].chunk(self._ranks.size)[self._ranks.rank]
+            hidden_S_H = self._experts.add(hidden_S_H, routing)
         else:
             recompute = self._layer.recompute_mlp and self._layer.training
             (fc1, fc2), (of_fc1, of_fc2) = mlp, of_mlp
@@ -153,7 +160,7 @@ def _is_plain(layer: Any) -> bool:
     linears = [attention.linear_qkv, attention.linear_proj]
     if type(mlp).__name__ == "MLP":
         linears += [mlp.linear_fc1, mlp.linear_fc2]
-    elif not are_plain_experts(mlp) or config.tensor_model_parallel_size > 1:
+    elif not are_plain_experts(mlp):
         return False
     return (
         not not_plain(config)

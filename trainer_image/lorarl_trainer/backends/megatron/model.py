@@ -17,6 +17,7 @@ from lorarl_trainer.backends.megatron.collectives import Ranks
 from lorarl_trainer.backends.megatron.fused_experts import Compared
 from lorarl_trainer.backends.megatron.fused_layer import fuse_layers
 from lorarl_trainer.backends.megatron.loaded_weights import require_all_weights
+from lorarl_trainer.backends.megatron.local_experts import LocalExperts, is_local
 from lorarl_trainer.backends.megatron.own_bridges import register_own_bridges
 from lorarl_trainer.backends.megatron.own_heads import WHOLE, OwnHeads
 from lorarl_trainer.backends.megatron.packed_attention import Current, pack_attention, unpackable
@@ -66,11 +67,14 @@ class LoraModel(AdaptedModel):
         provider = self._bridge.to_megatron_provider(load_weights=True)
         _configure(provider, self._platform, plan)
         self.parallel = open_groups(provider)
+        self.lockstep = self.parallel.expert_size > self.parallel.tensor_size
+        self._experts = LocalExperts(Ranks.of(self.parallel.expert_group), provider.num_moe_experts or 0)
         self._lora: Any = None
         self._load(provider, adapter, model_path, clock)
-        self.parameters: dict[str, torch.nn.Parameter] = {
-            n: p for n, p in self.module.named_parameters() if p.requires_grad
-        }
+        trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+        split = [name for name in trained if self.is_split(name)]
+        self.split_experts = len(split)
+        self.parameters: dict[str, torch.nn.Parameter] = {name: trained[name] for name in split} | trained
         self.device = next(self.module.parameters()).device
         self._sequence_parallel, self._vocabulary = provider.sequence_parallel, provider.vocab_size
         self.hidden_size: int = provider.hidden_size
@@ -88,14 +92,15 @@ class LoraModel(AdaptedModel):
         def attach(chunks: list[Any]) -> list[Any]:
             if clock is not None:
                 clock.add_first("trainer/load", loading_began, time.time())
-            require_all_weights(chunks[0], self._bridge, model_path)
-            linears = decoder_linears(chunks[0], self._bridge)
+            require_all_weights(chunks[0], self._bridge, model_path, self._experts)
+            linears = decoder_linears(chunks[0], self._bridge, self._experts)
             self.linear_names = [name for linear in linears for name in linear.hf.values()]
             self.targets: list[Target] = resolve_targets(
                 linears, adapter.type, adapter.target_modules, adapter.exclude_modules
             )
+            self._experts.require_adapters(self.targets)
             self.excluded_names = excluded_names(linears, adapter.type, adapter.target_modules, adapter.exclude_modules)
-            self._lora = make_lora(adapter, self.targets, self._plan.expert_rank)
+            self._lora = make_lora(adapter, self.targets, self._plan.expert_rank, self._experts)
             adapted = list(self._lora(chunks, training=True))
             if self._plan.recompute != "none" and not self._plan.fused_layers:
                 let_recomputed_layers_learn(adapted[0].decoder)
@@ -122,9 +127,8 @@ class LoraModel(AdaptedModel):
         self._of_experts: list[torch.Tensor] = []
         self._compared = Compared()
         if plan.fused_layers:
-            replay = plan.router_replay is True
-            packing = self._packing
-            fused = [] if packing is None else fuse_layers(model, packing, self._compared, replay=replay)
+            how = {"replay": plan.router_replay is True, "whole": plan.whole_experts}
+            fused = [] if self._packing is None else fuse_layers(model, self._packing, self._compared, **how)
             plan.require("fused_layers", len(fused) == len(model.decoder.layers))
             self._of_experts = [tensor for layer in fused for tensor in layer.of_experts()]
 
@@ -214,7 +218,14 @@ class LoraModel(AdaptedModel):
     def exported(self) -> Iterator[tuple[str, torch.Tensor]]:
         """See `AdaptedModel.exported`."""
         exported = self._bridge.export_adapter_weights(self._chunks, cpu=False, show_progress=False)
-        return ((item.param_name, item.weight.detach()) for item in exported)
+        own = ((item.param_name, item.weight.detach()) for item in exported)
+        if self.parallel.expert_size == 1:
+            return own
+        return self._experts.gather(own, like=next(iter(self.parameters.values())).data)
+
+    def is_split(self, name: str) -> bool:
+        """See `AdaptedModel.is_split`."""
+        return self.parallel.splits_experts and is_local(name)
 
     def base_in_hf_names(self) -> dict[frozenset[str], torch.Tensor]:
         """Return this rank's frozen parameters, by the Hugging Face parameters that each is made of (collective).
@@ -230,13 +241,16 @@ class LoraModel(AdaptedModel):
         found = {}
         for name, parameter in self.base_parameters():
             # Wrappers for adapters and for mixed precision add to Megatron's own names.
-            mapping = registry.megatron_to_hf_lookup(name.replace(".to_wrap", "").removeprefix("module."))
+            plain = name.replace(".to_wrap", "").removeprefix("module.")
+            if (number := whole.get(parameter.data_ptr())) is not None:
+                for one in self._experts.whole_names([plain]):
+                    of_experts[number].update(hf_parts(registry.megatron_to_hf_lookup(one)).values())
+                continue
+            mapping = registry.megatron_to_hf_lookup(plain)
             if mapping is None:
                 continue
             parts = hf_parts(mapping)
-            if (number := whole.get(parameter.data_ptr())) is not None:
-                of_experts[number].update(parts.values())
-            elif own is None or "q" not in parts:
+            if own is None or "q" not in parts:
                 found[frozenset(parts.values())] = parameter
             else:
                 found[frozenset(parts.values())] = own.take(WHOLE, ranks.gather(parameter))
@@ -263,6 +277,7 @@ def _configure(provider: Any, platform: Platform, plan: ExecutionPlan) -> None:
     platform.configure_provider(provider)
     dtype = getattr(torch, plan.precision.dtype)
     provider.tensor_model_parallel_size = plan.trainer_ranks
+    provider.expert_model_parallel_size, provider.expert_tensor_parallel_size = plan.expert_ranks, 1
     provider.params_dtype = provider.pipeline_dtype = provider.autocast_dtype = dtype
     provider.bf16, provider.fp16 = plan.precision.name == "bf16", False
     # A base model's config.json may ask for dropout. vLLM has none, and only the adapter is trained.

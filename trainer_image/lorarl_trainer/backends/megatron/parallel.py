@@ -24,4 +24,8 @@ def open_groups(provider: Any) -> Parallel:
         data_group=parallel_state.get_data_parallel_group(),
         data_size=parallel_state.get_data_parallel_world_size(),
         data_rank=parallel_state.get_data_parallel_rank(),
+        expert_group=parallel_state.get_expert_model_parallel_group(),
+        expert_size=parallel_state.get_expert_model_parallel_world_size(),
+        expert_copies=parallel_state.get_expert_data_parallel_group(),
+        expert_data_size=parallel_state.get_expert_data_parallel_world_size(),
     )

@@ -69,7 +69,6 @@ _REQUIRED: dict[str, Any] = {
     # a layer of one rank, or split by tensor parallelism alone, with its activations there
     "context_parallel_size": 1,
     "cpu_offloading": False,
-    "expert_model_parallel_size": 1,
     "fine_grained_activation_offloading": False,
     "gtp_weight_remat_size": 1,
     "hybrid_context_parallel": False,
@@ -97,9 +96,9 @@ _OF_EXPERTS: dict[str, Any] = {
 """Those of a mixture of experts."""
 
 _FOLLOWED = """
-    add_qkv_bias attention_backend ffn_hidden_size hidden_size kv_channels layernorm_epsilon num_attention_heads
-    num_layers num_moe_experts num_query_groups qk_layernorm rope_scaling rope_scaling_factor rotary_base
-    seq_len_interpolation_factor sequence_parallel softmax_scale tensor_model_parallel_size
+    add_qkv_bias attention_backend expert_model_parallel_size ffn_hidden_size hidden_size kv_channels layernorm_epsilon
+    num_attention_heads num_layers num_moe_experts num_query_groups qk_layernorm rope_scaling rope_scaling_factor
+    rotary_base seq_len_interpolation_factor sequence_parallel softmax_scale tensor_model_parallel_size
 """
 """Followed: sizes, positions' base and scaling, how ranks share a layer, and what the layer's own modules show."""
 _OUTSIDE = """

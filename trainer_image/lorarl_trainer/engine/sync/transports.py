@@ -36,8 +36,8 @@ def make_sync(transport: Literal["tensor", "disk"], slot: AdapterSlot, adapter: 
 class TensorSync:
     """Within the process, from the trainer's parameters to vLLM's buffers: no files, nothing on the host.
 
-    The plan is made once: which part of which parameter goes to which part of which buffer. If parameters are split
-    over tensor-parallel ranks, each rank first gets its peers' parts: they are a thousandth of the model.
+    The plan is made once: which part of which parameter goes to which part of which buffer. If ranks share a model, by
+    layers or by experts, each first gets its peers' parts: they are a thousandth of the model.
 
     Attributes:
         plan: the copies of one sync.
@@ -70,25 +70,28 @@ class TensorSync:
 
 
 class Peers:
-    """The adapter parameters of all tensor-parallel ranks, gathered on each."""
+    """The adapter parameters of all ranks that share a model, gathered on each."""
 
     def __init__(self, adapter: Adapter) -> None:
-        """Make room for them."""
+        """Make room for them (collective)."""
         self._own, self._group = list(adapter.parameters), adapter.group
-        ranks = dist.get_process_group_ranks(self._group)
-        sizes = [p.numel() for p in self._own]
-        self._flat = torch.empty(len(ranks), sum(sizes), dtype=self._own[0].dtype, device=self._own[0].device)
-        self.parameters: dict[int, Sequence[torch.Tensor]] = {
-            rank: [values.view(p.shape) for values, p in zip(flat.split(sizes), self._own, strict=True)]
-            for rank, flat in zip(ranks, self._flat, strict=True)
-        }
+        ranks, own = dist.get_process_group_ranks(self._group), self._own[0]
+        # Ranks that share experts may have adapters on more or fewer of them.
+        shapes: list[list[torch.Size]] = [[] for _ in ranks]
+        dist.all_gather_object(shapes, [parameter.shape for parameter in self._own], group=self._group)
+        sizes = [[shape.numel() for shape in of_rank] for of_rank in shapes]
+        self._flat = torch.empty(len(ranks), max(map(sum, sizes)), dtype=own.dtype, device=own.device)
+        self.parameters: dict[int, Sequence[torch.Tensor]] = {}
+        for place, rank in enumerate(ranks):
+            parts = self._flat[place, : sum(sizes[place])].split(sizes[place])
+            self.parameters[rank] = [part.view(shape) for part, shape in zip(parts, shapes[place], strict=True)]
 
     @torch.no_grad()
     def exchange(self) -> None:
         """Send this rank's parameters and receive the others'."""
-        dist.all_gather_into_tensor(
-            self._flat.view(-1), torch.cat([p.detach().flatten() for p in self._own]), group=self._group
-        )
+        own = torch.cat([p.detach().flatten() for p in self._own])
+        padded = torch.nn.functional.pad(own, (0, self._flat.shape[1] - len(own)))
+        dist.all_gather_into_tensor(self._flat.view(-1), padded, group=self._group)
 
 
 class DiskSync:

@@ -1,0 +1,168 @@
+"""Ranks that share a mixture of experts, each in its own process, started by test_expert_parallel.py.
+
+python expert_ranks.py FOLDER RANKS: for each case of so many ranks, write what each rank finds to FOLDER. The model is
+there under its architecture's name, and each case's adapter under the case's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lorarl_trainer.devices.cpu import CpuDevice
+
+os.environ.update(CpuDevice().environment(threads=1))
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+from safetensors.torch import load_file
+
+from lorarl_trainer.backends.layout import AdapterLayout
+from lorarl_trainer.backends.megatron.collectives import Ranks
+from lorarl_trainer.backends.megatron.expert_rows import ExpertRows
+from lorarl_trainer.backends.registry import get_backend
+from lorarl_trainer.engine.vllm.patches.gpu_experts import swiglu
+from lorarl_trainer.lora.grouped_experts import Adapter, compute_mixture
+from lorarl_trainer.samples.types import LossChoice, Sample
+from support.cluster.processes import free_ports
+from support.routers import with_any_routing
+from support.tiny_models import VOCABULARY
+from support.training import BareTrainer, grouped_samples
+
+ARCHITECTURE = "qwen3_moe"
+FEW_TOKENS = 100
+"""Of a micro-batch, so that each rank has several."""
+CROSS_ENTROPY = LossChoice("cross_entropy")
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained, and how.
+
+    Attributes:
+        rollouts: there would be an engine, which wants all experts.
+        ranks: how many there are.
+        expert_parallel, tensor_parallel: how many share a layer's experts, and its other weights.
+    """
+
+    targets: tuple[str, ...] = ("all-linear",)
+    recompute: str = "none"
+    loss: LossChoice = CROSS_ENTROPY
+    adapter_type: str = "canonical_lora"
+    rollouts: bool = True
+    ranks: int = 2
+    expert_parallel: int = 2
+    tensor_parallel: int = 1
+
+    def share(self, rank: int) -> slice:
+        """The samples of a rank: the last ones have few, and so fewer micro-batches."""
+        number, last = rank // self.tensor_parallel, self.ranks // self.tensor_parallel - 1
+        ends = [None, *range(-3 * last, 0, 3), None]
+        return slice(ends[number], ends[number + 1])
+
+    def trainer(self, models: Path, *, alone: bool) -> BareTrainer:
+        """A trainer on one of the ranks, or alone."""
+        return BareTrainer(
+            CpuDevice(),
+            models / ARCHITECTURE,
+            "fp32",
+            self.adapter_type,
+            self.recompute,
+            FEW_TOKENS,
+            targets=self.targets,
+            packed=True,
+            tensor_parallel=1 if alone else self.tensor_parallel,
+            expert_parallel=1 if alone else self.expert_parallel,
+            rollouts=self.rollouts,
+        )
+
+    def found(
+        self, trainer: BareTrainer, adapter: dict[str, torch.Tensor], samples: Sequence[Sample]
+    ) -> dict[str, Any]:
+        """What a rank finds of its samples, and the gradients of all, in Hugging Face names."""
+        model, layout, optimizer = trainer.model, AdapterLayout(trainer.model), trainer.optimizer
+        with torch.no_grad():
+            torch._foreach_copy_(list(model.parameters.values()), layout.scatter(adapter))
+        total = sum(sample.response_length for sample in all_samples())
+        more = {"loss": self.loss, "total_tokens": total, "temperature": 1.0}
+        loss, _ = trainer.loss_and_gradients(samples, **more)
+        other, known = model.routing_differences() or (0.0, 0.0)
+        optimizer._sum_over_workers()
+        found = {
+            "loss": loss,
+            "norm": optimizer._norm(),
+            "gradients": {name: tensor.clone() for name, tensor in layout.gather(optimizer.gradients).items()},
+            "counts": model.counts(),
+            "base": sum(parameter.numel() for _, parameter in model.base_parameters()),
+            "held": sum(tensor.numel() for tensor in model._of_experts),
+            "replayed": (other, known),
+            "logprobs": trainer.trainer.log_probabilities(samples, 1.0),
+        }
+        # Samples without a signal would have no backward pass at all.
+        LossChoice.has_gradient, kept = lambda choice, sample: True, LossChoice.has_gradient
+        signal = [replace(sample, advantage=0.0) for sample in samples]
+        trainer.loss_and_gradients(signal, **more | {"loss": LossChoice("policy_gradient", 0.2)})
+        LossChoice.has_gradient = kept
+        optimizer._sum_over_workers()
+        return found | {"without advantages": max(float(gradient.abs().max()) for gradient in optimizer.gradients)}
+
+
+CASES = {
+    "everything": Case(),
+    "experts alone, selective": Case(("*.experts.*",), "selective", rollouts=False),
+    "lora, KL, full": Case(recompute="full", adapter_type="lora", loss=LossChoice("policy_gradient", 0.2, 0.1)),
+    "one rank's experts, and what comes later": Case(("*.layers.0.*.experts.3.up_proj", "*.layers.1.*.q_proj")),
+    "tensor parallel": Case(expert_parallel=1, tensor_parallel=2, rollouts=False),
+    "both": Case(tensor_parallel=2, recompute="selective", rollouts=False),
+    "two copies": Case(ranks=4),
+    "two copies, split": Case(ranks=4, tensor_parallel=2, rollouts=False),
+    "experts of two copies": Case(ranks=4, expert_parallel=4, tensor_parallel=2, rollouts=False),
+}
+
+
+def all_samples() -> list[Sample]:
+    """Samples of all ranks, which a rollout has sent to any experts."""
+    return with_any_routing([replace(one, advantage=1.0) for one in grouped_samples(VOCABULARY, prompts=8)])
+
+
+def all_to_the_first_expert(ranks: Ranks | None = None) -> list[torch.Tensor]:
+    """A mixture's output of tokens of one expert, and the gradients of tokens and adapters; alone without `ranks`."""
+    stream = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=stream)
+
+    x, gate_up, down = draw(5, 16).requires_grad_(), draw(4, 24, 16), draw(4, 16, 12)
+    a, b = (draw(*shape).requires_grad_() for shape in ((4, 8, 16), (4, 24, 8)))
+    here = slice(None) if ranks is None else slice(4 // ranks.size * ranks.rank, 4 // ranks.size * (ranks.rank + 1))
+    weights = torch.ones(5, 1), torch.zeros(5, 1, dtype=torch.int64), gate_up[here], down[here]
+    others = None if ranks is None else ExpertRows(ranks)
+    y = compute_mixture(x, *weights, (Adapter(a[here], b[here]), None), swiglu, others)
+    y.sum().backward()
+    return [tensor.detach() for tensor in (y, x.grad, a.grad[here], b.grad[here])]
+
+
+def run_rank(rank: int, port: int, folder: Path, ranks: int) -> None:
+    from megatron.core import parallel_state
+
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
+    for name in sorted(path.stem for path in folder.glob("*.safetensors")):
+        case = CASES[name]
+        if case.ranks == ranks:
+            trainer, adapter = case.trainer(folder, alone=False), load_file(folder / f"{name}.safetensors")
+            found = case.found(trainer, adapter, all_samples()[case.share(rank)])
+            one_expert = all_to_the_first_expert(Ranks.of(trainer.model.parallel.expert_group))
+            torch.save(found | {"one expert": one_expert}, folder / f"{name}-{rank}.pt")
+            parallel_state.destroy_model_parallel()  # the next case may have other groups
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    get_backend("megatron").import_libraries(CpuDevice())  # once for all, which takes longest
+    arguments = (free_ports(1)[0], Path(sys.argv[1]), int(sys.argv[2]))
+    multiprocessing.start_processes(run_rank, arguments, nprocs=int(sys.argv[2]), start_method="fork")

@@ -1,0 +1,147 @@
+"""Ranks (gloo) that share a layer's experts compute what one rank does, and what Transformers and PEFT do.
+
+`test_tensor_parallel.py` has the short test.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from lorarl_api.v1alpha1 import AdapterSpec
+from lorarl_trainer.backends.layout import AdapterLayout
+from lorarl_trainer.backends.megatron.collectives import Ranks
+from lorarl_trainer.backends.megatron.local_experts import LocalExperts
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.lora.config import AdapterConfig
+from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
+from lorarl_trainer.lora.random_tensors import uniform
+from lorarl_trainer.lora.targets import Target
+from support.in_process import worst
+from support.routers import PROJECTIONS, of_each_expert, sent_to
+from support.training import BareTrainer
+from support.transformers_side import gradients, peft_model, response_logprobs
+from trainer.expert_ranks import ARCHITECTURE, CASES, all_samples, all_to_the_first_expert
+from trainer.test_parity import TOLERANCE
+
+LAYERS = 2
+EVERYTHING = "everything"
+pytestmark = pytest.mark.long
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one rank finds of a case, what each of several does, and the adapter of all of them."""
+
+    models: Path
+    adapter: dict[str, torch.Tensor]
+    one: dict[str, Any]
+    ranks: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def find(model_folder, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Found]:
+    """Run a case."""
+
+    @cache
+    def run(name: str) -> Found:
+        case, folder = CASES[name], tmp_path_factory.mktemp("expert-ranks")
+        (folder / ARCHITECTURE).symlink_to(model_folder(ARCHITECTURE))
+        trainer = case.trainer(folder, alone=True)
+        adapter = any_adapter(trainer)
+        save_file(adapter, folder / f"{name}.safetensors")
+        one = case.found(trainer, adapter, all_samples())
+        tests = Path(__file__).parents[1]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), *sys.path])}
+        script = Path(__file__).with_name("expert_ranks.py")
+        command = [sys.executable, str(script), str(folder), str(case.ranks)]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        assert ended.returncode == 0, ended.stderr[-4000:]
+        ranks = [torch.load(folder / f"{name}-{rank}.pt", weights_only=False) for rank in range(case.ranks)]
+        return Found(folder, adapter, one, ranks)
+
+    return run
+
+
+def any_adapter(trainer: BareTrainer) -> dict[str, torch.Tensor]:
+    """An adapter of a trainer's shapes. The parts of a fused layer of `lora` have one A."""
+    first = {name: target.hf_names[0] for target in trainer.model.targets for name in target.hf_names}
+    found = {}
+    for name, shape in AdapterLayout(trainer.model).shapes.items():
+        layer, _, part = name.partition(".lora_")
+        found[name] = uniform(shape, 0.1, first[layer] if part.startswith("A") else name)
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_several_ranks_compute_what_one_does(find: Callable[[str], Found], name: str) -> None:
+    case, found = CASES[name], find(name)
+    one, of_experts = found.one, LAYERS * 4 * 3 * 128 * 96
+    assert one["gradients"].keys() == found.adapter.keys()
+    assert one["replayed"][0] / one["replayed"][1] > 0.7, "a rollout has sent tokens elsewhere"
+    for rank, of_rank in enumerate(found.ranks):
+        assert of_rank["loss"] == pytest.approx(one["loss"], abs=1e-6)
+        assert of_rank["norm"] == pytest.approx(one["norm"], rel=1e-5)
+        assert worst(of_rank["logprobs"], one["logprobs"][case.share(rank)]) < TOLERANCE
+        assert of_rank["gradients"].keys() == one["gradients"].keys()
+        for tensor, expected in one["gradients"].items():
+            assert bool(expected.any()), tensor
+            assert torch.allclose(of_rank["gradients"][tensor], expected, rtol=0, atol=1e-6), tensor
+        assert of_rank["without advantages"] == one["without advantages"] == 0.0
+        assert of_rank["replayed"][0] / of_rank["replayed"][1] > 0.7
+        if case.tensor_parallel == 1:  # which would divide the other layers, and count norms twice
+            assert of_rank["counts"] == one["counts"]
+            elsewhere = of_experts - of_experts // case.expert_parallel
+            assert of_rank["base"] == one["base"] - elsewhere
+        assert of_rank["held"] == (of_experts if case.rollouts else of_experts // case.expert_parallel)
+
+
+def test_two_ranks_compute_what_transformers_and_peft_do(find: Callable[[str], Found], tmp_path: Path) -> None:
+    case, found = CASES[EVERYTHING], find(EVERYTHING)
+    spec = AdapterSpec(rank=8, alpha=16, target_modules=["all-linear"])
+    config = adapter_config(found.adapter, AdapterConfig.of(spec, 4), base_model="")
+    write_adapter(tmp_path / "adapter", found.adapter, config)
+    model, samples = peft_model(found.models / ARCHITECTURE, tmp_path / "adapter", trainable=True), all_samples()
+    theirs, total = [], sum(sample.response_length for sample in samples)
+    for sample in samples:
+        with sent_to(model, sample):
+            logprobs = response_logprobs(model, torch.from_numpy(sample.tokens), sample.prompt_length)
+            (-logprobs.sum() / total).backward()
+        theirs.append(logprobs.detach().numpy())
+    expected = gradients(model)
+    expected |= of_each_expert(expected, LAYERS, PROJECTIONS[ARCHITECTURE])
+    for rank, of_rank in enumerate(found.ranks):
+        assert worst(of_rank["logprobs"], theirs[case.share(rank)]) < TOLERANCE
+        assert all(torch.allclose(g, expected[name], rtol=0, atol=1e-6) for name, g in of_rank["gradients"].items())
+
+
+def test_a_rank_may_get_no_token(find: Callable[[str], Found]) -> None:
+    y, by_x, by_a, by_b = all_to_the_first_expert()
+    for rank, of_rank in enumerate(find(EVERYTHING).ranks):
+        same_y, same_by_x, own_by_a, own_by_b = of_rank["one expert"]
+        assert torch.allclose(same_y, y, atol=1e-5) and torch.allclose(same_by_x, by_x, atol=1e-5)
+        # Of the tokens of both ranks, which are the same.
+        assert torch.allclose(own_by_a, 2 * by_a.chunk(2)[rank], atol=1e-4)
+        assert torch.allclose(own_by_b, 2 * by_b.chunk(2)[rank], atol=1e-4)
+        assert bool(own_by_a.any()) is (rank == 0)
+
+
+def test_adapters_on_the_experts_of_one_rank_alone_are_refused() -> None:
+    """The other one would have nothing to train, and would be waited for."""
+    experts = LocalExperts(Ranks(None, 2, 0), experts=4)
+    names = [f"decoder.layers.0.mlp.experts.local_experts.{number}.linear_fc2" for number in range(4)]
+    targets = [Target(name, (name,)) for name in (*names, "decoder.layers.0.self_attention.linear_proj")]
+    for enough in (targets, targets[:3], targets[1:3], targets[3:]):
+        experts.require_adapters(enough)
+    with pytest.raises(InputError, match=r"expertParallelSize: got 2 for adapters on experts of 1 of the workers"):
+        experts.require_adapters(targets[:2])
