@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 
 from lorarl_trainer.backends.layout import AdapterLayout
@@ -21,6 +24,7 @@ from .tiny_models import VOCABULARY
 from .training import BareTrainer, grouped_samples
 
 ATTENTION, MLP = ("q_proj", "k_proj", "v_proj", "o_proj"), ("gate_proj", "up_proj", "down_proj")
+GSPO = {"ratio": "sequence", "aggregation": "sequence_mean"}
 PARTS = ("q_proj", "v_proj", "up_proj", "o_proj")
 
 
@@ -31,6 +35,9 @@ class Case:
     Attributes:
         fused: in fused layers; otherwise in Megatron's own, of which an adapter's dropout has need.
         architecture: the tiny model.
+        context: of several ranks, so many share the context. The others are tensor parallel.
+        micro_batch_tokens: the batch is of several micro-batches if these are few.
+        loss: fields of the `LossChoice` beside the coefficient of KL.
         dropout: drop large inputs of the adapters: a random choice would be another one on each layout.
     """
 
@@ -41,22 +48,28 @@ class Case:
     fused: bool = True
     dropout: bool = False
     architecture: str = "qwen2"
+    context: int = 1
+    micro_batch_tokens: int = 16_384
+    loss: Mapping[str, Any] = field(default_factory=dict)
 
     def gradients(self, device: Device, models: Path, precision: str, ranks: int = 1) -> dict[str, torch.Tensor]:
-        """Return the gradients of one batch, and its loss as "loss", on one of so many tensor-parallel ranks.
+        """Return the gradients of one batch, its loss as "loss" and its log-probabilities as "logprobs", on one rank.
 
-        The model is in the folder `models`, under its architecture's name.
+        It is one of so many. The model is in the folder `models`, under its architecture's name.
         """
+        context = self.context if ranks > 1 else 1
         trainer = BareTrainer(
             device,
             models / self.architecture,
             precision,
             self.adapter_type,
             self.recompute,
+            self.micro_batch_tokens,
             targets=self.targets,
             packed=True,
             fused=self.fused,
-            tensor_parallel=ranks,
+            tensor_parallel=ranks // context,
+            context_parallel=context,
         )
         layout = AdapterLayout(trainer.model)
         adapter = {}
@@ -71,10 +84,16 @@ class Case:
             for module in trainer.model.module.modules():
                 if hasattr(module, "linear_in"):
                     module.dropout = _WithoutLargeInputs()
-        choice = LossChoice("policy_gradient", clip_range=0.2, kl_coefficient=self.kl_coefficient)
-        loss, _ = trainer.loss_and_gradients(grouped_samples(VOCABULARY, prompts=6), loss=choice)
-        found = layout.gather(trainer.optimizer.gradients)
-        return {name: tensor.float().cpu().clone() for name, tensor in found.items()} | {"loss": torch.tensor([loss])}
+        choice = LossChoice("policy_gradient", clip_range=0.2, kl_coefficient=self.kl_coefficient, **self.loss)
+        samples = grouped_samples(VOCABULARY, prompts=6)
+        loss, _ = trainer.loss_and_gradients(samples, loss=choice, total_samples=len(samples))
+        if context > 1:  # as the optimizer's step does
+            dist.all_reduce(trainer.optimizer._gradient, group=trainer.model.parallel.copies_group)
+        found = {
+            name: tensor.float().cpu().clone() for name, tensor in layout.gather(trainer.optimizer.gradients).items()
+        }
+        logprobs = np.concatenate(trainer.trainer.log_probabilities(samples, 1.0))
+        return found | {"loss": torch.tensor([loss]), "logprobs": torch.from_numpy(logprobs)}
 
 
 def gradients_of_ranks(
@@ -122,6 +141,19 @@ CASES: dict[int, dict[str, Case]] = {
         "parts of layers, dropout, full": Case(targets=PARTS, fused=False, dropout=True, recompute="full"),
         "a shared key-value head": Case(architecture="qwen2-one"),
         "a shared key-value head, dropout": Case(architecture="qwen2-one", fused=False, dropout=True),
+        "context, KL": Case(context=2, kl_coefficient=0.1),
+        "context, micro-batches": Case(context=2, micro_batch_tokens=96, architecture="qwen3-tied"),
+        "context, gspo, selective": Case(context=2, recompute="selective", loss=GSPO, architecture="llama"),
+        "context, full": Case("lora", context=2, recompute="full", micro_batch_tokens=96),
+        "context, MLP below, selective": Case(
+            targets=("*.layers.1.self_attn.*", "*.mlp.*"), context=2, recompute="selective", kl_coefficient=0.1
+        ),
+        "context, experts": Case(context=2, micro_batch_tokens=96, architecture="qwen3_moe"),
+        "context, dropout, gspo": Case(context=2, fused=False, dropout=True, loss=GSPO),
+        "context, dropout, selective": Case("lora", context=2, fused=False, dropout=True, recompute="selective"),
+        "context, dropout, full": Case(
+            context=2, fused=False, dropout=True, recompute="full", micro_batch_tokens=96, kl_coefficient=0.1
+        ),
     },
     4: {
         "everything, KL": Case(architecture="qwen2-two", kl_coefficient=0.1),
@@ -130,6 +162,10 @@ CASES: dict[int, dict[str, Case]] = {
         "dropout": Case(fused=False, dropout=True, architecture="qwen2-two"),
         "lora, dropout": Case("lora", fused=False, dropout=True, architecture="qwen2-two"),
         "parts of layers, dropout": Case(targets=PARTS, fused=False, dropout=True, architecture="qwen2-two"),
+        "context of four": Case(context=4, architecture="qwen2-two", micro_batch_tokens=150),
+        "context and layers": Case(context=2, architecture="qwen2-two", kl_coefficient=0.1),
+        "context and layers, full": Case(context=2, recompute="full", architecture="qwen2-two", loss=GSPO),
+        "context and layers, dropout": Case("lora", context=2, fused=False, dropout=True, architecture="qwen2-two"),
     },
 }
-"""By the number of tensor-parallel ranks. Four share two key-value heads."""
+"""By the number of ranks. They are tensor parallel unless they share a context. Four share two key-value heads."""

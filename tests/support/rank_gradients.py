@@ -1,4 +1,4 @@
-"""Tensor-parallel ranks, each in its own process, started by `support.gradients`.
+"""Ranks of one model, each in its own process, started by `support.gradients`.
 
 python rank_gradients.py RANKS FOLDER GPUS PRECISION: for each case of so many ranks, the first one writes its gradients
 to FOLDER. The models are there under their architectures' names.
@@ -30,7 +30,10 @@ def run_rank(rank: int, port: int) -> None:
     dist.init_process_group(
         device.distributed_backend, init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=RANKS
     )
+    from megatron.core import parallel_state
+
     for number, case in enumerate(CASES[RANKS].values()):
+        parallel_state.destroy_model_parallel()  # each case has a layout of its own
         gradients = case.gradients(device, FOLDER, PRECISION, RANKS)
         if rank == 0:
             save_file(gradients, FOLDER / file_of(number))

@@ -39,10 +39,11 @@ class BareTrainer:
         packed: bool = False,
         fused: bool = True,
         tensor_parallel: int = 1,
+        context_parallel: int = 1,
     ) -> None:
         """`packed` lays samples out in one row, and fuses the layers unless there is dropout or `fused` is False.
 
-        With `tensor_parallel`, torch.distributed is initialised, and this is one rank of so many.
+        With `tensor_parallel` or `context_parallel`, torch.distributed is initialised, and this is one rank of so many.
         """
         get_backend("megatron").import_libraries(device)
         if not dist.is_initialized():
@@ -54,6 +55,7 @@ class BareTrainer:
 
         adapter = {"adapter__type": adapter_type, "adapter__dropout": dropout, "adapter__targetModules": list(targets)}
         trainer = {"trainer__recompute": recompute, "trainer__tensorParallelSize": tensor_parallel}
+        trainer |= {"trainer__contextParallelSize": context_parallel}
         spec = tiny_job(folder, folder, **trainer, **adapter).spec
         plan = replace(
             decide(spec, read_model_shape(folder), None),

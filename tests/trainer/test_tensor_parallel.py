@@ -1,4 +1,4 @@
-"""Tensor-parallel ranks (gloo): each adapter's gradient, by name, is that of one rank."""
+"""Ranks that share layers, tokens or both (gloo): each adapter's gradient, by name, is that of one rank."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ def of_ranks(model_folder, tmp_path_factory: pytest.TempPathFactory) -> Found:
 @pytest.mark.parametrize(("ranks", "name"), [(ranks, name) for ranks, cases in CASES.items() for name in cases])
 def test_several_ranks_have_the_gradients_of_one(of_ranks: Found, ranks: int, name: str) -> None:
     models, of_all = of_ranks[ranks]
-    one = CASES[ranks][name].gradients(CpuDevice(), models, "fp32")
+    case = CASES[ranks][name]
+    one = case.gradients(CpuDevice(), models, "fp32")
+    tolerance = 1e-6 if case.context == ranks else 1e-5  # who shares no layers adds up nearly as one does
     assert one.keys() == of_all[name].keys()
     for tensor, expected in one.items():
         assert bool(expected.any()), tensor
         difference = ((of_all[name][tensor] - expected).norm() / expected.norm()).item()
-        assert difference < 1e-5, f"{tensor}: {difference:.1e}"
+        assert difference < tolerance, f"{tensor}: {difference:.1e}"

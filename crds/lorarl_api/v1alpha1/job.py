@@ -146,8 +146,9 @@ class LoRARLJobSpec(Checked):
 
     @property
     def workers_per_node(self) -> int:
-        """Workers on each machine: one per GPU, or on CPU as many as one copy of the model is split over."""
-        return self.cluster.gpus_per_node or self.trainer.tensor_parallel_size or 1
+        """Workers on each machine: one per GPU, or on CPU as many as make a trainer's updates together."""
+        on_cpu = (self.trainer.tensor_parallel_size or 1) * (self.trainer.context_parallel_size or 1)
+        return self.cluster.gpus_per_node or on_cpu
 
     @property
     def rewards_by_path(self) -> dict[str, RewardSpec]:

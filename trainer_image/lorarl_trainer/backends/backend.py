@@ -198,7 +198,7 @@ class Backend(ABC):
         Only the ranks that share its model do: the others have all that it has. None of them keeps a whole tensor for
         longer than the next one takes.
         """
-        if self.model.parallel.data_rank == 0:
+        if self.model.parallel.first_copy:
             self.model.help_export()
             state.help_gather_state(self.layout, self.optimizer)
             if (average := self._trainer.averaged) is not None:

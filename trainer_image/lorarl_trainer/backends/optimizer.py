@@ -95,12 +95,12 @@ class AdapterOptimizer:
             )
 
     def step(self, rate: float) -> float:
-        """Sum the gradients over the data-parallel workers, clip them and update; return their norm before clipping.
+        """Sum the gradients over the workers with other tokens, clip them and update; return their norm before clipping.
 
         If the norm is not a finite number, nothing is updated.
         """
-        if self._model.parallel.data_size > 1:
-            dist.all_reduce(self._gradient, group=self._model.parallel.data_group)
+        if self._model.parallel.copies_size > 1:
+            dist.all_reduce(self._gradient, group=self._model.parallel.copies_group)
         norm = self._norm()
         if not math.isfinite(norm):
             return norm

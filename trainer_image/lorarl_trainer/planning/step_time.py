@@ -36,6 +36,8 @@ _BACKWARD_ATTENTION = 2.5
 """Operations of attention's backward pass over those of its forward pass."""
 _EXCHANGES = 10
 """Times that the hidden states travel between tensor-parallel ranks in a layer, forward and backward."""
+_KEY_EXCHANGES = 3
+"""Times that keys and values travel between ranks that share the context: forward, and twice backward."""
 _CACHE_SECONDS_PER_BYTE, _HOST_BYTES_PER_SECOND = 5e-12, 2.5e10
 """Mapping the KV cache again, and copying weights from main memory."""
 _HIDDEN = 0.5
@@ -185,7 +187,7 @@ def _attention(model: ModelSizes, pairs: float) -> float:
 
 
 def training_seconds(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: Speed) -> float:
-    """Estimate the forward and backward passes of a step on one trainer.
+    """Estimate the forward and backward passes of a step on one trainer, which may be several workers.
 
     A token takes two operations per parameter forward, and as many backward: the base is frozen, so its weights have no
     gradients. A prompt is computed once for the completions of its group that fit into a micro-batch together.
@@ -206,7 +208,7 @@ def training_seconds(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: 
     attentions = 1 + _BACKWARD_ATTENTION + work.more_forwards + (plan.recompute == "full")
     attention = attentions * _attention(model, pairs) / (_ATTENTION * speed.operations)
     products = operations / (_PRODUCTS * speed.operations)
-    shared = (products + traffic / speed.bandwidth + attention) / plan.trainer_ranks
+    shared = (products + traffic / speed.bandwidth + attention) / plan.trainer_workers
     micro_batches = -(-tokens // plan.micro_batch_tokens)
     return shared + _exchange(model, plan, speed, tokens) + micro_batches * model.layers * _LAYER_SECONDS
 
@@ -231,9 +233,9 @@ def _parts(plan: ExecutionPlan, work: Work) -> float:
 
 
 def _exchange(model: ModelSizes, plan: ExecutionPlan, speed: Speed, tokens: float) -> float:
-    elsewhere = (plan.trainer_ranks - 1) / plan.trainer_ranks
-    travelling = _EXCHANGES * model.layers * model.hidden * plan.precision.bytes * tokens * elsewhere
-    return travelling / speed.link_bandwidth
+    hidden = _EXCHANGES * model.hidden / plan.context_ranks * (1 - 1 / plan.trainer_ranks)
+    keys = _KEY_EXCHANGES * 2 * model.width("k_proj") / plan.trainer_ranks * (1 - 1 / plan.context_ranks)
+    return model.layers * plan.precision.bytes * tokens * (hidden + keys) / speed.link_bandwidth
 
 
 def _moving(model: ModelSizes, plan: ExecutionPlan) -> float:
