@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from safetensors.torch import load_file
 
 from lorarl_trainer.backends.layout import AdapterLayout
@@ -87,13 +86,10 @@ class Case:
         choice = LossChoice("policy_gradient", clip_range=0.2, kl_coefficient=self.kl_coefficient, **self.loss)
         samples = grouped_samples(VOCABULARY, prompts=6)
         loss, _ = trainer.loss_and_gradients(samples, loss=choice, total_samples=len(samples))
-        if context > 1:  # as the optimizer's step does
-            dist.all_reduce(trainer.optimizer._gradient, group=trainer.model.parallel.copies_group)
-        found = {
-            name: tensor.float().cpu().clone() for name, tensor in layout.gather(trainer.optimizer.gradients).items()
-        }
+        gradients = layout.gather(trainer.optimizer.gradients)
         logprobs = np.concatenate(trainer.trainer.log_probabilities(samples, 1.0))
-        return found | {"loss": torch.tensor([loss]), "logprobs": torch.from_numpy(logprobs)}
+        found = {"loss": torch.tensor([loss]), "logprobs": torch.from_numpy(logprobs)}
+        return found | {name: tensor.float().cpu().clone() for name, tensor in gradients.items()}
 
 
 def gradients_of_ranks(
@@ -148,7 +144,6 @@ CASES: dict[int, dict[str, Case]] = {
         "context, MLP below, selective": Case(
             targets=("*.layers.1.self_attn.*", "*.mlp.*"), context=2, recompute="selective", kl_coefficient=0.1
         ),
-        "context, experts": Case(context=2, micro_batch_tokens=96, architecture="qwen3_moe"),
         "context, dropout, gspo": Case(context=2, fused=False, dropout=True, loss=GSPO),
         "context, dropout, selective": Case("lora", context=2, fused=False, dropout=True, recompute="selective"),
         "context, dropout, full": Case(
@@ -163,6 +158,7 @@ CASES: dict[int, dict[str, Case]] = {
         "lora, dropout": Case("lora", fused=False, dropout=True, architecture="qwen2-two"),
         "parts of layers, dropout": Case(targets=PARTS, fused=False, dropout=True, architecture="qwen2-two"),
         "context of four": Case(context=4, architecture="qwen2-two", micro_batch_tokens=150),
+        "context of four, experts": Case(context=4, micro_batch_tokens=150, architecture="qwen3_moe"),
         "context and layers": Case(context=2, architecture="qwen2-two", kl_coefficient=0.1),
         "context and layers, full": Case(context=2, recompute="full", architecture="qwen2-two", loss=GSPO),
         "context and layers, dropout": Case("lora", context=2, fused=False, dropout=True, architecture="qwen2-two"),

@@ -30,14 +30,19 @@ def run_rank(rank: int, port: int) -> None:
     dist.init_process_group(
         device.distributed_backend, init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=RANKS
     )
-    from megatron.core import parallel_state
-
     for number, case in enumerate(CASES[RANKS].values()):
-        parallel_state.destroy_model_parallel()  # each case has a layout of its own
         gradients = case.gradients(device, FOLDER, PRECISION, RANKS)
+        forget_layout()
         if rank == 0:
             save_file(gradients, FOLDER / file_of(number))
     dist.destroy_process_group()
+
+
+def forget_layout() -> None:
+    """Let the next case have another one."""
+    from megatron.core import parallel_state
+
+    parallel_state.destroy_model_parallel()
 
 
 def main() -> None:

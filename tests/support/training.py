@@ -96,6 +96,8 @@ class BareTrainer:
         if zero:
             self.optimizer.zero_grad()
         metrics, _ = self.trainer.forward_backward(request)
+        if self.model.parallel.copies_size > 1:  # as the optimizer's step does
+            dist.all_reduce(self.optimizer._gradient, group=self.model.parallel.copies_group)
         names = [name.removeprefix("module.") for name in self.model.parameters]  # the wrapper of bf16 models
         gradients = [gradient.cpu().clone() for gradient in self.optimizer.gradients]
         return metrics, dict(zip(names, gradients, strict=True))

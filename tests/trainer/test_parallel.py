@@ -1,4 +1,4 @@
-"""Two workers (gloo): tensor parallel and data parallel give the results of one worker."""
+"""Two workers (gloo): tensor parallel, context parallel and data parallel give the results of one worker."""
 
 from __future__ import annotations
 
@@ -57,10 +57,18 @@ def close(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor], toleran
     return left.keys() == right.keys() and all(torch.allclose(left[n], right[n], rtol=0, atol=tolerance) for n in left)
 
 
-@pytest.mark.parametrize(("layout", "tensor_parallel"), [("tensor parallel", 2), ("data parallel", 1)])
-def test_two_workers_give_the_results_of_one(alone, layout: str, tensor_parallel: int) -> None:
+@pytest.mark.parametrize(
+    ("layout", "tensor_parallel", "context_parallel"),
+    [
+        ("tensor parallel", 2, 1),
+        pytest.param("context parallel", 1, 2, marks=pytest.mark.long),
+        ("data parallel", 1, 1),
+    ],
+)
+def test_two_workers_give_the_results_of_one(alone, layout: str, tensor_parallel: int, context_parallel: int) -> None:
     folder, expected = alone
-    run_two_ranks(Path(__file__).with_name("two_ranks.py"), folder, tensor_parallel, folder, seconds=400)
+    script = Path(__file__).with_name("two_ranks.py")
+    run_two_ranks(script, folder, tensor_parallel, context_parallel, folder, seconds=400)
     for kind, one in expected.items():
         if kind in NEVER_SPLIT and tensor_parallel > 1:
             continue
@@ -69,10 +77,12 @@ def test_two_workers_give_the_results_of_one(alone, layout: str, tensor_parallel
         # Failure 10: split, interleaved and fused tensors are exported as they were imported, bit for bit.
         assert close(loaded["exported"], one["adapter"], tolerance=0.0)
         assert close(loaded["fresh"], one["fresh"], tolerance=0.0), "a new adapter is the same on every layout"
+        # Ranks with the same tokens drop the same.
         assert (reports[0]["dropout_seed"] == reports[1]["dropout_seed"]) is (layout == "tensor parallel")
         # The adapter; masters and two moments of policy and critic. Only ranks that share the first one's model help.
         assert [report["exports"] for report in reports] == [7, 7 if layout == "tensor parallel" else 0]
         for report in reports:
+            assert report["unchanged"], "a single worker's checkpoint is here what it is there, and may go back"
             # Failure 15: every engine serves the adapter, not only the first.
             assert report["agreement"] < TOLERANCE
             assert report["completions"] == one["completions"]

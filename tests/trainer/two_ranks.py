@@ -1,7 +1,7 @@
 """One of two workers, each in its own process, started by test_parallel.py.
 
-python two_ranks.py RANK PORT TENSOR_PARALLEL_SIZE FOLDER: for each adapter type, load the adapter of FOLDER, export it
-again, generate, make an update on the recorded samples, take a checkpoint; and write the results.
+python two_ranks.py RANK PORT TENSOR_PARALLEL_SIZE CONTEXT_PARALLEL_SIZE FOLDER: for each adapter type, load the adapter
+of FOLDER, export it again, generate, make an update on the recorded samples, take a checkpoint; and write the results.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ CRITIC = CriticUpdate(learning_rate=1e-2, clip_range=1.0, alone=False)
 
 
 def main() -> None:
-    rank, port, tensor_parallel, folder = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    rank, port, tensor_parallel, context_parallel = (int(argument) for argument in sys.argv[1:5])
+    folder, sharing = Path(sys.argv[5]), tensor_parallel * context_parallel
     for kind, (adapter_type, architecture) in KINDS.items():
         if kind in NEVER_SPLIT:
             if tensor_parallel > 1:
@@ -47,6 +48,7 @@ def main() -> None:
             adapter__type=adapter_type,
             algorithm__type="ppo",
             trainer__tensorParallelSize=tensor_parallel,
+            trainer__contextParallelSize=context_parallel,
         ).spec
         worker = Worker(spec, Rank(rank, 2, rank, "127.0.0.1", port, 1))
         worker.start(folder / architecture, STOP, None)
@@ -64,7 +66,7 @@ def main() -> None:
         )
 
         # The recorded batch, split as the driver splits it.
-        request = recorded_request(folder, 1e-2, rank, tensor_parallel, critic=CRITIC)
+        request = recorded_request(folder, 1e-2, rank, sharing, critic=CRITIC)
         results = [worker.update(request) for _ in range(2)]
         updated = {name: tensor.clone() for name, tensor in worker.backend.model.export().items()}
         exports = count_exports(worker)
@@ -74,9 +76,11 @@ def main() -> None:
         # Resume from a single worker's checkpoint.
         tensors = read_tensors((folder / f"{kind}.state").read_bytes())
         worker.backend.restore(tensors, updates=1, critic_updates=1)
+        again = state_file(worker, rank)
+        unchanged = again is None or same(tensors, read_tensors(bytes(again)))
         resumed = worker.update(request)
         # A rank may have no sample with a gradient.
-        one_sample = worker.update(recorded_request(folder, 1e-2, rank, tensor_parallel, with_signal=1))
+        one_sample = worker.update(recorded_request(folder, 1e-2, rank, sharing, with_signal=1))
         if rank == 0:
             for name, adapter in (("fresh", fresh), ("exported", exported), ("updated", updated)):
                 save_file({n: t.detach().clone() for n, t in adapter.items()}, folder / f"{kind}-{name}.safetensors")
@@ -91,8 +95,14 @@ def main() -> None:
             "agreement": agreement,
             "dropout_seed": torch.initial_seed(),
             "exports": exported_for_the_checkpoint,
+            "unchanged": unchanged,
         }
         torch.save(report | {"completions": [c.tokens.tolist() for c in completions]}, folder / f"{kind}-{rank}.pt")
+
+
+def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    """Whether two states are the same, bit for bit."""
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
 def count_exports(worker: Worker) -> list[None]:

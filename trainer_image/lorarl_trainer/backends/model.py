@@ -64,7 +64,8 @@ class AdaptedModel(ABC):
     def log_probabilities(self, batch: MicroBatch, temperature: float) -> torch.Tensor:
         """Return log p(response token | all before it) at the given temperature, [N], float32, sample by sample.
 
-        They are of all response tokens, also where ranks share them: then it is collective. Tokens that were not possible in the rollout are not in the distribution.
+        They are of all response tokens, also where ranks share the tokens (then it is collective). Tokens that were not
+        possible in the rollout are not in the distribution.
 
         The backward pass has to come before another micro-batch's forward.
         """

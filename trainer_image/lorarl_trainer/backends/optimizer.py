@@ -95,7 +95,7 @@ class AdapterOptimizer:
             )
 
     def step(self, rate: float) -> float:
-        """Sum the gradients over the workers with other tokens, clip them and update; return their norm before clipping.
+        """Sum the gradients over the ranks with other tokens, clip them and update; return their norm before clipping.
 
         If the norm is not a finite number, nothing is updated.
         """

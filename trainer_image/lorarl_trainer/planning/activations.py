@@ -32,9 +32,9 @@ gathered for that. A key of a completion's own or of its prompt takes
 of which 2k are the gathered keys and values, 2k their gradients, and 2q what flash attention's backward pass makes
 those of, over all heads of queries. Without grouped queries there is no such copy.
 
-Where ranks share the context (`samples/context.py`), each keeps its share of the tokens. In the layer at work it has the
-keys and values of all tokens and their gradients, 4k a token, besides those that its own queries see. These are at most
-all keys of the micro-batch, and of one sequence twice, since a rank may have two parts of it.
+Where ranks share the context (`samples/context.py`), each keeps its share of the tokens. In the layer at work it has
+the keys and values of all tokens and their gradients, 4k a token, besides those that its own queries see. These are at
+most all keys of the micro-batch, and those of one sequence twice, since a rank may have two parts of it.
 
 Measured on an H200, 7B shape, fused, 16,384 tokens per micro-batch, without vLLM: 64.6 GB. Transformers' layers, with
 vLLM: 122 GB. `tests/trainer/test_fsdp_memory.py` counts what these keep in each family.
@@ -57,8 +57,8 @@ def activation_bytes(
 ) -> tuple[int, int]:
     """Return the bytes that a token keeps in all layers until the backward pass, and in one layer while that runs.
 
-    They are those of all ranks that share the model or its context. The module's text has the formulas. `recompute` is the plan's unless it
-    is given.
+    They are those of all ranks that share the model or its context. The module's text has the formulas. `recompute` is
+    the plan's unless it is given.
     """
     recompute = recompute or execution.recompute
     whole, again = _values(model, execution)
