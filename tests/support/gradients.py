@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from lorarl_trainer.backends.layout import AdapterLayout
 from lorarl_trainer.devices.base import Device
 from lorarl_trainer.lora.random_tensors import uniform
+from lorarl_trainer.samples.packing import split_evenly
 from lorarl_trainer.samples.types import LossChoice
 
 from .tiny_models import VOCABULARY
@@ -34,7 +35,8 @@ class Case:
     Attributes:
         fused: in fused layers; otherwise in Megatron's own, of which an adapter's dropout has need.
         architecture: the tiny model.
-        context: of several ranks, so many share the context. The others are tensor parallel.
+        context, data: of several ranks, so many share the context, and so many such groups the samples. The others are
+            tensor parallel.
         micro_batch_tokens: the batch is of several micro-batches if these are few.
         loss: fields of the `LossChoice` beside the coefficient of KL.
         dropout: drop large inputs of the adapters: a random choice would be another one on each layout.
@@ -48,6 +50,7 @@ class Case:
     dropout: bool = False
     architecture: str = "qwen2"
     context: int = 1
+    data: int = 1
     micro_batch_tokens: int = 16_384
     loss: Mapping[str, Any] = field(default_factory=dict)
 
@@ -56,7 +59,7 @@ class Case:
 
         It is one of so many. The model is in the folder `models`, under its architecture's name.
         """
-        context = self.context if ranks > 1 else 1
+        context, data = (self.context, self.data) if ranks > 1 else (1, 1)
         trainer = BareTrainer(
             device,
             models / self.architecture,
@@ -67,7 +70,7 @@ class Case:
             targets=self.targets,
             packed=True,
             fused=self.fused,
-            tensor_parallel=ranks // context,
+            tensor_parallel=ranks // context // data,
             context_parallel=context,
         )
         layout = AdapterLayout(trainer.model)
@@ -85,7 +88,11 @@ class Case:
                     module.dropout = _WithoutLargeInputs()
         choice = LossChoice("policy_gradient", clip_range=0.2, kl_coefficient=self.kl_coefficient, **self.loss)
         samples = grouped_samples(VOCABULARY, prompts=6)
-        loss, _ = trainer.loss_and_gradients(samples, loss=choice, total_samples=len(samples))
+        own = split_evenly(samples, data)[trainer.model.parallel.data_rank]
+        tokens = sum(sample.response_length for sample in samples)
+        loss, _ = trainer.loss_and_gradients(
+            [samples[index] for index in own], loss=choice, total_tokens=tokens, total_samples=len(samples)
+        )
         gradients = layout.gather(trainer.optimizer.gradients)
         logprobs = np.concatenate(trainer.trainer.log_probabilities(samples, 1.0))
         found = {"loss": torch.tensor([loss]), "logprobs": torch.from_numpy(logprobs)}
@@ -159,6 +166,7 @@ CASES: dict[int, dict[str, Case]] = {
         "parts of layers, dropout": Case(targets=PARTS, fused=False, dropout=True, architecture="qwen2-two"),
         "context of four": Case(context=4, architecture="qwen2-two", micro_batch_tokens=150),
         "context of four, experts": Case(context=4, micro_batch_tokens=150, architecture="qwen3_moe"),
+        "contexts of two shares": Case(context=2, data=2, architecture="qwen2-two", loss=GSPO),
         "context and layers": Case(context=2, architecture="qwen2-two", kl_coefficient=0.1),
         "context and layers, full": Case(context=2, recompute="full", architecture="qwen2-two", loss=GSPO),
         "context and layers, dropout": Case("lora", context=2, fused=False, dropout=True, architecture="qwen2-two"),
