@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,15 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
+from lorarl_trainer.backends.critic import Critic
 from lorarl_trainer.backends.layout import AdapterLayout
 from lorarl_trainer.devices.base import Device
 from lorarl_trainer.lora.random_tensors import uniform
+from lorarl_trainer.samples.critic import CriticUpdate
 from lorarl_trainer.samples.packing import split_evenly
-from lorarl_trainer.samples.types import LossChoice
+from lorarl_trainer.samples.types import LossChoice, Sample
 
+from .in_process import update_request
 from .tiny_models import VOCABULARY
 from .training import BareTrainer, grouped_samples
 
@@ -38,6 +41,7 @@ class Case:
         context, data: of several ranks, so many share the context, and so many such groups the samples. The others are
             tensor parallel.
         micro_batch_tokens: the batch is of several micro-batches if these are few.
+        critic: a critic beside the policy, whose gradients and values are compared too.
         loss: fields of the `LossChoice` beside the coefficient of KL.
         dropout: drop large inputs of the adapters: a random choice would be another one on each layout.
     """
@@ -52,6 +56,7 @@ class Case:
     context: int = 1
     data: int = 1
     micro_batch_tokens: int = 16_384
+    critic: bool = False
     loss: Mapping[str, Any] = field(default_factory=dict)
 
     def gradients(self, device: Device, models: Path, precision: str, ranks: int = 1) -> dict[str, torch.Tensor]:
@@ -88,15 +93,33 @@ class Case:
                     module.dropout = _WithoutLargeInputs()
         choice = LossChoice("policy_gradient", clip_range=0.2, kl_coefficient=self.kl_coefficient, **self.loss)
         samples = grouped_samples(VOCABULARY, prompts=6)
-        own = split_evenly(samples, data)[trainer.model.parallel.data_rank]
+        own = [samples[index] for index in split_evenly(samples, data)[trainer.model.parallel.data_rank]]
         tokens = sum(sample.response_length for sample in samples)
-        loss, _ = trainer.loss_and_gradients(
-            [samples[index] for index in own], loss=choice, total_tokens=tokens, total_samples=len(samples)
-        )
+        loss, _ = trainer.loss_and_gradients(own, loss=choice, total_tokens=tokens, total_samples=len(samples))
         gradients = layout.gather(trainer.optimizer.gradients)
         logprobs = np.concatenate(trainer.trainer.log_probabilities(samples, 1.0))
         found = {"loss": torch.tensor([loss]), "logprobs": torch.from_numpy(logprobs)}
-        return found | {name: tensor.float().cpu().clone() for name, tensor in gradients.items()}
+        found |= {name: tensor.float().cpu().clone() for name, tensor in gradients.items()}
+        return found | (_of_critic(trainer, layout, adapter, samples) if self.critic else {})
+
+
+def _of_critic(
+    trainer: BareTrainer, layout: AdapterLayout, adapter: dict[str, torch.Tensor], samples: list[Sample]
+) -> dict[str, torch.Tensor]:
+    """Return a critic's values, and its gradients when samples in turn are to be worth more and less by one."""
+    model = trainer.model
+    fused = model.device.type != "cpu"
+    critic = Critic(trainer.device, model, layout, trainer.spec, trainer.budget, fused=fused)
+    critic.load(adapter, "test")
+    with torch.no_grad():
+        critic.head.copy_(uniform((1, model.hidden_size), 0.1, "head"))
+    values, signs = critic.values(samples), np.resize([1, -1], len(samples))
+    taught = [replace(one, values=of, returns=of + sign) for one, of, sign in zip(samples, values, signs, strict=True)]
+    critic.forward_backward(update_request(taught), CriticUpdate(learning_rate=0.0, clip_range=1e6, alone=False))
+    trainer.add_up(critic.optimizer)
+    *gradients, of_head = critic.optimizer.gradients
+    found = layout.gather(gradients) | {"head": of_head, "values": torch.from_numpy(np.concatenate(values))}
+    return {f"critic.{name}": tensor.float().cpu().clone() for name, tensor in found.items()}
 
 
 def gradients_of_ranks(
@@ -151,6 +174,7 @@ CASES: dict[int, dict[str, Case]] = {
         "context, MLP below, selective": Case(
             targets=("*.layers.1.self_attn.*", "*.mlp.*"), context=2, recompute="selective", kl_coefficient=0.1
         ),
+        "context, ppo": Case(context=2, critic=True, micro_batch_tokens=96, recompute="selective"),
         "context, dropout, gspo": Case(context=2, fused=False, dropout=True, loss=GSPO),
         "context, dropout, selective": Case("lora", context=2, fused=False, dropout=True, recompute="selective"),
         "context, dropout, full": Case(

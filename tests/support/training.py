@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.types import LossChoice, Sample, Samples, UpdateRequest
 
 from .in_process import tiny_job
+
+if TYPE_CHECKING:
+    from lorarl_trainer.backends.optimizer import AdapterOptimizer
 
 
 class BareTrainer:
@@ -53,10 +56,11 @@ class BareTrainer:
         from lorarl_trainer.backends.optimizer import AdapterOptimizer
         from lorarl_trainer.backends.update import Trainer
 
+        self.device, self.budget = device, budget
         adapter = {"adapter__type": adapter_type, "adapter__dropout": dropout, "adapter__targetModules": list(targets)}
         trainer = {"trainer__recompute": recompute, "trainer__tensorParallelSize": tensor_parallel}
         trainer |= {"trainer__contextParallelSize": context_parallel}
-        spec = tiny_job(folder, folder, **trainer, **adapter).spec
+        self.spec = spec = tiny_job(folder, folder, **trainer, **adapter).spec
         plan = replace(
             decide(spec, read_model_shape(folder), None),
             precision=PRECISIONS[precision],
@@ -96,11 +100,15 @@ class BareTrainer:
         if zero:
             self.optimizer.zero_grad()
         metrics, _ = self.trainer.forward_backward(request)
-        if self.model.parallel.copies_size > 1:  # as the optimizer's step does
-            dist.all_reduce(self.optimizer._gradient, group=self.model.parallel.copies_group)
+        self.add_up(self.optimizer)
         names = [name.removeprefix("module.") for name in self.model.parameters]  # the wrapper of bf16 models
         gradients = [gradient.cpu().clone() for gradient in self.optimizer.gradients]
         return metrics, dict(zip(names, gradients, strict=True))
+
+    def add_up(self, optimizer: AdapterOptimizer) -> None:
+        """Add up the gradients of the ranks with other tokens, as an optimizer's step does."""
+        if self.model.parallel.copies_size > 1:
+            dist.all_reduce(optimizer._gradient, group=self.model.parallel.copies_group)
 
 
 def elements_kept(model: Any, samples: Sequence[Sample]) -> int:

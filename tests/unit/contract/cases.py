@@ -278,7 +278,7 @@ CASES = [
     Case(
         "fsdp shares no context",
         {"spec.trainer.contextParallelSize": 2, "spec.trainer.backend": "fsdp"},
-        {"spec.trainer.contextParallelSize": 2, "spec.trainer.tensorParallelSize": 3},
+        {"spec.trainer.contextParallelSize": 2, "spec.trainer.tensorParallelSize": 2},
         "spec.trainer.contextParallelSize",
         "Remove trainer.contextParallelSize, or set trainer.backend: megatron",
     ),
