@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ from .training import BareTrainer, grouped_samples
 
 ATTENTION, MLP = ("q_proj", "k_proj", "v_proj", "o_proj"), ("gate_proj", "up_proj", "down_proj")
 GSPO = {"ratio": "sequence", "aggregation": "sequence_mean"}
+BELOW = ("*.layers.1.self_attn.*", "*.mlp.*")
+"""No adapter comes before the first MLP."""
 PARTS = ("q_proj", "v_proj", "up_proj", "o_proj")
 
 
@@ -42,6 +44,7 @@ class Case:
             tensor parallel.
         micro_batch_tokens: the batch is of several micro-batches if these are few.
         critic: a critic beside the policy, whose gradients and values are compared too.
+        long: takes part only in tests that are marked so.
         loss: fields of the `LossChoice` beside the coefficient of KL.
         dropout: drop large inputs of the adapters: a random choice would be another one on each layout.
     """
@@ -57,6 +60,7 @@ class Case:
     data: int = 1
     micro_batch_tokens: int = 16_384
     critic: bool = False
+    long: bool = False
     loss: Mapping[str, Any] = field(default_factory=dict)
 
     def gradients(self, device: Device, models: Path, precision: str, ranks: int = 1) -> dict[str, torch.Tensor]:
@@ -123,21 +127,21 @@ def _of_critic(
 
 
 def gradients_of_ranks(
-    folder: Path, model_of: Callable[[str], Path], ranks: int, gpus: int, precision: str
+    folder: Path, model_of: Callable[[str], Path], names: Sequence[str], ranks: int, gpus: int, precision: str
 ) -> dict[str, dict[str, torch.Tensor]]:
-    """Return the gradients of all of `CASES[ranks]` on so many ranks, each in a process of its own.
+    """Return the gradients of these of `CASES[ranks]` on so many ranks, each in a process of its own.
 
     `folder` gets them, and the models that `model_of` finds by their architectures.
     """
-    for architecture in {case.architecture for case in CASES[ranks].values()}:
+    for architecture in {CASES[ranks][name].architecture for name in names}:
         if not (folder / architecture).exists():
             (folder / architecture).symlink_to(model_of(architecture))
     script, tests = Path(__file__).with_name("rank_gradients.py"), Path(__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), *sys.path])}
-    command = [sys.executable, *(str(part) for part in (script, ranks, folder, gpus, precision))]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    command = [sys.executable, *(str(part) for part in (script, ranks, folder, gpus, precision, *names))]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
     assert result.returncode == 0, result.stderr[-4000:]
-    return {name: load_file(folder / file_of(number)) for number, name in enumerate(CASES[ranks])}
+    return {name: load_file(folder / file_of(number)) for number, name in enumerate(names)}
 
 
 def file_of(number: int) -> str:
@@ -159,26 +163,23 @@ CASES: dict[int, dict[str, Case]] = {
         "parts of layers, selective": Case(targets=PARTS, recompute="selective"),
         "MLP, full": Case(targets=MLP, recompute="full"),
         "lora, attention, full": Case("lora", ATTENTION, recompute="full"),
-        "MLP below, selective": Case(
-            targets=("*.layers.1.self_attn.*", "*.mlp.*"), recompute="selective", kl_coefficient=0.1
-        ),
+        "MLP below, selective": Case(targets=BELOW, recompute="selective", kl_coefficient=0.1),
         "dropout": Case(fused=False, dropout=True, kl_coefficient=0.1),
         "lora, dropout, selective": Case("lora", fused=False, dropout=True, recompute="selective"),
         "parts of layers, dropout, full": Case(targets=PARTS, fused=False, dropout=True, recompute="full"),
         "a shared key-value head": Case(architecture="qwen2-one"),
         "a shared key-value head, dropout": Case(architecture="qwen2-one", fused=False, dropout=True),
-        "context, KL": Case(context=2, kl_coefficient=0.1),
-        "context, micro-batches": Case(context=2, micro_batch_tokens=96, architecture="qwen3-tied"),
-        "context, gspo, selective": Case(context=2, recompute="selective", loss=GSPO, architecture="llama"),
-        "context, full": Case("lora", context=2, recompute="full", micro_batch_tokens=96),
-        "context, MLP below, selective": Case(
-            targets=("*.layers.1.self_attn.*", "*.mlp.*"), context=2, recompute="selective", kl_coefficient=0.1
+        "context, KL, ppo": Case(context=2, critic=True, kl_coefficient=0.1, micro_batch_tokens=96),
+        "context, lora": Case("lora", context=2, architecture="qwen3-tied", long=True),
+        "context, gspo, selective": Case(context=2, recompute="selective", loss=GSPO, architecture="llama", long=True),
+        "context, ppo, full": Case(context=2, recompute="full", critic=True, micro_batch_tokens=96, long=True),
+        "context, MLP below, selective": Case(targets=BELOW, context=2, recompute="selective", long=True),
+        "context, dropout, gspo": Case(context=2, fused=False, dropout=True, loss=GSPO, long=True),
+        "context, dropout, selective": Case(
+            "lora", context=2, fused=False, dropout=True, recompute="selective", long=True
         ),
-        "context, ppo": Case(context=2, critic=True, micro_batch_tokens=96, recompute="selective"),
-        "context, dropout, gspo": Case(context=2, fused=False, dropout=True, loss=GSPO),
-        "context, dropout, selective": Case("lora", context=2, fused=False, dropout=True, recompute="selective"),
-        "context, dropout, full": Case(
-            context=2, fused=False, dropout=True, recompute="full", micro_batch_tokens=96, kl_coefficient=0.1
+        "context, dropout, ppo, full": Case(
+            context=2, fused=False, dropout=True, recompute="full", critic=True, micro_batch_tokens=96, long=True
         ),
     },
     4: {
@@ -188,12 +189,12 @@ CASES: dict[int, dict[str, Case]] = {
         "dropout": Case(fused=False, dropout=True, architecture="qwen2-two"),
         "lora, dropout": Case("lora", fused=False, dropout=True, architecture="qwen2-two"),
         "parts of layers, dropout": Case(targets=PARTS, fused=False, dropout=True, architecture="qwen2-two"),
-        "context of four": Case(context=4, architecture="qwen2-two", micro_batch_tokens=150),
-        "context of four, experts": Case(context=4, micro_batch_tokens=150, architecture="qwen3_moe"),
-        "contexts of two shares": Case(context=2, data=2, architecture="qwen2-two", loss=GSPO),
-        "context and layers": Case(context=2, architecture="qwen2-two", kl_coefficient=0.1),
-        "context and layers, full": Case(context=2, recompute="full", architecture="qwen2-two", loss=GSPO),
-        "context and layers, dropout": Case("lora", context=2, fused=False, dropout=True, architecture="qwen2-two"),
+        "context of four": Case(context=4, micro_batch_tokens=150, long=True),
+        "context of four, experts": Case(context=4, micro_batch_tokens=150, architecture="qwen3_moe", long=True),
+        "contexts of two shares": Case(context=2, data=2, loss=GSPO, long=True),
+        "context and layers": Case(context=2, kl_coefficient=0.1, long=True),
+        "context and layers, full": Case(context=2, recompute="full", loss=GSPO, critic=True, long=True),
+        "context and layers, dropout": Case("lora", context=2, fused=False, dropout=True, long=True),
     },
 }
 """By the number of ranks. They are tensor parallel unless they share a context. Four share two key-value heads."""

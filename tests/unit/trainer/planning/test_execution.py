@@ -107,7 +107,7 @@ def test_an_open_layout_is_the_other_sides(trainer: int | None, engine: int | No
     assert (found.trainer_ranks, found.engine_ranks) == ranks
 
 
-def test_workers_that_share_a_context_train_the_samples_of_one_and_generate_for_themselves() -> None:
+def test_workers_that_share_a_context_train_together_and_generate_apart() -> None:
     alone, shared = decided(gpus=4), decided("trainer.contextParallelSize=2", "trainer.tensorParallelSize=2", gpus=4)
     assert (alone.trainer_workers, shared.trainer_workers) == (1, 4)
     assert shared.trained == 4 * alone.trained

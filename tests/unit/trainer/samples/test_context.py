@@ -23,7 +23,9 @@ def ragged(seed: int, prompts: int, longest: int) -> list[Sample]:
         for _ in range(1 + int(stream.integers(4))):
             length = 1 + int(stream.integers(longest))
             mask = stream.random(length) < 0.8 if stream.random() < 0.3 else None
-            samples.append(Sample(np.concatenate([prompt, stream.integers(0, 9, length)]), len(prompt), mask=mask))
+            tokens = np.concatenate([prompt, stream.integers(0, 9, length)])
+            routing = stream.integers(0, 8, (len(tokens), 2, 3)).astype(np.uint8)  # of two layers, three experts each
+            samples.append(Sample(tokens, len(prompt), mask=mask, routing=routing))
     return samples
 
 
@@ -47,6 +49,8 @@ def test_ranks_compute_together_what_one_computes(seed: int, prompts: int, longe
         share = share_of(packing, rank, ranks)
         assert len(share.packing.tokens) == len(packing.tokens) // ranks
         assert share.packing.tokens.tolist() == packing.tokens[own].tolist()
+        assert packing.routing is not None and share.packing.routing is not None
+        assert np.array_equal(share.packing.routing, packing.routing[own])
         assert share.packing.positions.tolist() == packing.positions[own].tolist()
         assert [of_all[keys].tolist() for keys in seen(share.packing)] == [whole[token] for token in own]
         assert own[share.packing.predictors].tolist() == packing.predictors[share.trained].tolist()
