@@ -1,7 +1,8 @@
 """One of two workers, each with a GPU, in processes of their own, started by test_two_gpus.py.
 
-python rank_of_two.py RANK PORT TRAINER_TP ROLLOUT_TP FOLDER: load the adapter of FOLDER, sync it (checked element by
-element), generate, score, make updates on the recorded samples, resume from one GPU's checkpoint, write the results.
+python rank_of_two.py RANK PORT TRAINER_TP ROLLOUT_TP CONTEXT FOLDER: load the adapter of FOLDER, sync it (checked
+element by element), generate, score, make updates on the recorded samples, resume from one GPU's checkpoint, write the
+results.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from support.ranks import recorded_request
 
 
 def main() -> None:
-    rank, port, trainer_tp, rollout_tp, folder = *(int(argument) for argument in sys.argv[1:5]), Path(sys.argv[5])
+    rank, port, *layout = (int(argument) for argument in sys.argv[1:6])
+    (trainer_tp, rollout_tp, context), folder = layout, Path(sys.argv[6])
     changes = {
         "cluster__gpusPerNode": 2,
         "trainer__tensorParallelSize": trainer_tp,
         "rollout__tensorParallelSize": rollout_tp,
+        "trainer__contextParallelSize": context,
     }
     spec = tiny_job(folder / "model", folder, rollout__verifySync="true", **changes).spec
     worker = Worker(spec, Rank(rank, 2, rank, "127.0.0.1", port, 8))
@@ -48,7 +51,7 @@ def main() -> None:
         np.mean(np.concatenate([np.abs(a - c.logprobs) for a, c in zip(scored, completions, strict=True)]))
     )
 
-    request = recorded_request(folder, 1e-3, rank, trainer_tp)
+    request = recorded_request(folder, 1e-3, rank, trainer_tp * context)
     results = [worker.update(request) for _ in range(3)]
     worker.sync(6)
     worker.backend.restore(read_tensors((folder / "state").read_bytes()), updates=1)
@@ -62,7 +65,7 @@ def main() -> None:
         "resumed": resumed.metrics["loss"],
         "shared_bytes": worker.engine.base.shared_bytes if worker.engine.base else 0,
     }
-    torch.save(report, folder / f"report-{trainer_tp}-{rollout_tp}-{rank}.pt")
+    torch.save(report, folder / f"report-{'-'.join(map(str, layout))}-{rank}.pt")
     torch.distributed.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""Two GPUs: every mixture of tensor and data parallelism of trainer and engine says what one GPU says."""
+"""Two GPUs: every mixture of tensor, context and data parallelism of trainer and engine says what one GPU says."""
 
 from __future__ import annotations
 
@@ -39,13 +39,18 @@ def alone(request, model_folder, tmp_path_factory: pytest.TempPathFactory) -> tu
     return folder, {"losses": [r.metrics["loss"] for r in results], "norms": [r.metrics["grad_norm"] for r in results]}
 
 
-@pytest.mark.parametrize(("trainer_tp", "rollout_tp"), [(1, 1), (2, 1), (1, 2), (2, 2)])
-def test_two_gpus_say_what_one_says(alone: tuple[Path, dict[str, Any]], trainer_tp: int, rollout_tp: int) -> None:
+@pytest.mark.parametrize(
+    ("trainer_tp", "rollout_tp", "context"), [(1, 1, 1), (2, 1, 1), (1, 2, 1), (2, 2, 1), (1, 1, 2)]
+)
+def test_two_gpus_say_what_one_says(
+    alone: tuple[Path, dict[str, Any]], trainer_tp: int, rollout_tp: int, context: int
+) -> None:
     folder, one = alone
-    run_two_ranks(Path(__file__).with_name("rank_of_two.py"), folder, trainer_tp, rollout_tp, folder, seconds=200)
+    layout = trainer_tp, rollout_tp, context
+    run_two_ranks(Path(__file__).with_name("rank_of_two.py"), folder, *layout, folder, seconds=200)
     for rank in range(2):
-        report = torch.load(folder / f"report-{trainer_tp}-{rollout_tp}-{rank}.pt")
-        print(f"\ntrainer TP {trainer_tp}, rollout TP {rollout_tp}, rank {rank}: {report}")
+        report = torch.load(folder / f"report-{'-'.join(map(str, layout))}-{rank}.pt")
+        print(f"\ntrainer TP {trainer_tp}, rollout TP {rollout_tp}, context of {context}, rank {rank}: {report}")
         assert report["difference"] < 0.02
         assert report["handed_over"] == (32 if rank % rollout_tp == 0 else 0), (
             "only the first rank of an engine hands its completions over"
@@ -67,12 +72,14 @@ def of_two(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
     def model_of(architecture: str) -> Path:
         return model_folder(f"{architecture}-gpu")
 
-    exact, rounded = (gradients_of_ranks(folder, model_of, 2, 2, precision) for precision in ("fp32", "bf16"))
+    exact, rounded = (
+        gradients_of_ranks(folder, model_of, tuple(CASES[2]), 2, 2, precision) for precision in ("fp32", "bf16")
+    )
     return folder, exact, rounded
 
 
 @pytest.mark.parametrize("name", CASES[2])
-def test_two_tensor_parallel_gpus_have_the_gradients_of_one(of_two, name: str) -> None:
+def test_two_gpus_that_share_layers_or_tokens_have_the_gradients_of_one(of_two, name: str) -> None:
     """Each adapter's, by name: in fp32 but for how tensor cores round, in bf16 as far off as one GPU's are."""
     folder, exact_of_two, rounded_of_two = of_two
     exact, rounded = (CASES[2][name].gradients(CudaDevice(), folder, precision) for precision in ("fp32", "bf16"))

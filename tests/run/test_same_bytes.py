@@ -30,8 +30,9 @@ def test_the_other_transport_and_other_threads_give_the_same_bytes(
     assert ended.left_in_memory == []
 
 
+@pytest.mark.parametrize("layout", ["tensorParallelSize", pytest.param("contextParallelSize", marks=pytest.mark.long)])
 def test_two_workers_go_on_from_the_checkpoint_of_one_with_the_same_losses(
-    job: Job, reference: Ended, reference_job: Job
+    job: Job, reference: Ended, reference_job: Job, layout: str
 ) -> None:
     # A user has a copy of some checkpoints: without latest.json, and none after step 6.
     for step in (2, 4, 6):
@@ -39,7 +40,7 @@ def test_two_workers_go_on_from_the_checkpoint_of_one_with_the_same_losses(
         shutil.copytree(reference_job.checkpoints / folder, job.checkpoints / folder)
     shutil.copy(reference_job.out / "metrics.jsonl", job.out.mkdir(parents=True) or job.out)
 
-    ended = job.run("trainer.tensorParallelSize=2")
+    ended = job.run(f"trainer.{layout}=2")
 
     assert ended.code == 0, ended
     assert "latest.json is missing. Searched the folders instead" in ended.stdout
@@ -54,3 +55,18 @@ def test_two_workers_go_on_from_the_checkpoint_of_one_with_the_same_losses(
         "worker-1.log",
     }
     assert ended.left_running == []
+
+
+@pytest.mark.long
+def test_a_run_shares_its_context_for_some_steps_and_then_no_more(job: Job, reference: Ended) -> None:
+    """Two workers make one update together and generate for themselves; a checkpoint is the same on either side."""
+    sharing = job.run("trainer.contextParallelSize=2", f"trainer.steps={FEWER_STEPS}")
+    assert sharing.code == 0, sharing
+    assert {path.name for path in (job.out / "logs").iterdir()} == {"rewards.log", "worker-0.log", "worker-1.log"}
+    ended = job.run()
+    assert ended.code == 0, ended
+    assert ended.summary["resumed_from_step"] == FEWER_STEPS
+    for one, found in zip(reference.rows[1:], ended.rows[1:], strict=True):
+        assert found["loss"] == pytest.approx(one["loss"], abs=1e-5), one["step"]
+        assert found["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-3), one["step"]
+        assert found["reward_mean"] == one["reward_mean"]

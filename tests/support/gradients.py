@@ -5,23 +5,31 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
-import torch.distributed as dist
 from safetensors.torch import load_file
 
+from lorarl_trainer.backends.critic import Critic
 from lorarl_trainer.backends.layout import AdapterLayout
 from lorarl_trainer.devices.base import Device
 from lorarl_trainer.lora.random_tensors import uniform
-from lorarl_trainer.samples.types import LossChoice
+from lorarl_trainer.samples.critic import CriticUpdate
+from lorarl_trainer.samples.packing import split_evenly
+from lorarl_trainer.samples.types import LossChoice, Sample
 
+from .in_process import update_request
 from .tiny_models import VOCABULARY
 from .training import BareTrainer, grouped_samples
 
 ATTENTION, MLP = ("q_proj", "k_proj", "v_proj", "o_proj"), ("gate_proj", "up_proj", "down_proj")
+GSPO = {"ratio": "sequence", "aggregation": "sequence_mean"}
+BELOW = ("*.layers.1.self_attn.*", "*.mlp.*")
+"""No adapter comes before the first MLP."""
 PARTS = ("q_proj", "v_proj", "up_proj", "o_proj")
 
 
@@ -32,6 +40,13 @@ class Case:
     Attributes:
         fused: in fused layers; otherwise in Megatron's own, of which an adapter's dropout has need.
         architecture: the tiny model.
+        context, data: of several ranks, so many share the context, and so many such groups the samples. The others are
+            tensor parallel.
+        experts: so many of the ranks share the experts of each layer.
+        micro_batch_tokens: the batch is of several micro-batches if these are few.
+        critic: a critic beside the policy, whose gradients and values are compared too.
+        long: takes part only in tests that are marked so.
+        loss: fields of the `LossChoice` beside the coefficient of KL.
         dropout: drop large inputs of the adapters: a random choice would be another one on each layout.
         budget: the most tokens of a micro-batch.
         data_parallel: the ranks share the experts of each layer, and nothing else: each has samples of its own.
@@ -44,26 +59,33 @@ class Case:
     fused: bool = True
     dropout: bool = False
     architecture: str = "qwen2"
-    data_parallel: bool = False
-    budget: int = 16_384
+    context: int = 1
+    data: int = 1
+    experts: int = 1
+    micro_batch_tokens: int = 16_384
+    critic: bool = False
+    long: bool = False
+    loss: Mapping[str, Any] = field(default_factory=dict)
 
     def gradients(self, device: Device, models: Path, precision: str, ranks: int = 1) -> dict[str, torch.Tensor]:
-        """Return the gradients of one batch, and its loss as "loss", on one of so many ranks.
+        """Return the gradients of one batch, its loss as "loss" and its log-probabilities as "logprobs", on one rank.
 
-        The model is in the folder `models`, under its architecture's name.
+        It is one of so many. The model is in the folder `models`, under its architecture's name.
         """
+        context, data = (self.context, self.data) if ranks > 1 else (1, 1)
         trainer = BareTrainer(
             device,
             models / self.architecture,
             precision,
             self.adapter_type,
             self.recompute,
+            self.micro_batch_tokens,
             targets=self.targets,
-            budget=self.budget,
             packed=True,
             fused=self.fused,
-            tensor_parallel=1 if self.data_parallel else ranks,
-            expert_parallel=ranks if self.data_parallel else 1,
+            tensor_parallel=ranks // context // data,
+            context_parallel=context,
+            expert_parallel=self.experts if ranks > 1 else 1,
         )
         layout = AdapterLayout(trainer.model)
         adapter = {}
@@ -78,34 +100,57 @@ class Case:
             for module in trainer.model.module.modules():
                 if hasattr(module, "linear_in"):
                     module.dropout = _WithoutLargeInputs()
-        choice = LossChoice("policy_gradient", clip_range=0.2, kl_coefficient=self.kl_coefficient)
+        choice = LossChoice("policy_gradient", clip_range=0.2, kl_coefficient=self.kl_coefficient, **self.loss)
         samples = grouped_samples(VOCABULARY, prompts=6)
-        total = sum(sample.response_length for sample in samples)
-        if self.data_parallel and ranks > 1:
-            # The second rank has few, and so fewer micro-batches.
-            samples = samples[:-3] if dist.get_rank() == 0 else samples[-3:]
-        loss, _ = trainer.loss_and_gradients(samples, loss=choice, total_tokens=total)
-        trainer.optimizer._sum_over_workers()
-        found = layout.gather(trainer.optimizer.gradients)
-        return {name: tensor.float().cpu().clone() for name, tensor in found.items()} | {"loss": torch.tensor([loss])}
+        data_rank = trainer.model.parallel.data_rank
+        if self.experts > 1 and data > 1:
+            own = samples[-3:] if data_rank else samples[:-3]  # few, and so fewer micro-batches
+        else:
+            own = [samples[index] for index in split_evenly(samples, data)[data_rank]]
+        tokens = sum(sample.response_length for sample in samples)
+        loss, _ = trainer.loss_and_gradients(own, loss=choice, total_tokens=tokens, total_samples=len(samples))
+        gradients = layout.gather(trainer.optimizer.gradients)
+        logprobs = np.concatenate(trainer.trainer.log_probabilities(samples, 1.0))
+        found = {"loss": torch.tensor([loss]), "logprobs": torch.from_numpy(logprobs)}
+        found |= {name: tensor.float().cpu().clone() for name, tensor in gradients.items()}
+        return found | (_of_critic(trainer, layout, adapter, samples) if self.critic else {})
+
+
+def _of_critic(
+    trainer: BareTrainer, layout: AdapterLayout, adapter: dict[str, torch.Tensor], samples: list[Sample]
+) -> dict[str, torch.Tensor]:
+    """Return a critic's values, and its gradients when samples in turn are to be worth more and less by one."""
+    model = trainer.model
+    fused = model.device.type != "cpu"
+    critic = Critic(trainer.device, model, layout, trainer.spec, trainer.budget, fused=fused)
+    critic.load(adapter, "test")
+    with torch.no_grad():
+        critic.head.copy_(uniform((1, model.hidden_size), 0.1, "head"))
+    values, signs = critic.values(samples), np.resize([1, -1], len(samples))
+    taught = [replace(one, values=of, returns=of + sign) for one, of, sign in zip(samples, values, signs, strict=True)]
+    critic.forward_backward(update_request(taught), CriticUpdate(learning_rate=0.0, clip_range=1e6, alone=False))
+    critic.optimizer._sum_over_workers()
+    *gradients, of_head = critic.optimizer.gradients
+    found = layout.gather(gradients) | {"head": of_head, "values": torch.from_numpy(np.concatenate(values))}
+    return {f"critic.{name}": tensor.float().cpu().clone() for name, tensor in found.items()}
 
 
 def gradients_of_ranks(
-    folder: Path, model_of: Callable[[str], Path], ranks: int, gpus: int, precision: str
+    folder: Path, model_of: Callable[[str], Path], names: Sequence[str], ranks: int, gpus: int, precision: str
 ) -> dict[str, dict[str, torch.Tensor]]:
-    """Return the gradients of all of `CASES[ranks]` on so many ranks, each in a process of its own.
+    """Return the gradients of these of `CASES[ranks]` on so many ranks, each in a process of its own.
 
     `folder` gets them, and the models that `model_of` finds by their architectures.
     """
-    for architecture in {case.architecture for case in CASES[ranks].values()}:
+    for architecture in {CASES[ranks][name].architecture for name in names}:
         if not (folder / architecture).exists():
             (folder / architecture).symlink_to(model_of(architecture))
     script, tests = Path(__file__).with_name("rank_gradients.py"), Path(__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), *sys.path])}
-    command = [sys.executable, *(str(part) for part in (script, ranks, folder, gpus, precision))]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    command = [sys.executable, *(str(part) for part in (script, ranks, folder, gpus, precision, *names))]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
     assert result.returncode == 0, result.stderr[-4000:]
-    return {name: load_file(folder / file_of(number)) for number, name in enumerate(CASES[ranks])}
+    return {name: load_file(folder / file_of(number)) for number, name in enumerate(names)}
 
 
 def file_of(number: int) -> str:
@@ -127,16 +172,27 @@ CASES: dict[int, dict[str, Case]] = {
         "parts of layers, selective": Case(targets=PARTS, recompute="selective"),
         "MLP, full": Case(targets=MLP, recompute="full"),
         "lora, attention, full": Case("lora", ATTENTION, recompute="full"),
-        "MLP below, selective": Case(
-            targets=("*.layers.1.self_attn.*", "*.mlp.*"), recompute="selective", kl_coefficient=0.1
-        ),
+        "MLP below, selective": Case(targets=BELOW, recompute="selective", kl_coefficient=0.1),
         "dropout": Case(fused=False, dropout=True, kl_coefficient=0.1),
         "lora, dropout, selective": Case("lora", fused=False, dropout=True, recompute="selective"),
         "parts of layers, dropout, full": Case(targets=PARTS, fused=False, dropout=True, recompute="full"),
         "a shared key-value head": Case(architecture="qwen2-one"),
         "a shared key-value head, dropout": Case(architecture="qwen2-one", fused=False, dropout=True),
-        "experts, data parallel": Case(architecture="qwen3_moe", data_parallel=True, budget=100),
+        "experts, data parallel": Case(architecture="qwen3_moe", data=2, experts=2, micro_batch_tokens=100),
         "experts": Case(architecture="qwen3_moe"),
+        "context, experts": Case(architecture="qwen3_moe", context=2, experts=2, micro_batch_tokens=100, long=True),
+        "context, KL, ppo": Case(context=2, critic=True, kl_coefficient=0.1, micro_batch_tokens=96),
+        "context, lora": Case("lora", context=2, architecture="qwen3-tied", long=True),
+        "context, gspo, selective": Case(context=2, recompute="selective", loss=GSPO, architecture="llama", long=True),
+        "context, ppo, full": Case(context=2, recompute="full", critic=True, micro_batch_tokens=96, long=True),
+        "context, MLP below, selective": Case(targets=BELOW, context=2, recompute="selective", long=True),
+        "context, dropout, gspo": Case(context=2, fused=False, dropout=True, loss=GSPO, long=True),
+        "context, dropout, selective": Case(
+            "lora", context=2, fused=False, dropout=True, recompute="selective", long=True
+        ),
+        "context, dropout, ppo, full": Case(
+            context=2, fused=False, dropout=True, recompute="full", critic=True, micro_batch_tokens=96, long=True
+        ),
     },
     4: {
         "everything, KL": Case(architecture="qwen2-two", kl_coefficient=0.1),
@@ -145,6 +201,15 @@ CASES: dict[int, dict[str, Case]] = {
         "dropout": Case(fused=False, dropout=True, architecture="qwen2-two"),
         "lora, dropout": Case("lora", fused=False, dropout=True, architecture="qwen2-two"),
         "parts of layers, dropout": Case(targets=PARTS, fused=False, dropout=True, architecture="qwen2-two"),
+        "context of four": Case(context=4, micro_batch_tokens=150, long=True),
+        "context of four, experts": Case(context=4, micro_batch_tokens=150, architecture="qwen3_moe", long=True),
+        "contexts of two shares, experts": Case(
+            context=2, data=2, experts=4, micro_batch_tokens=150, architecture="qwen3_moe", long=True
+        ),
+        "contexts of two shares": Case(context=2, data=2, loss=GSPO, long=True),
+        "context and layers": Case(context=2, kl_coefficient=0.1, long=True),
+        "context and layers, full": Case(context=2, recompute="full", loss=GSPO, critic=True, long=True),
+        "context and layers, dropout": Case("lora", context=2, fused=False, dropout=True, long=True),
     },
 }
-"""By the number of ranks. Four share two key-value heads."""
+"""By the number of ranks. They are tensor parallel unless they share a context. Four share two key-value heads."""

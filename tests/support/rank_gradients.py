@@ -1,7 +1,7 @@
-"""Ranks that share a model, each in its own process, started by `support.gradients`.
+"""Ranks of one model, each in its own process, started by `support.gradients`.
 
-python rank_gradients.py RANKS FOLDER GPUS PRECISION: for each case of so many ranks, the first one writes its gradients
-to FOLDER. The models are there under their architectures' names.
+python rank_gradients.py RANKS FOLDER GPUS PRECISION NAME...: for each of these cases of so many ranks, the first one
+writes its gradients to FOLDER. The models are there under their architectures' names.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from support.cluster.processes import free_ports
 from support.gradients import CASES, file_of
 
 RANKS, FOLDER, GPUS, PRECISION = int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+NAMES = sys.argv[5:]
 
 
 def run_rank(rank: int, port: int) -> None:
@@ -30,19 +31,16 @@ def run_rank(rank: int, port: int) -> None:
     dist.init_process_group(
         device.distributed_backend, init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=RANKS
     )
-    groups_of = None
-    for number, case in enumerate(CASES[RANKS].values()):
-        if groups_of not in (None, case.data_parallel):
-            forget_groups()
-        groups_of = case.data_parallel
-        gradients = case.gradients(device, FOLDER, PRECISION, RANKS)
+    for number, name in enumerate(NAMES):
+        gradients = CASES[RANKS][name].gradients(device, FOLDER, PRECISION, RANKS)
+        forget_layout()
         if rank == 0:
             save_file(gradients, FOLDER / file_of(number))
     dist.destroy_process_group()
 
 
-def forget_groups() -> None:
-    """Let the next case make Megatron's groups of ranks as it needs them."""
+def forget_layout() -> None:
+    """Let the next case have another one."""
     from megatron.core import parallel_state
 
     parallel_state.destroy_model_parallel()

@@ -59,19 +59,20 @@ def recorded_request(
     folder: Path,
     learning_rate: float,
     rank: int = 0,
-    tensor_parallel: int = RANKS,
+    sharing: int = RANKS,
     *,
     with_signal: int | None = None,
     critic: CriticUpdate | None = None,
 ) -> UpdateRequest:
-    """An update on the recorded samples: all of them, or a data-parallel rank's share as the driver deals them out.
+    """An update on the recorded samples: all of them, or a rank's share as the driver deals them out.
 
+    So many ranks share a model or a context, and so the samples.
     Only the first `with_signal` samples, by default all, have an advantage other than zero.
     """
     samples: list[Sample] = pickle.loads((folder / RECORDED).read_bytes())
     if with_signal is not None:
         samples[with_signal:] = [replace(sample, advantage=0.0) for sample in samples[with_signal:]]
-    share = split_evenly(samples, RANKS // tensor_parallel)[rank // tensor_parallel]
+    share = split_evenly(samples, RANKS // sharing)[rank // sharing]
     return UpdateRequest(
         samples=Samples(samples[i] for i in share),
         loss=LossChoice("policy_gradient", 0.2),

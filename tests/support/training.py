@@ -39,13 +39,14 @@ class BareTrainer:
         packed: bool = False,
         fused: bool = True,
         tensor_parallel: int = 1,
+        context_parallel: int = 1,
         expert_parallel: int = 1,
         rollouts: bool = True,
     ) -> None:
         """`packed` lays samples out in one row, and fuses the layers unless there is dropout or `fused` is False.
 
-        With `tensor_parallel` or `expert_parallel`, torch.distributed is initialised, and this is one rank of so many.
-        Unless there are `rollouts`, no engine would use the base.
+        With `tensor_parallel`, `context_parallel` or `expert_parallel`, torch.distributed is initialised, and this is
+        one rank of so many. Unless there are `rollouts`, no engine would use the base.
         """
         get_backend("megatron").import_libraries(device)
         if not dist.is_initialized():
@@ -55,10 +56,11 @@ class BareTrainer:
         from lorarl_trainer.backends.optimizer import AdapterOptimizer
         from lorarl_trainer.backends.update import Trainer
 
+        self.device, self.budget = device, budget
         adapter = {"adapter__type": adapter_type, "adapter__dropout": dropout, "adapter__targetModules": list(targets)}
-        ranks = {"trainer__tensorParallelSize": tensor_parallel, "trainer__expertParallelSize": expert_parallel}
-        trainer = {"trainer__recompute": recompute} | ranks
-        spec = tiny_job(folder, folder, **trainer, **adapter).spec
+        ranks = {"trainer__tensorParallelSize": tensor_parallel, "trainer__contextParallelSize": context_parallel}
+        trainer = {"trainer__recompute": recompute, "trainer__expertParallelSize": expert_parallel} | ranks
+        self.spec = spec = tiny_job(folder, folder, **trainer, **adapter).spec
         plan = replace(
             decide(spec, read_model_shape(folder), None),
             precision=PRECISIONS[precision],
@@ -99,6 +101,7 @@ class BareTrainer:
         if zero:
             self.optimizer.zero_grad()
         metrics, _ = self.trainer.forward_backward(request)
+        self.optimizer._sum_over_workers()
         names = [name.removeprefix("module.") for name in self.model.parameters]  # the wrapper of bf16 models
         gradients = [gradient.cpu().clone() for gradient in self.optimizer.gradients]
         return metrics, dict(zip(names, gradients, strict=True))

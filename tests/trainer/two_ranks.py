@@ -33,18 +33,19 @@ KINDS = {
 LAYOUTS: dict[str, tuple[dict[str, int], list[str]]] = {
     "tensor parallel": ({"trainer__tensorParallelSize": 2}, ["canonical_lora", "lora"]),
     "data parallel": ({}, list(KINDS)),
+    "context parallel": ({"trainer__contextParallelSize": 2}, list(KINDS)),
     "expert parallel": ({"trainer__expertParallelSize": 2}, ["experts"]),
     "tensor parallel, experts": ({"trainer__tensorParallelSize": 2, "trainer__expertParallelSize": 2}, ["experts"]),
 }
 """How two workers share a model, and what is trained so."""
-LONG_LAYOUTS = ("expert parallel", "tensor parallel, experts")
+LONG_LAYOUTS = ("context parallel", "expert parallel", "tensor parallel, experts")
 CRITIC = CriticUpdate(learning_rate=1e-2, clip_range=1.0, alone=False)
 
 
 def main() -> None:
     rank, port, layout, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
     fields, kinds = LAYOUTS[layout]
-    tensor_parallel = fields.get("trainer__tensorParallelSize", 1)
+    sharing = fields.get("trainer__tensorParallelSize", 1) * fields.get("trainer__contextParallelSize", 1)
     for kind in kinds:
         adapter_type, architecture = KINDS[kind]
         if kind == "experts":
@@ -72,7 +73,7 @@ def main() -> None:
         )
 
         # The recorded batch, split as the driver splits it.
-        request = recorded_request(folder, 1e-2, rank, tensor_parallel, critic=CRITIC)
+        request = recorded_request(folder, 1e-2, rank, sharing, critic=CRITIC)
         results = [worker.update(request) for _ in range(2)]
         updated = {name: tensor.clone() for name, tensor in worker.backend.model.export().items()}
         exports = count_exports(worker)
@@ -82,9 +83,11 @@ def main() -> None:
         # Resume from a single worker's checkpoint.
         tensors = read_tensors((folder / f"{kind}.state").read_bytes())
         worker.backend.restore(tensors, updates=1, critic_updates=1)
+        again = state_file(worker, rank)
+        unchanged = again is None or same(tensors, read_tensors(bytes(again)))
         resumed = worker.update(request)
         # A rank may have no sample with a gradient.
-        one_sample = worker.update(recorded_request(folder, 1e-2, rank, tensor_parallel, with_signal=1))
+        one_sample = worker.update(recorded_request(folder, 1e-2, rank, sharing, with_signal=1))
         if rank == 0:
             for name, adapter in (("fresh", fresh), ("exported", exported), ("updated", updated)):
                 save_file({n: t.detach().clone() for n, t in adapter.items()}, folder / f"{kind}-{name}.safetensors")
@@ -99,8 +102,14 @@ def main() -> None:
             "agreement": agreement,
             "dropout_seed": torch.initial_seed(),
             "exports": exported_for_the_checkpoint,
+            "unchanged": unchanged,
         }
         torch.save(report | {"completions": [c.tokens.tolist() for c in completions]}, folder / f"{kind}-{rank}.pt")
+
+
+def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    """Whether two states are the same, bit for bit."""
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
 def count_exports(worker: Worker) -> list[None]:

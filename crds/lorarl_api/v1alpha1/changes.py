@@ -12,7 +12,10 @@ _SAME_TRAINING = (
 )
 
 _MEMORY_OF_ROLLOUTS = ("offload", "tensorParallelSize", "gpuMemoryFraction")
-_MEMORY_OF_TRAINER = ("tokensPerMicroBatch", "recompute", "tensorParallelSize", "expertParallelSize")
+_MEMORY_OF_TRAINER = (
+    *("tokensPerMicroBatch", "recompute"),
+    *("tensorParallelSize", "contextParallelSize", "expertParallelSize"),
+)
 """Settings that decide how much memory a job needs, and not what it trains."""
 _NOTHING_RUNS = (
     "self.spec.suspend || !has(oldSelf.status) || !has(oldSelf.status.phase) || "

@@ -55,8 +55,8 @@ class ClusterSpec(Model):
         0,
         ge=0,
         le=64,
-        description="GPUs on each machine, one worker per GPU. 0: a CPU job, with trainer.tensorParallelSize or "
-        "trainer.expertParallelSize workers.",
+        description="GPUs on each machine, one worker per GPU. 0: a CPU job, with trainer.tensorParallelSize x "
+        "trainer.contextParallelSize workers, or trainer.expertParallelSize if that is more.",
     )
     gpu_resource: ResourceName = Field(
         "nvidia.com/gpu",

@@ -146,9 +146,10 @@ class LoRARLJobSpec(Checked):
 
     @property
     def workers_per_node(self) -> int:
-        """Workers on each machine: one per GPU, or on CPU as many as one copy of the model is split over."""
-        split = max(self.trainer.tensor_parallel_size or 1, self.trainer.expert_parallel_size or 1)
-        return self.cluster.gpus_per_node or split
+        """Workers on each machine: one per GPU, or on CPU as many as make a trainer's updates together."""
+        trainer = self.trainer
+        sharing = (trainer.tensor_parallel_size or 1) * (trainer.context_parallel_size or 1)
+        return self.cluster.gpus_per_node or max(sharing, trainer.expert_parallel_size or 1)
 
     @property
     def rewards_by_path(self) -> dict[str, RewardSpec]:

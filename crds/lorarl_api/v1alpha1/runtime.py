@@ -159,7 +159,8 @@ class TrainerSpec(Model):
         None,
         ge=1,
         le=100_000_000,
-        description="Largest number of tokens, with padding, in one forward and backward pass of one worker. Default "
+        description="Largest number of tokens, with padding, in one forward and backward pass of one copy of the "
+        "model: contextParallelSize workers share them. Default "
         "on GPU: chosen for the fastest step that fits. On CPU a power of two from 128 to 16384 whose activations take "
         "at most 2 GiB, or less where less memory is free. The start of a run prints it.",
         examples=[16_384],
@@ -189,6 +190,15 @@ class TrainerSpec(Model):
         le=64,
         description="Workers that one copy of the trainer's model is split over. Default: the smallest number of a "
         "machine's GPUs with which the job fits; 1 on CPU.",
+        examples=[2],
+    )
+    context_parallel_size: int | None = Field(
+        None,
+        ge=1,
+        le=64,
+        description="Workers that share the tokens of each micro-batch, for prompts and answers whose activations are "
+        "too large for one. With tensorParallelSize, so many groups of workers. Only for trainer.backend megatron. "
+        "Default: 1.",
         examples=[2],
     )
     expert_parallel_size: int | None = Field(

@@ -26,6 +26,24 @@ def _splits_all_gpus(field: str) -> Rule:
     )
 
 
+def _shares_context() -> Iterator[Rule]:
+    one = "!has(self.trainer.contextParallelSize) || self.trainer.contextParallelSize == 1"
+    tensor = "(has(self.trainer.tensorParallelSize) ? self.trainer.tensorParallelSize : 1)"
+    yield Rule(
+        "trainer.contextParallelSize",
+        f"self.cluster.gpusPerNode == 0 || {one} || "
+        f"(self.cluster.nodes * self.cluster.gpusPerNode) % (self.trainer.contextParallelSize * {tensor}) == 0",
+        "divide cluster.nodes x cluster.gpusPerNode, and so must its product with trainer.tensorParallelSize",
+        "Lower trainer.contextParallelSize, or use more GPUs. 1 always fits.",
+    )
+    yield Rule(
+        "trainer.contextParallelSize",
+        f"{one} || !has(self.trainer.backend) || self.trainer.backend == 'megatron'",
+        "be absent or 1 with trainer.backend fsdp, whose layers have the tokens of whole samples",
+        "Remove trainer.contextParallelSize, or set trainer.backend: megatron.",
+    )
+
+
 def _default_without_rollouts(field: str, cel: str, default: str) -> Rule:
     """A setting of rollouts. The API server writes defaults before it looks at rules, so only another value is seen."""
     return Rule(
@@ -281,6 +299,7 @@ SPEC_RULES: tuple[Rule, ...] = (
         "Raise tokensPerMicroBatch, or lower the two limits.",
     ),
     _splits_all_gpus("trainer.tensorParallelSize"),
+    *_shares_context(),
     Rule(
         "adapter.rank",
         "!has(self.trainer.tensorParallelSize) || self.adapter.rank % self.trainer.tensorParallelSize == 0",

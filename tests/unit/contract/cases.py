@@ -269,6 +269,20 @@ CASES = [
         "Lower trainer.tensorParallelSize",
     ),
     Case(
+        "all GPUs share contexts",
+        GPUS | {"spec.trainer.contextParallelSize": 4, "spec.trainer.tensorParallelSize": 4},
+        GPUS | {"spec.trainer.contextParallelSize": 2, "spec.trainer.tensorParallelSize": 2},
+        "spec.trainer.contextParallelSize",
+        "Lower trainer.contextParallelSize",
+    ),
+    Case(
+        "fsdp shares no context",
+        {"spec.trainer.contextParallelSize": 2, "spec.trainer.backend": "fsdp"},
+        {"spec.trainer.contextParallelSize": 2, "spec.trainer.tensorParallelSize": 2},
+        "spec.trainer.contextParallelSize",
+        "Remove trainer.contextParallelSize, or set trainer.backend: megatron",
+    ),
+    Case(
         "adapters are split over the trainer's GPUs",
         GPUS | {"spec.trainer.tensorParallelSize": 4, "spec.adapter.rank": 6},
         GPUS | {"spec.trainer.tensorParallelSize": 4, "spec.adapter.rank": 12},

@@ -114,6 +114,9 @@ def test_defaults_that_depend_on_the_rest_of_the_manifest() -> None:
     ).spec
     assert (split.workers_per_node, split.rollout.logprob_tolerance) == (2, 0.5)
 
+    shared = load_job(json.dumps(manifest({"spec.trainer": {"tensorParallelSize": 2, "contextParallelSize": 3}}))).spec
+    assert shared.workers_per_node == 6
+
     open_fields = (gpus.trainer.tensor_parallel_size, gpus.rollout.tensor_parallel_size, gpus.trainer.recompute)
     assert (*open_fields, gpus.rollout.gpu_memory_fraction) == (None,) * 4  # planning chooses them
 

@@ -92,12 +92,8 @@ UPDATES = [
         GPUS,
         {
             "spec.rollout": {"offload": ["kv_cache"], "gpuMemoryFraction": 0.4, "tensorParallelSize": 2},
-            "spec.trainer": {
-                "tokensPerMicroBatch": 4096,
-                "recompute": "full",
-                "tensorParallelSize": 2,
-                "expertParallelSize": 2,
-            },
+            "spec.trainer": {"tokensPerMicroBatch": 4096, "recompute": "full", "tensorParallelSize": 2}
+            | {"contextParallelSize": 2, "expertParallelSize": 4},
         },
         None,
         "Restarting",

@@ -96,7 +96,7 @@ class Critic:
     def forward_backward(self, request: UpdateRequest, critic: CriticUpdate) -> tuple[float, float]:
         """Compute the gradient of the samples' mean loss (collective); return that and the share that is clipped."""
         parallel = self._model.parallel
-        torch.manual_seed(request.seed + parallel.data_rank)
+        torch.manual_seed(request.seed + parallel.copies_rank)
         self.optimizer.zero_grad()
         totals = Totals(self._model.device)
         none_N = torch.zeros(0, device=self._model.device)
@@ -135,8 +135,7 @@ class Critic:
         """Return the values of a micro-batch's response tokens, [N], float32."""
         # Its adapter is another one than the rollout's, so its router chooses by itself.
         hidden_N_H = self._model.hidden_states(replace(batch, routing=None))
-        values_N: torch.Tensor = (hidden_N_H.float() @ self.head.t()).flatten()
-        return values_N
+        return self._model.of_all_tokens(batch, (hidden_N_H.float() @ self.head.t()).flatten())
 
     def _per_token(self, samples: Sequence[Sample], name: str) -> torch.Tensor:
         return to_device(np.concatenate([getattr(sample, name) for sample in samples]), self._model.device)

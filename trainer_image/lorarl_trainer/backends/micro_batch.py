@@ -14,6 +14,7 @@ import torch
 from lorarl_trainer.backends.kernels.gather import Gather
 from lorarl_trainer.backends.kernels.packed import Segments
 from lorarl_trainer.devices.transfer import to_device
+from lorarl_trainer.samples.context import share_of
 from lorarl_trainer.samples.packing import pack, packed_micro_batches, padded_micro_batches, units
 from lorarl_trainer.samples.types import Sample
 
@@ -26,8 +27,23 @@ code round differently. With the padding, one thread and two give the same bytes
 
 
 @dataclass(frozen=True)
+class TrainedShare:
+    """Which of a micro-batch's trained tokens this rank's tokens predict, where ranks share the tokens.
+
+    Attributes:
+        trained: their places among all of them, [M].
+        of_all: how many all are.
+    """
+
+    trained: torch.Tensor
+    of_all: int
+
+
+@dataclass(frozen=True)
 class MicroBatch:
     """What the model is called with, and where the wanted log-probabilities are.
+
+    Where ranks share the tokens, all but `share` is of this rank's.
 
     Attributes:
         tokens, positions: the model's input, [B, S].
@@ -39,6 +55,7 @@ class MicroBatch:
         count: N, without that padding.
         routing: the experts that the rollout sent each token to, [S, layers, experts of a token], as `samples.routing`
             has them; None if they are not known, and in padded rows.
+        share: which response tokens N counts; None if it counts all.
     """
 
     tokens: torch.Tensor
@@ -49,6 +66,7 @@ class MicroBatch:
     count: int
     kept: torch.Tensor | None
     routing: torch.Tensor | None = None
+    share: TrainedShare | None = None
 
 
 def grouped(samples: Sequence[Sample], token_budget: int, key_budget: int | None, packed: bool) -> list[list[int]]:
@@ -63,13 +81,24 @@ def grouped(samples: Sequence[Sample], token_budget: int, key_budget: int | None
     return padded_micro_batches(lengths, token_budget, units(samples, range(len(samples))))
 
 
-def packed_batch(samples: Sequence[Sample], device: torch.device, multiple: int) -> MicroBatch:
-    """Lay samples out in one row whose length is a multiple of `multiple`, each distinct prompt once."""
-    packing = pack(samples, multiple)
+def packed_batch(
+    samples: Sequence[Sample], device: torch.device, multiple: int, rank: int = 0, ranks: int = 1
+) -> MicroBatch:
+    """Lay samples out in one row whose length is a multiple of `multiple`, each distinct prompt once.
+
+    If several ranks share it, this is the part of one of them, and has such a length.
+    """
+    packing, kept, share = pack(samples, multiple * ranks), _kept(samples), None
+    rows = len(packing.tokens)
+    if ranks > 1:
+        own = share_of(packing, rank, ranks)
+        packing, kept = own.packing, None if kept is None else kept[own.trained]
+        share = TrainedShare(to_device(own.trained, device), own.trained_of_all)
     tokens, positions = (to_device(values, device)[None] for values in (packing.tokens, packing.positions))
-    segments = Segments.of(packing, device)
-    batch = _micro_batch(tokens, positions, segments, packing.predictors, packing.targets, _kept(samples), device)
-    return batch if packing.routing is None else replace(batch, routing=to_device(packing.routing, device))
+    segments = Segments.of(packing, device, rows)
+    batch = _micro_batch(tokens, positions, segments, packing.predictors, packing.targets, kept, device)
+    routing = None if packing.routing is None else to_device(packing.routing, device)
+    return replace(batch, routing=routing, share=share)
 
 
 def padded_batch(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
@@ -95,7 +124,8 @@ def _micro_batch(
     kept: np.ndarray | None,
     device: torch.device,
 ) -> MicroBatch:
-    padding = np.zeros(_padded(len(predictors)) - len(predictors), np.int64)
+    # A rank of several may have none, and takes part nevertheless.
+    padding = np.zeros(max(_padded(len(predictors)), _PAD_TO) - len(predictors), np.int64)
     return MicroBatch(
         tokens=tokens,
         positions=positions,

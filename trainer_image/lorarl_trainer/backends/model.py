@@ -66,7 +66,8 @@ class AdaptedModel(ABC):
     def log_probabilities(self, batch: MicroBatch, temperature: float) -> torch.Tensor:
         """Return log p(response token | all before it) at the given temperature, [N], float32, sample by sample.
 
-        Tokens that were not possible in the rollout are not in the distribution.
+        They are of all response tokens, also where ranks share the tokens (then it is collective). Tokens that were not
+        possible in the rollout are not in the distribution.
 
         The backward pass has to come before another micro-batch's forward.
         """
@@ -76,8 +77,16 @@ class AdaptedModel(ABC):
         """Return what the output layer makes the response tokens' log-probabilities of, [N, H], sample by sample.
 
         Its gradient is whole on every rank that shares the model. What `log_probabilities` says of the backward pass
-        holds here too.
+        holds here too. Where ranks share the tokens, these are this rank's.
         """
+
+    def of_all_tokens(self, batch: MicroBatch, own_N: torch.Tensor) -> torch.Tensor:
+        """Return a number of each response token, given those of this rank's (collective where ranks share them).
+
+        All ranks make the same of them.
+        """
+        del batch
+        return own_N
 
     def routing_differences(self) -> tuple[float, float] | None:
         """Return how many tokens of how many, over all layers, the rollout sent to other experts than this router does.

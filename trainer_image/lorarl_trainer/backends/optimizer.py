@@ -95,7 +95,7 @@ class AdapterOptimizer:
             )
 
     def step(self, rate: float) -> float:
-        """Sum the gradients over the data-parallel workers, clip them and update; return their norm before clipping.
+        """Sum the gradients over the ranks with other tokens, clip them and update; return their norm before clipping.
 
         If the norm is not a finite number, nothing is updated.
         """
@@ -138,8 +138,8 @@ class AdapterOptimizer:
         count = sum(gradient.numel() for gradient in self.gradients[:of_experts])
         if parallel.expert_data_size > 1 and count:
             dist.all_reduce(self._gradient[:count], group=parallel.expert_copies)
-        if parallel.data_size > 1:
-            dist.all_reduce(self._gradient[count:], group=parallel.data_group)
+        if parallel.copies_size > 1:
+            dist.all_reduce(self._gradient[count:], group=parallel.copies_group)
 
     def _norm(self) -> float:
         """Return the norm of the gradients. Each rank has a part of the adapter, and all of the heads."""

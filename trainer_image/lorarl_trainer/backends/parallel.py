@@ -1,4 +1,4 @@
-"""The ranks that a model is split over, and those that share its samples."""
+"""The ranks that a model is split over, and those that share its samples or their tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Parallel:
-    """The ranks that share a layer's weights (tensor) and those that share a batch's samples (data).
+    """The ranks that share a layer's weights (tensor), a batch's samples (data), or the tokens of samples (context).
 
     Ranks of either kind may share a layer's experts: each has some of them, whole, and computes these for the tokens of
     all. One of the two groups, of experts and of the other weights, holds the other.
@@ -17,6 +17,12 @@ class Parallel:
         tensor_group, data_group: torch.distributed process groups.
         tensor_size, data_size: ranks in each.
         data_rank: this rank's place in its data group.
+        copies_group: the ranks with the same part of the adapter, experts aside, whose gradients are added up: those of
+            data and of context together.
+        copies_size: ranks in it.
+        copies_rank: this rank's place in it.
+        context_group: the ranks that share the tokens of the same samples; None if each sample is on one of them.
+        context_size: ranks in it.
         expert_group, expert_size: ranks that share a layer's experts; 1: each rank has all of them.
         expert_copies, expert_data_size: ranks that have the same experts, and sum their gradients.
     """
@@ -26,6 +32,11 @@ class Parallel:
     data_group: Any
     data_size: int
     data_rank: int
+    copies_group: Any
+    copies_size: int
+    copies_rank: int
+    context_group: Any = None
+    context_size: int = 1
     expert_group: Any = None
     expert_size: int = 1
     expert_copies: Any = None
@@ -39,7 +50,7 @@ class Parallel:
     @property
     def first_copy(self) -> bool:
         """Whether this rank has a part of the same copy of the model as the first rank."""
-        return self.data_rank * self.tensor_size < max(self.expert_size, self.tensor_size)
+        return self.copies_rank * self.tensor_size < max(self.expert_size, self.tensor_size)
 
     @property
     def splits_experts(self) -> bool:

@@ -101,7 +101,8 @@ class Trainer:
         if differences is None:
             return {}
         sums, parallel = torch.tensor(differences, device=self._model.device), self._model.parallel
-        for size, group in ((parallel.data_size, parallel.data_group), (parallel.tensor_size, parallel.tensor_group)):
+        shared = ((parallel.copies_size, parallel.copies_group), (parallel.tensor_size, parallel.tensor_group))
+        for size, group in shared:
             if size > 1:
                 dist.all_reduce(sums, group=group)
         other, known = sums.tolist()
@@ -114,8 +115,8 @@ class Trainer:
             Metrics, averaged over all workers' response tokens or pairs, and how the engine and the trainer agree about
             the tokens. Those of samples that were accumulated ahead are among them.
         """
-        # Each data-parallel rank drops other elements; tensor-parallel ranks, which share their inputs, the same.
-        torch.manual_seed(request.seed + self._model.parallel.data_rank)
+        # Ranks with other tokens drop other elements; tensor-parallel ranks, which share their inputs, the same.
+        torch.manual_seed(request.seed + self._model.parallel.copies_rank)
         totals, self._ahead = self._ahead or Totals(self._model.device), None
         if not totals.empty:
             self._optimizer.divide_gradient(request.normalizer)

@@ -42,6 +42,13 @@ def require_backend(spec: LoRARLJobSpec, backend: BackendName) -> None:
             "canonical_lora: PEFT has no adapter that several layers share",
             "Set spec.adapter.type: canonical_lora.",
         )
+    if (spec.trainer.context_parallel_size or 1) > 1:
+        raise InputError(
+            "spec.trainer.contextParallelSize",
+            f"{spec.trainer.context_parallel_size} with trainer.backend fsdp",
+            "1: its layers have the tokens of whole samples",
+            "Remove it, or set spec.trainer.backend: megatron.",
+        )
     if (spec.trainer.tensor_parallel_size or 1) > 1:
         raise InputError(
             "spec.trainer.tensorParallelSize",

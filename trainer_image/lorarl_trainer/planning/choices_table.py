@@ -84,6 +84,8 @@ def _layout(plan: JobPlan) -> Iterator[tuple[str, str, str]]:
     ):
         if execution.rollouts or name.startswith("trainer"):
             yield name, str(ranks), _AS_IN_MANIFEST if given is not None else why
+    if execution.context_ranks > 1:
+        yield "trainer.contextParallelSize", str(execution.context_ranks), _AS_IN_MANIFEST
 
 
 def _choices(plan: JobPlan) -> Iterator[tuple[str, str, str]]:

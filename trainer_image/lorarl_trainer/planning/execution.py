@@ -53,19 +53,20 @@ class ExecutionPlan:
         expert_rank: of the adapter on each expert's layers; None for a model without experts.
         trainer_ranks, engine_ranks: tensor-parallel workers of one trainer and of one engine.
         expert_ranks: workers of which each trains some of a layer's experts, with the tokens of all of them.
+        context_ranks: workers, or groups of tensor-parallel ones, that share the tokens of each micro-batch.
         packed: samples share a row without padding, where the model allows it. Otherwise each has a padded row.
         fused_layers: the trainer's layers compute in a few steps.
         router_replay: the trainer sends tokens to the experts that the rollout sent them to. False: it only compares.
             None: no rollout's routing is recorded, as for models without experts.
         base_shards: ranks of trainers that share the base's layers, each working on samples for itself; 1: none do.
         recompute: what the backward pass computes again.
-        micro_batch_tokens: tokens of one forward and backward pass, unless one sequence is longer.
+        micro_batch_tokens: tokens of one trainer's forward and backward pass, unless one sequence is longer.
         micro_batch_keys: keys of all its queries, see `samples.packing`, unless one sequence has more; None for any
             number.
         attention_copies: where there is no flash attention (also for windows and capped scores), how many times
             attention holds a prompt's keys at most, for itself and for each of its completions; 0 otherwise.
         logits_chunk: logits that exist at a time in an update.
-        trained: sequences of a step on one trainer rank.
+        trained: sequences of a step on one trainer, which may be several workers.
         longest: tokens of the longest sequence, prompt and response.
         least_tokens: tokens of the longest that is in one micro-batch: a sequence, or a pair with its prompt once.
         critic: a critic is trained beside the policy.
@@ -92,6 +93,7 @@ class ExecutionPlan:
     trainer_ranks: int
     engine_ranks: int
     expert_ranks: int
+    context_ranks: int
     packed: bool
     fused_layers: bool
     router_replay: bool | None
@@ -120,6 +122,11 @@ class ExecutionPlan:
     kv_cache_bytes: int = 0
     peaks: tuple[int, int] = (0, 0)
     table: str = ""
+
+    @property
+    def trainer_workers(self) -> int:
+        """Workers that make an update's micro-batches together."""
+        return self.trainer_ranks * self.context_ranks
 
     @property
     def whole_experts(self) -> bool:
@@ -156,6 +163,7 @@ def decide(
     backend = backend_of(spec, model)
     require_backend(spec, backend)
     trainer_ranks, engine_ranks = ranks or usual_ranks(spec, model)
+    context_ranks = spec.trainer.context_parallel_size or 1
     engines = max(1, spec.world_size // engine_ranks)
     group = spec.algorithm.effective_group_size
     completions = spec.rollout.prompts_per_step * group
@@ -174,6 +182,7 @@ def decide(
         trainer_ranks=trainer_ranks,
         engine_ranks=engine_ranks,
         expert_ranks=spec.trainer.expert_parallel_size or 1,
+        context_ranks=context_ranks,
         packed=True,
         fused_layers=fused,
         router_replay=_router_replay(spec, model),
@@ -183,7 +192,7 @@ def decide(
         micro_batch_keys=usual_keys(spec, tokens) if flash else None,
         attention_copies=0 if flash else 1 + group,
         logits_chunk=_CPU_LOGITS_CHUNK if gpu is None else LOGITS_CHUNK,
-        trained=-(-completions * trainer_ranks // spec.world_size),
+        trained=-(-completions * trainer_ranks * context_ranks // spec.world_size),
         longest=longest,
         least_tokens=least,
         critic=spec.algorithm.has_critic,
@@ -258,6 +267,7 @@ def may_overlap(spec: LoRARLJobSpec, ranks: tuple[int, int] | None = None) -> bo
         and spec.algorithm.effective_updates_per_step == 1
         and (ranks or usual_ranks(spec)) == (1, 1)
         and (spec.trainer.expert_parallel_size or 1) == 1
+        and (spec.trainer.context_parallel_size or 1) == 1
         and spec.adapter.dropout == 0
         and not spec.rollout.offload
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lorarl_trainer.lora.experts import is_expert
-from lorarl_trainer.planning.activations import key_bytes, token_bytes
+from lorarl_trainer.planning.activations import key_bytes, shared_key_bytes, token_bytes
 from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.planning.model_sizes import ModelSizes
@@ -69,9 +69,11 @@ def trainer_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionP
 def _activations(model: ModelSizes, execution: ExecutionPlan) -> Line:
     tokens = micro_batch_tokens(execution)
     kept, at_work = token_bytes(model, execution)
-    hidden_states = 2 * model.hidden * execution.precision.bytes // execution.trainer_ranks
-    total = tokens * (kept + at_work + hidden_states)
+    hidden_states = 2 * model.hidden * execution.precision.bytes // execution.trainer_workers
+    total = tokens * (kept + at_work + hidden_states + shared_key_bytes(model, execution))
     source = f"{tokens:,} tokens of a micro-batch x {kept:,} bytes, and one layer at work"
+    if execution.context_ranks > 1:
+        source = f"1/{execution.context_ranks} of the tokens, the keys of all: {source}"
     if keys := micro_batch_keys(execution):
         total += keys * sum(key_bytes(model, execution))
         source += f" with {keys:,} keys"
@@ -88,7 +90,9 @@ def micro_batch_keys(execution: ExecutionPlan) -> int:
     if execution.micro_batch_keys is None:
         return 0
     # With two samples, a prompt is a segment of its own.
-    return min(max(execution.micro_batch_keys, execution.least_tokens), 2 * execution.trained * execution.longest)
+    keys = min(max(execution.micro_batch_keys, execution.least_tokens), 2 * execution.trained * execution.longest)
+    # A rank that shares the context may have two parts of a sequence, and the keys of both.
+    return keys + (execution.longest if execution.context_ranks > 1 else 0)
 
 
 def trainable_bytes(precision: Precision) -> int:

@@ -133,7 +133,7 @@ _OPEN_ON_GPU = (
 def changes(plan: JobPlan) -> Iterator[Change]:
     """Yield what a user can change, the cheapest first; for one field the smallest change first."""
     if isinstance(plan.there, Gpu):
-        yield from _changes_on_gpu(plan.spec, plan.model.experts)
+        yield from _changes_on_gpu(plan)
         return
     tokens = plan.execution.micro_batch_tokens // 2
     while tokens >= plan.execution.least_tokens:
@@ -143,20 +143,36 @@ def changes(plan: JobPlan) -> Iterator[Change]:
         yield Change("trainer", "recompute", recompute)
 
 
-def _changes_on_gpu(spec: LoRARLJobSpec, experts: int) -> Iterator[Change]:
+def _changes_on_gpu(plan: JobPlan) -> Iterator[Change]:
+    spec = plan.spec
     for part, name in _OPEN_ON_GPU:
         if getattr(getattr(spec, part), name) is not None:
             yield Change(part, name, None)
-    for ranks in (2, 4, 8):
-        if (
-            experts
-            and experts % ranks == spec.world_size % ranks == 0
-            and (spec.trainer.tensor_parallel_size or 1) == 1
-        ):
-            yield Change("trainer", "expert_parallel_size", ranks)
+    yield from _shared_experts(plan)
+    yield from _shared_contexts(plan)
     for times in (2, 4, 8):
         yield Change("cluster", "gpus_per_node", times * spec.cluster.gpus_per_node)
     tokens = spec.rollout.max_response_tokens // 2
     while tokens >= _SHORTEST:
         yield Change("rollout", "max_response_tokens", tokens)
         tokens //= 2
+
+
+def _shared_contexts(plan: JobPlan) -> Iterator[Change]:
+    """Yield numbers of the job's GPUs that could share the tokens of a micro-batch."""
+    if plan.execution.backend != "megatron":
+        return
+    trainer, gpus = plan.spec.trainer, plan.spec.world_size // (plan.spec.trainer.tensor_parallel_size or 1)
+    for ranks in (2, 4, 8):
+        if ranks > (trainer.context_parallel_size or 1) and gpus % ranks == 0:
+            yield Change("trainer", "context_parallel_size", ranks)
+
+
+def _shared_experts(plan: JobPlan) -> Iterator[Change]:
+    """Yield numbers of the job's GPUs that could share the experts of a layer."""
+    spec, experts = plan.spec, plan.model.experts
+    if not experts or (spec.trainer.tensor_parallel_size or 1) > 1 or (spec.trainer.context_parallel_size or 1) > 1:
+        return
+    for ranks in (2, 4, 8):
+        if experts % ranks == spec.world_size % ranks == 0:
+            yield Change("trainer", "expert_parallel_size", ranks)

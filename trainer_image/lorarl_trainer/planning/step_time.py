@@ -38,6 +38,8 @@ _EXCHANGES = 10
 """Times that the hidden states travel between tensor-parallel ranks in a layer, forward and backward."""
 _WAYS = 4
 """Times that a token's copy for an expert travels between workers that share the experts: there and back, twice."""
+_KEY_EXCHANGES = 3
+"""Times that keys and values travel between ranks that share the context: forward, and twice backward."""
 _CACHE_SECONDS_PER_BYTE, _HOST_BYTES_PER_SECOND = 5e-12, 2.5e10
 """Mapping the KV cache again, and copying weights from main memory."""
 _HIDDEN = 0.5
@@ -187,7 +189,7 @@ def _attention(model: ModelSizes, pairs: float) -> float:
 
 
 def training_seconds(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: Speed) -> float:
-    """Estimate the forward and backward passes of a step on one trainer.
+    """Estimate the forward and backward passes of a step on one trainer, which may be several workers.
 
     A token takes two operations per parameter forward, and as many backward: the base is frozen, so its weights have no
     gradients. A prompt is computed once for the completions of its group that fit into a micro-batch together.
@@ -208,7 +210,7 @@ def training_seconds(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: 
     attentions = 1 + _BACKWARD_ATTENTION + work.more_forwards + (plan.recompute == "full")
     attention = attentions * _attention(model, pairs) / (_ATTENTION * speed.operations)
     products = operations / (_PRODUCTS * speed.operations)
-    shared = (products + traffic / speed.bandwidth + attention) / plan.trainer_ranks
+    shared = (products + traffic / speed.bandwidth + attention) / plan.trainer_workers
     micro_batches = -(-tokens // plan.micro_batch_tokens)
     return shared + _exchange(model, plan, speed, tokens) + micro_batches * model.layers * _LAYER_SECONDS
 
@@ -233,15 +235,16 @@ def _parts(plan: ExecutionPlan, work: Work) -> float:
 
 
 def _exchange(model: ModelSizes, plan: ExecutionPlan, speed: Speed, tokens: float) -> float:
-    """Estimate what ranks that share the model send each other.
+    """Estimate what ranks that share the model, its experts or the context send each other.
 
     With shared experts, a token's copies travel there and back, and so do their gradients.
     """
-    elsewhere = (plan.trainer_ranks - 1) / plan.trainer_ranks
-    of_experts = (plan.expert_ranks - 1) / plan.expert_ranks * model.active_experts / plan.trainer_ranks
+    tensor = 1 - 1 / plan.trainer_ranks
+    copies = (1 - 1 / plan.expert_ranks) * model.active_experts / plan.trainer_ranks
     ways = _WAYS + (0 if plan.recompute == "none" else _WAYS / 2)
-    rows = tokens * (_EXCHANGES * elsewhere + ways * of_experts)
-    return rows * model.layers * model.hidden * plan.precision.bytes / speed.link_bandwidth
+    hidden = model.hidden * (_EXCHANGES * tensor + ways * copies) / plan.context_ranks
+    keys = _KEY_EXCHANGES * 2 * model.width("k_proj") / plan.trainer_ranks * (1 - 1 / plan.context_ranks)
+    return model.layers * plan.precision.bytes * tokens * (hidden + keys) / speed.link_bandwidth
 
 
 def _moving(model: ModelSizes, plan: ExecutionPlan) -> float:

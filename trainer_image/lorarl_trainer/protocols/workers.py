@@ -33,7 +33,7 @@ class Built:
         modules: full Hugging Face names of the layers with an adapter.
         expert_rank: of the adapter on each expert's layers; None if no expert has one.
         trainable_parameters, total_parameters: over all tensor-parallel ranks.
-        ranks: tensor-parallel workers of a trainer and of an engine.
+        ranks: workers that make a trainer's updates together, and workers of an engine.
         memory: the plan as a table: what was chosen, and what takes how much memory.
         overlapped: groups that have ended are trained while others are still being generated.
         micro_batch_tokens: tokens of one forward and backward pass.

@@ -67,7 +67,7 @@ class WorkerGroup:
 
         self._spec = spec
         self.size = spec.world_size
-        self._trainer_tp = self._rollout_tp = 1  # until `start`, where the workers have chosen them
+        self._trainer_ranks = self._engine_ranks = 1  # until `start`, where the workers have chosen them
         self._nodes = Nodes(devices)
         self._folders: list[Path] = []
         self._processes: list[int] = []
@@ -139,7 +139,7 @@ class WorkerGroup:
             for actor, folder in zip(self._actors, self._folders, strict=True)
         ]
         built: Built = (await self._await(calls))[0]
-        self._trainer_tp, self._rollout_tp = built.ranks
+        self._trainer_ranks, self._engine_ranks = built.ranks
         return built
 
     async def resume(self) -> Resumed:
@@ -171,12 +171,12 @@ class WorkerGroup:
 
         Neighbours stay together, so that an engine computes a group's prompt once.
         """
-        engines = self.size // self._rollout_tp
+        engines = self.size // self._engine_ranks
         bounds = [len(prompts) * engine // engines for engine in range(engines + 1)]
         streams = []
         for rank, actor in enumerate(self._actors):
             # All ranks of a tensor-parallel engine get the same prompts.
-            engine = rank // self._rollout_tp
+            engine = rank // self._engine_ranks
             share = slice(bounds[engine], bounds[engine + 1])
             own_seeds = seeds[share] if seeds is not None else None
             stream = actor.generate.remote(prompts[share], own_seeds, max_tokens, sampling)
@@ -193,7 +193,7 @@ class WorkerGroup:
     @property
     def trainers(self) -> int:
         """How many copies of the model train, data parallel."""
-        return self.size // self._trainer_tp
+        return self.size // self._trainer_ranks
 
     async def accumulate(self, trainer: int, request: GradientRequest) -> None:
         """Let one trainer compute the gradient of some samples of the next update, while engines generate others."""
@@ -206,7 +206,7 @@ class WorkerGroup:
         Samples that they have accumulated are in it too.
         """
         requests = [replace(request, samples=share) for share in self._dealt(request.samples)[1]]
-        calls = [actor.update.remote(requests[rank // self._trainer_tp]) for rank, actor in enumerate(self._actors)]
+        calls = [actor.update.remote(requests[rank // self._trainer_ranks]) for rank, actor in enumerate(self._actors)]
         results: list[UpdateResult] = await self._await(calls)
         return replace(results[0], warnings=tuple({text: None for result in results for text in result.warnings}))
 
@@ -290,11 +290,11 @@ class WorkerGroup:
         """Return what the data-parallel workers compute of their samples."""
         indices, shares = self._dealt(samples)
         calls = [
-            getattr(actor, method).remote(shares[rank // self._trainer_tp], *arguments)
+            getattr(actor, method).remote(shares[rank // self._trainer_ranks], *arguments)
             for rank, actor in enumerate(self._actors)
         ]
         found: dict[int, Floats] = {}
-        for share, arrays in zip(indices, (await self._await(calls))[:: self._trainer_tp], strict=True):
+        for share, arrays in zip(indices, (await self._await(calls))[:: self._trainer_ranks], strict=True):
             found.update(zip(share, arrays, strict=True))
         return [found[index] for index in range(len(samples))]
 

@@ -187,7 +187,7 @@ class Worker:
             expert_rank=plan.expert_rank if expert_layers(self.backend.modules) else None,
             trainable_parameters=counts.trainable,
             total_parameters=counts.total,
-            ranks=(plan.trainer_ranks, plan.engine_ranks),
+            ranks=(plan.trainer_workers, plan.engine_ranks),
             memory=plan.table,
             warnings=self._warnings(plan),
             overlapped=plan.overlapped,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -11,6 +12,7 @@ from lorarl_trainer.planning.choice import JobPlan, choose_plan
 from lorarl_trainer.planning.choices_table import choices_line, plan_table
 from lorarl_trainer.planning.layouts import layouts
 from lorarl_trainer.planning.model_sizes import sizes_of
+from lorarl_trainer.planning.remedies import remedies
 from unit.trainer.planning.jobs import cpu_job, gpu_job
 from unit.trainer.planning.shapes import LARGER, SHAPES, SMOLLM2
 
@@ -116,6 +118,24 @@ def test_a_layout_that_only_vllm_can_have_is_not_the_trainers() -> None:
     """Here for a rank that 4 does not divide."""
     spec = gpu_job("adapter.rank=6", "rollout.tensorParallelSize=4", gpus=8)
     assert list(layouts(spec, MODELS["32B"])) == [(1, 4), (2, 4)]
+
+
+def test_gpus_that_share_a_context_are_not_split_further() -> None:
+    spec = gpu_job("trainer.contextParallelSize=2", gpus=4)
+    assert list(layouts(spec, MODELS["7B"])) == [(1, 1), (2, 2)]
+
+
+def test_a_prompt_too_long_for_one_gpu_fits_two_that_share_its_tokens() -> None:
+    """7B, a prompt of 127,000 tokens and a response of 1,000. Each GPU has half of the tokens, and the keys of all."""
+    lengths = {"prompt_tokens": 127_000, "response_tokens": 1000}
+    fields = ("rollout.promptsPerStep=2", "algorithm.groupSize=2", "trainer.tensorParallelSize=1")
+    alone = chosen("7B", *fields, gpu=GPUS[80], gpus=2, **lengths)
+    assert not alone.fits and remedies(alone).endswith("or set spec.trainer.contextParallelSize to 2.")
+    shared = chosen("7B", *fields, "trainer.contextParallelSize=2", gpu=GPUS[80], gpus=2, **lengths)
+    assert shared.fits and shared.execution.context_ranks == 2
+    table = plan_table(shared)
+    assert re.search(r"trainer.contextParallelSize +2 +as in the manifest", table)
+    assert "1/2 of the tokens, the keys of all: 128,000 tokens of a micro-batch" in table
 
 
 SET = (

@@ -54,6 +54,7 @@ def test_layers_of_llamas_kind_are_known_by_the_configuration(config: dict[str, 
         ([], 0, False),
         (["trainer.tensorParallelSize=2"], 2, False),
         (["rollout.tensorParallelSize=2"], 2, False),
+        (["trainer.contextParallelSize=2"], 2, False),
         (["adapter.dropout=0.1"], 1, False),
         (["algorithm.updatesPerStep=2"], 1, False),
         (["rollout.offload=[kv_cache]"], 1, False),
@@ -104,6 +105,13 @@ def test_an_open_layout_is_the_other_sides(trainer: int | None, engine: int | No
     changes = [f"{side}.tensorParallelSize={size}" for side, size in sizes.items() if size]
     found = decided(*changes, gpus=2)
     assert (found.trainer_ranks, found.engine_ranks) == ranks
+
+
+def test_workers_that_share_a_context_train_together_and_generate_apart() -> None:
+    alone, shared = decided(gpus=4), decided("trainer.contextParallelSize=2", "trainer.tensorParallelSize=2", gpus=4)
+    assert (alone.trainer_workers, shared.trainer_workers) == (1, 4)
+    assert shared.trained == 4 * alone.trained
+    assert decided("trainer.contextParallelSize=2", gpus=2).sequences == 256
 
 
 def test_on_a_cpu_an_engine_is_whole() -> None:

@@ -147,6 +147,12 @@ def test_tensor_parallel_workers_exchange_hidden_states() -> None:
     assert one.training / 2 < two.training < 0.65 * one.training
 
 
+def test_workers_that_share_a_context_exchange_keys() -> None:
+    fields = ("trainer.contextParallelSize=2",)
+    one, two = estimated("7B", mean=256), estimated("7B", *fields, mean=256, gpus=2)
+    assert one.training / 2 < two.training < 0.55 * one.training
+
+
 def test_sft_generates_nothing() -> None:
     found = estimated("7B", "algorithm.type=sft", "reward=null")
     assert found.generation == found.moving == 0 and found.total == found.training > 0

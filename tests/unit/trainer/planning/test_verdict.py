@@ -99,6 +99,11 @@ def test_fsdp_has_no_tensor_parallel_trainer() -> None:
     assert "spec.trainer.tensorParallelSize: got 2 with trainer.backend fsdp" in refusal(spec, SHAPES["7B"])
 
 
+def test_fsdp_shares_no_context() -> None:
+    spec = job("trainer.contextParallelSize=2", gpus=2)
+    assert "spec.trainer.contextParallelSize: got 2 with trainer.backend fsdp" in refusal(spec, PHI_4)
+
+
 @pytest.mark.parametrize(
     ("changes", "model", "why"),
     [

@@ -206,11 +206,15 @@ class FsdpModel(AdaptedModel):
 
 def _data_parallel() -> Parallel:
     """Return the ranks: each holds a whole copy of the model for itself, and all share a batch."""
-    alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+    size, rank = dist.get_world_size(), dist.get_rank()
+    alone = [dist.new_group([one]) for one in range(size)]
     return Parallel(
-        tensor_group=alone[dist.get_rank()],
+        tensor_group=alone[rank],
         tensor_size=1,
         data_group=dist.group.WORLD,
-        data_size=dist.get_world_size(),
-        data_rank=dist.get_rank(),
+        data_size=size,
+        data_rank=rank,
+        copies_group=dist.group.WORLD,
+        copies_size=size,
+        copies_rank=rank,
     )

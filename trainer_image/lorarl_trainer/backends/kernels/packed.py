@@ -35,12 +35,12 @@ class Segments:
     extents: Extents
 
     @classmethod
-    def of(cls, packing: Packing, device: torch.device) -> Segments:
-        """Bring a packing's segments to the device."""
+    def of(cls, packing: Packing, device: torch.device, rows: int | None = None) -> Segments:
+        """Bring a packing's segments to the device. Their keys are of so many rows, by default of the packing's."""
         return cls(
             positions=to_device(packing.positions, device),
             longest_sequence=int(packing.positions.max()) + 1,
-            keys=Gather(packing.keys, len(packing.tokens), device),
+            keys=Gather(packing.keys, rows or len(packing.tokens), device),
             extents=Extents(
                 query_ends=to_device(packing.query_ends, device),
                 key_ends=to_device(packing.key_ends, device),

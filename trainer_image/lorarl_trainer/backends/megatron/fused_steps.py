@@ -24,9 +24,12 @@ from lorarl_trainer.backends.kernels.operations import (
     take_heads,
 )
 from lorarl_trainer.backends.kernels.segments import Extents
+from lorarl_trainer.backends.megatron.context import SharedKeys
 from lorarl_trainer.backends.megatron.fused_linear import FusedLinear
 
-Taken = tuple[Heads, Gather | None, Angles | None, tuple[torch.Tensor, float] | None]
+Norm = tuple[torch.Tensor, float]
+"""Its weight and epsilon."""
+Taken = tuple[Heads, Gather | None, Angles | None, Norm | None]
 """Heads of one kind as `take_heads` takes them: where they are, which rows, their angles and their norm."""
 
 
@@ -41,7 +44,7 @@ def project_normed(
     return output_T_O, residual_S_H
 
 
-def norm_whole(qkv_T_O: torch.Tensor, norms: Sequence[tuple[Heads, tuple[torch.Tensor, float]]]) -> torch.Tensor:
+def norm_whole(qkv_T_O: torch.Tensor, norms: Sequence[tuple[Heads, Norm]]) -> torch.Tensor:
     """Return the columns of linear_qkv in which the heads of each kind are normalised together (weight, epsilon)."""
     normed_T_O: torch.Tensor = _WholeNorms.apply(qkv_T_O, norms)
     return normed_T_O
@@ -109,9 +112,7 @@ class _WholeNorms(torch.autograd.Function):
     """See `norm_whole`."""
 
     @staticmethod
-    def forward(
-        ctx: Any, qkv_T_O: torch.Tensor, norms: Sequence[tuple[Heads, tuple[torch.Tensor, float]]]
-    ) -> torch.Tensor:
+    def forward(ctx: Any, qkv_T_O: torch.Tensor, norms: Sequence[tuple[Heads, Norm]]) -> torch.Tensor:
         normed_T_O, inverses = qkv_T_O.clone(), []
         for heads, (weight, eps) in norms:
             normed_T_I, inverse_T = rms_norm(heads.of(qkv_T_O).flatten(1), weight, eps)
@@ -142,7 +143,7 @@ class _Attention(torch.autograd.Function):
     def forward(
         ctx: Any, qkv_T_O: torch.Tensor, heads: Sequence[Taken], extents: Extents, scale: float
     ) -> torch.Tensor:
-        query_T_A_D, key_K_G_D, value_K_G_D = (take_heads(qkv_T_O, *how) for how in heads)
+        query_T_A_D, key_K_G_D, value_K_G_D = (_take(qkv_T_O, *how) for how in heads)
         output_T_A_D, statistics = attend(query_T_A_D, key_K_G_D, value_K_G_D, extents, scale)
         ctx.heads, ctx.extents, ctx.scale = heads, extents, scale
         ctx.save_for_backward(qkv_T_O, output_T_A_D, *statistics)
@@ -151,7 +152,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, by_output_T_I: torch.Tensor) -> Any:
         qkv_T_O, output_T_A_D, *statistics = ctx.saved_tensors
-        query_T_A_D, key_K_G_D, value_K_G_D = (take_heads(qkv_T_O, *how) for how in ctx.heads)
+        query_T_A_D, key_K_G_D, value_K_G_D = (_take(qkv_T_O, *how) for how in ctx.heads)
         by_heads = attend_backward(
             by_output_T_I.reshape(output_T_A_D.shape),
             query_T_A_D,
@@ -164,8 +165,32 @@ class _Attention(torch.autograd.Function):
         )
         by_qkv_T_O = torch.empty_like(qkv_T_O)
         for by_taken, how in zip(by_heads, ctx.heads, strict=True):
-            put_heads(by_taken, by_qkv_T_O, qkv_T_O, *how)
+            _put(by_taken, by_qkv_T_O, qkv_T_O, *how)
         return by_qkv_T_O, None, None, None
+
+
+def _take(
+    qkv_T_O: torch.Tensor, heads: Heads, rows: Gather | None, angles: Angles | None, norm: Norm | None
+) -> torch.Tensor:
+    """See `take_heads`. Keys that ranks share are rotated before they are sent (collective)."""
+    if isinstance(rows, SharedKeys):
+        return rows.take(take_heads(qkv_T_O, heads, None, angles, norm))
+    return take_heads(qkv_T_O, heads, rows, angles, norm)
+
+
+def _put(
+    by_taken: torch.Tensor,
+    by_qkv_T_O: torch.Tensor,
+    qkv_T_O: torch.Tensor,
+    heads: Heads,
+    rows: Gather | None,
+    angles: Angles | None,
+    norm: Norm | None,
+) -> None:
+    """See `put_heads`. The gradients by keys that ranks share are summed over them (collective)."""
+    if isinstance(rows, SharedKeys):
+        by_taken, rows = rows.summed(by_taken), None
+    put_heads(by_taken, by_qkv_T_O, qkv_T_O, heads, rows, angles, norm)
 
 
 class _AddedProjection(torch.autograd.Function):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.backends.kernels.logprobs import rows_of_chunk, token_log_probabilities
 from lorarl_trainer.backends.megatron.bridge_lora import decoder_linears, hf_parts, make_lora
 from lorarl_trainer.backends.megatron.collectives import Ranks
+from lorarl_trainer.backends.megatron.context import of_all_ranks, sharing_keys
 from lorarl_trainer.backends.megatron.fused_experts import Compared
 from lorarl_trainer.backends.megatron.fused_layer import fuse_layers
 from lorarl_trainer.backends.megatron.loaded_weights import require_all_weights
@@ -66,9 +68,12 @@ class LoraModel(AdaptedModel):
         self._bridge = _open_bridge(model_path, plan)
         provider = self._bridge.to_megatron_provider(load_weights=True)
         _configure(provider, self._platform, plan)
-        self.parallel = open_groups(provider)
+        self.parallel = open_groups(provider, plan.context_ranks)
         self.lockstep = self.parallel.expert_size > self.parallel.tensor_size
         self._experts = LocalExperts(Ranks.of(self.parallel.expert_group), provider.num_moe_experts or 0)
+        self._context: Ranks | None = None
+        if self.parallel.context_size > 1:
+            self._context = Ranks.of(self.parallel.context_group)
         self._lora: Any = None
         self._load(provider, adapter, model_path, clock)
         trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
@@ -122,6 +127,8 @@ class LoraModel(AdaptedModel):
         _check_output_layer(model, model_path)
         self.unpackable: list[str] = unpackable(model) if plan.packed else []
         self._packing: Current | None = pack_attention(model) if plan.packed and not self.unpackable else None
+        if self._packing is None and self._context is not None:
+            raise _without_packings(self._context.size, self.unpackable)
         # Tensor cores like multiples of 16, and with sequence parallelism each rank holds an equal part of the tokens.
         self._tokens_multiple = 16 * self.parallel.tensor_size
         self._of_experts: list[torch.Tensor] = []
@@ -145,8 +152,13 @@ class LoraModel(AdaptedModel):
             chosen = [samples[index] for index in indices]
             if self._packing is None:
                 yield indices, padded_batch(chosen, self.device)
-            else:
+            elif self._context is None:
                 yield indices, packed_batch(chosen, self.device, self._tokens_multiple)
+            else:
+                place = self._context.rank, self._context.size
+                batch = packed_batch(chosen, self.device, self._tokens_multiple, *place)
+                assert batch.segments is not None, "it is packed"
+                yield indices, replace(batch, segments=sharing_keys(batch.segments, self._context))
 
     def log_probabilities(self, batch: MicroBatch, temperature: float) -> torch.Tensor:
         """See `AdaptedModel.log_probabilities`."""
@@ -160,7 +172,11 @@ class LoraModel(AdaptedModel):
                 hidden, weight, batch.targets, temperature, self._vocabulary, group, rows, batch.kept
             )
 
-        return self._forward(batch, predict)
+        return self.of_all_tokens(batch, self._forward(batch, predict))
+
+    def of_all_tokens(self, batch: MicroBatch, own_N: torch.Tensor) -> torch.Tensor:
+        """See `AdaptedModel.of_all_tokens`."""
+        return own_N if self._context is None else of_all_ranks(own_N, batch, self._context)
 
     def hidden_states(self, batch: MicroBatch) -> torch.Tensor:
         """See `AdaptedModel.hidden_states`."""
@@ -312,6 +328,15 @@ def _check_output_layer(model: Any, model_path: Path) -> None:
             "a model whose logits are the output layer's weight times the hidden state",
             "Choose another model, of the Qwen2, Qwen3 or Llama family for instance.",
         )
+
+
+def _without_packings(ranks: int, unpackable: Sequence[str]) -> InputError:
+    return InputError(
+        "spec.trainer.contextParallelSize",
+        f"{ranks} for a model with {' and '.join(unpackable) or 'padded sequences'}",
+        "1: only packed sequences can be shared",
+        "Remove it, or choose another model.",
+    )
 
 
 def _first_line(error: Exception) -> str:
