@@ -178,8 +178,6 @@ CASES: dict[int, dict[str, Case]] = {
         "parts of layers, dropout, full": Case(targets=PARTS, fused=False, dropout=True, recompute="full"),
         "a shared key-value head": Case(architecture="qwen2-one"),
         "a shared key-value head, dropout": Case(architecture="qwen2-one", fused=False, dropout=True),
-        "experts, data parallel": Case(architecture="qwen3_moe", data=2, experts=2, micro_batch_tokens=100),
-        "experts": Case(architecture="qwen3_moe"),
         "context, experts": Case(architecture="qwen3_moe", context=2, experts=2, micro_batch_tokens=100, long=True),
         "context, KL, ppo": Case(context=2, critic=True, kl_coefficient=0.1, micro_batch_tokens=96),
         "context, lora": Case("lora", context=2, architecture="qwen3-tied", long=True),

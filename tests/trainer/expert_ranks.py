@@ -92,7 +92,6 @@ class Case:
         more = {"loss": self.loss, "total_tokens": total, "temperature": 1.0}
         loss, _ = trainer.loss_and_gradients(samples, **more)
         other, known = model.routing_differences() or (0.0, 0.0)
-        optimizer._sum_over_workers()
         found = {
             "loss": loss,
             "norm": optimizer._norm(),
@@ -108,7 +107,6 @@ class Case:
         signal = [replace(sample, advantage=0.0) for sample in samples]
         trainer.loss_and_gradients(signal, **more | {"loss": LossChoice("policy_gradient", 0.2)})
         LossChoice.has_gradient = kept
-        optimizer._sum_over_workers()
         return found | {"without advantages": max(float(gradient.abs().max()) for gradient in optimizer.gradients)}
 
 

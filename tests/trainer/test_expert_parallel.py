@@ -1,7 +1,4 @@
-"""Ranks (gloo) that share a layer's experts compute what one rank does, and what Transformers and PEFT do.
-
-`test_tensor_parallel.py` has the short test.
-"""
+"""Ranks (gloo) that share a layer's experts compute what one rank does, and what Transformers and PEFT do."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ from trainer.test_parity import TOLERANCE
 
 LAYERS = 2
 EVERYTHING = "everything"
-pytestmark = pytest.mark.long
+NAMES = [EVERYTHING, *(pytest.param(name, marks=pytest.mark.long) for name in CASES if name != EVERYTHING)]
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ def any_adapter(trainer: BareTrainer) -> dict[str, torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_several_ranks_compute_what_one_does(find: Callable[[str], Found], name: str) -> None:
     case, found = CASES[name], find(name)
     one, of_experts = found.one, LAYERS * 4 * 3 * 128 * 96
