@@ -15,14 +15,18 @@ from pathlib import Path
 import pytest
 
 from cluster.kueue import install_kueue
-from node.installation import SYSTEM, Images, apply, install_lorarl, make_room, wait_available
+from node import builds
+from node.installation import SYSTEM, Images, apply, install_lorarl, make_room, upgrade_lorarl, wait_available
 from node.node import Node
+from node.second import lose, second_node
+from node.settings import NODE, SECOND_NODE
 from support.cluster.client import Object
 from support.cluster.kubectl import RealCluster
 from support.cluster.kueue import QUEUE_LABEL, add_queue
 from support.cluster.lorarljobs import condition
 from support.cluster.processes import until
 from support.helm import helm
+from support.previous_version import previous_version
 from support.real_cluster.example import ADDITION
 from support.real_cluster.store import bucket_of
 from support.real_cluster.trial import START_SECONDS, Trial
@@ -42,7 +46,10 @@ import psutil, signal
 (worker,) = [one for one in psutil.process_iter() if "".join(one.cmdline()).startswith("ray::CheckpointingWorker")]
 worker.send_signal(signal.SIGSTOP)
 """
+OLDER_OPERATOR = "docker.io/lorarl/operator:previous"
 TOLD_SECONDS = 60.0
+LOST_SECONDS = 240.0
+"""Kubernetes misses a node after 50 s, and its pods leave it 60 s later, with their grace period."""
 EVICTED_SECONDS = 150.0
 """The kubelet measures volumes once in a minute, and then looks for those to evict every 10 s."""
 
@@ -145,19 +152,65 @@ def test_a_node_is_drained(trial: Trial) -> None:
     cluster = trial.cluster
     pod = trial.job.pod("worker")
     node = pod["spec"]["nodeName"]
-    with quota_kept(trial), trial.fault("queue: node drained", preemptions=1, recovered=True):
-        try:
-            worker = f"--pod-selector=lorarl.io/job={JOB},lorarl.io/role=worker"
-            cluster.must("drain", node, worker, "--delete-emptydir-data", "--force", "--timeout=50s")
-            trial.job.until(TOLD_SECONDS, "the wait for a node is told", lambda _: "unschedulable" in message(trial))
-            assert reason(trial, JOB) == "Recovering"
-        finally:
-            cluster.must("uncordon", node)
+    with quota_kept(trial), trial.fault("queue: node drained", preemptions=1, recovered=True), cordoned(cluster, node):
+        worker = f"--pod-selector=lorarl.io/job={JOB},lorarl.io/role=worker"
+        cluster.must("drain", node, worker, "--delete-emptydir-data", "--force", "--timeout=50s")
+        trial.job.until(TOLD_SECONDS, "the wait for a node is told", lambda _: "unschedulable" in message(trial))
+        assert reason(trial, JOB) == "Recovering"
     assert "EvictionByEvictionAPI" in cluster.must("describe", "lorarljob", JOB, "-n", TEAM)
 
 
 def message(trial: Trial) -> str:
     return str(condition({"status": trial.job.now.status}, "Running").get("message", ""))
+
+
+def test_a_node_is_lost_with_the_head(trial: Trial, own_node: Node, images: Images) -> None:
+    """And with the worker. Its kubelet is gone too, so nobody ever says that their pods have ended."""
+    cluster = trial.cluster
+    with second_node(own_node, [images.trainer]):
+        moved = trial.fault("queue: all pods move to another node", preemptions=1)
+        with quota_kept(trial), moved, cordoned(cluster, NODE):
+            trial.delete_pod("head")
+            until(TOLD_SECONDS, "both pods are on the other node", lambda: nodes(trial) == [SECOND_NODE] * 2)
+        with quota_kept(trial), trial.fault("queue: node lost with the head", preemptions=1):
+            before = trial.job.now.counters[1]
+            lose(own_node)
+            trial.job.until(LOST_SECONDS, "the loss is counted", lambda seen: seen.counters[1] == before + 1)
+        assert nodes(trial) == [NODE] * 2
+    (fault,) = trial.job.now.status["faultyNodes"]
+    assert (fault["name"], fault["attempts"], fault["reason"]) == (SECOND_NODE, 1, "DeletionByTaintManager")
+
+
+@contextmanager
+def cordoned(cluster: RealCluster, node: str) -> Iterator[None]:
+    cluster.must("cordon", node)
+    try:
+        yield
+    finally:
+        cluster.must("uncordon", node)
+
+
+def nodes(trial: Trial) -> list[str]:
+    """The nodes of the job's pods that are not about to go."""
+    pods = [pod for pod in trial.pods() if "deletionTimestamp" not in pod["metadata"]]
+    return [pod["spec"].get("nodeName", "") for pod in pods]
+
+
+def test_the_operator_is_rolled_back_while_the_job_starts_again(
+    trial: Trial, own_node: Node, images: Images, tmp_path: Path
+) -> None:
+    """To a version that does not know restarts in place, as docs/operator.md says, and forward again."""
+    cluster = trial.cluster
+    with previous_version(tmp_path / "tree") as tree:
+        builds.build_operator_of(tree, OLDER_OPERATOR, own_node.settings)
+        with quota_kept(trial), trial.fault("queue: operator rolled back in a restart", preemptions=1):
+            trial.delete_pod("head")
+            trial.job.until(TOLD_SECONDS, "it starts again", lambda seen: seen.status["phase"] == "Restarting")
+            upgrade_lorarl(cluster, OLDER_OPERATOR, images.trainer, tree / "helm/lorarl")
+        assert operators(cluster) == {OLDER_OPERATOR}
+        with quota_kept(trial), trial.fault("queue: operator upgraded again"):
+            upgrade_lorarl(cluster, images.operator, images.trainer)
+            wait_available(cluster, SYSTEM, "lorarl")
 
 
 def test_the_operator_is_upgraded_and_rolled_back(trial: Trial, own_node: Node, images: Images) -> None:
