@@ -7,6 +7,7 @@ that need no queue.
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,16 @@ import pytest
 
 from cluster.kueue import install_kueue
 from node import builds
-from node.installation import SYSTEM, Images, apply, install_lorarl, make_room, upgrade_lorarl, wait_available
+from node.installation import (
+    STORE_KEYS,
+    SYSTEM,
+    Images,
+    apply,
+    install_lorarl,
+    make_room,
+    upgrade_lorarl,
+    wait_available,
+)
 from node.node import Node
 from node.second import lose, second_node
 from node.settings import NODE, SECOND_NODE
@@ -27,7 +37,7 @@ from support.cluster.lorarljobs import condition
 from support.cluster.processes import until
 from support.helm import helm
 from support.previous_version import previous_version
-from support.real_cluster.example import ADDITION
+from support.real_cluster.example import ADDITION, run
 from support.real_cluster.store import bucket_of
 from support.real_cluster.trial import START_SECONDS, Trial
 from support.real_cluster.watched import watched
@@ -322,3 +332,28 @@ def test_it_succeeds(trial: Trial) -> None:
     assert (status["attempts"], status["preemptions"]) == trial.counters
     assert status["step"] == status["totalSteps"] == status["adapter"]["step"]
     print(json.dumps({name: cost.seconds for name, cost in trial.costs.items()}))
+
+
+def test_its_record_tells_all_when_the_cluster_is_gone(trial: Trial, store_folder: str, tmp_path: Path) -> None:
+    """Nothing is asked but the bucket: there is no kubectl, and no job."""
+    cluster, steps = trial.cluster, trial.job.now.step
+    cluster.must("delete", "lorarljob", JOB, "-n", TEAM, "--wait")
+    record = ("--record", f"{store_folder}/{JOB}")
+    with bucket_of(cluster, trial.out) as bucket:
+        alone = {
+            **STORE_KEYS,
+            "AWS_ENDPOINT_URL": bucket.url,
+            "PATH": str(tmp_path),
+            "KUBECONFIG": str(tmp_path / "no"),
+        }
+
+        def told(command: str, *more: str) -> str:
+            return run([sys.executable, "-m", "lorarl_trainer.cli.kubectl", command, *record, *more], alone)
+
+        runs = [line for line in told("why").splitlines() if line.startswith("00")]
+        assert len(runs) > sum(trial.counters), runs
+        assert f"to {steps}" in runs[-1] and "succeeded" in runs[-1], runs
+        assert "resum" in told("logs"), "of the newest run"
+        assert told("logs", "--run", "1").strip()
+        page = trial.out / "compare.html"
+        assert f"{steps} of {steps}" in told("compare", *record, "--page", str(page)), "all runs are one"
