@@ -57,7 +57,8 @@ def join(first: Node, images: Iterable[str]) -> Node:
     second.wait("containerd is ready", settings.containerd_socket.exists, "containerd")
     second.load_pause()
     for image in images:
-        _copy(image, first, second)
+        if _digest(image, second) != _digest(image, first):
+            _copy(image, first, second)
     second.start("kubelet")
     first.kubectl("wait", f"node/{settings.hostname}", "--for=create", "--timeout=30s")
     first.kubectl("wait", f"node/{settings.hostname}", "--for=condition=Ready", "--timeout=50s")
@@ -73,12 +74,12 @@ def lose(first: Node) -> None:
 
 
 def forget(first: Node) -> None:
-    """Remove what there is of a second node, lost or not."""
+    """Remove what there is of a second node, lost or not, but for its images: copying them takes a minute."""
     settings = first.settings.second
     lose(first)
     first.kubectl("delete", "node", settings.hostname, "--ignore-not-found")
     cgroups.remove(settings.name)
-    for folder in (settings.run, settings.data):
+    for folder in (settings.run, settings.volatile):
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -96,9 +97,18 @@ def _files(first: Settings) -> dict[str, str]:
     }
 
 
+def _digest(image: str, node: Node) -> str:
+    """The digest of an image; empty where the node has none."""
+    lines = node.ctr("images", "list", f"name=={image}").splitlines()
+    return next((line.split()[2] for line in lines if line.startswith(image)), "")
+
+
 def _copy(image: str, source: Node, target: Node) -> None:
-    """Copy an image from one node's store to another's, without a file between them."""
-    export = subprocess.Popen(source.ctr_command("images", "export", "-", image), stdout=subprocess.PIPE)
+    """Copy an image from one node's store to another's, without a file between them.
+
+    Without --local, containerd ends the stream of a large image early.
+    """
+    export = subprocess.Popen(source.ctr_command("images", "export", "--local", "-", image), stdout=subprocess.PIPE)
     done = subprocess.run(
         target.ctr_command("images", "import", "--local", "-"),
         stdin=export.stdout,

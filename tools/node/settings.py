@@ -69,12 +69,12 @@ class Settings:
 
     @property
     def second(self) -> Settings:
-        """A second node of this node's cluster. It is below the folders of the first, so it is removed with it."""
+        """A second node of this node's cluster. It is below the folders of the first, which keep its images too."""
         return replace(
             self,
             name=f"{self.name}-second",
             run=self.run / "second",
-            data=self.volatile / "second",
+            data=self.data / "second",
             out=self.out / "second",
             subnet=SECOND_LINK_RANGE,
             outbound="none",
