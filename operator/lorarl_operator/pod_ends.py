@@ -21,6 +21,8 @@ NODE_DOWN = frozenset({"NodeLost", "DeletionByTaintManager"})
 """Reasons of a pod whose node does not respond, or has a NoExecute taint that says why."""
 _KILLED = frozenset({137, 143})
 """Exit codes of SIGKILL and SIGTERM."""
+_MOST_OUTPUT = 600
+"""Characters of a container's last output. An Event has 1,024, and the cause is at the end of a traceback."""
 _CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
 """Reasons of a container that ended before it ran."""
 
@@ -140,6 +142,9 @@ def exit_outcome(pod: Pod, container: Container) -> Outcome:
 def last_output(container: Container) -> str:
     """The end of a container's log, which the kubelet has put into its message; empty if there is none."""
     output = redacted(container.message.strip())
+    if len(output) > _MOST_OUTPUT:
+        first, _, others = output[-_MOST_OUTPUT:].partition("\n")
+        output = f"... {others or first}"
     return f"Its last output: {output}" if output else ""
 
 
