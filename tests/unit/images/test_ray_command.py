@@ -1,4 +1,4 @@
-"""The images' `ray`: it says whether the head answers, and submits no job before the agent; Ray does the rest."""
+"""The images' `ray`: it answers whether the head is there, and starts and submits what a busy machine can."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import http.server
 import socket
 import threading
 from importlib.metadata import version
+from tempfile import TemporaryDirectory
 
+import psutil
 import pytest
 
+from support.cluster.processes import free_ports, until
 from support.ray_command import ray
 
 
@@ -68,3 +71,31 @@ def test_a_job_is_submitted_when_the_agent_of_the_pod_answers() -> None:
         dashboard.shutdown()
     assert submitted.returncode == 1
     assert asked[:2] == ["agent", "dashboard"], output
+
+
+def commands_of(parent: int) -> list[str]:
+    return [" ".join(one.cmdline()) for one in psutil.Process(parent).children(recursive=True)]
+
+
+@pytest.mark.slow
+def test_a_head_has_no_server_for_clients() -> None:
+    """On a busy machine that server did not start within 30 s, and ended the head with all else."""
+    (port,) = free_ports(1)
+    started: list[psutil.Process] = []
+    with TemporaryDirectory(dir="/tmp") as folder:  # the names of Ray's sockets are long
+        places = (f"--port={port}", "--node-ip-address=127.0.0.1", f"--temp-dir={folder}")
+        head = ray("start", "--head", *places, "--num-cpus=0", "--include-dashboard=false", "--block")
+        try:
+            until(
+                60,
+                "its raylet, which starts last",
+                lambda: any("raylet/raylet" in one for one in commands_of(head.pid)),
+            )
+            started = psutil.Process(head.pid).children(recursive=True)
+            commands = commands_of(head.pid)
+        finally:
+            for one in [psutil.Process(head.pid), *started]:
+                one.kill()
+            head.communicate(timeout=60)
+    assert any("gcs_server" in one for one in commands)
+    assert not [one for one in commands if "ray.util.client" in one]
