@@ -73,7 +73,7 @@ def upgrade_lorarl(cluster: RealCluster, operator_image: str, trainer_image: str
     ]
     done = helm(
         *("upgrade", "--install", "lorarl", str(chart), "--namespace", SYSTEM, *flags),
-        *("--wait", "--timeout", "100s", "--set", f"crds.install={str(chart == CHART).lower()}"),
+        *("--wait", "--timeout", "300s", "--set", f"crds.install={str(chart == CHART).lower()}"),
         kubeconfig=cluster.kubeconfig,
     )
     assert done.returncode == 0, done.stderr
