@@ -29,6 +29,11 @@ _HERE = frozenset({"", "ray.io/kuberay-operator"})
 RECOVERED = "Recovered"
 """Reason of the Event when an attempt trains again with new workers."""
 _SLOWEST_LOOK = 120.0
+_SILENT_SECONDS = 300.0
+"""How much longer a training may report nothing on a node of which Kubernetes hears nothing either.
+
+Pods leave such a node after a minute, unless their tolerations say when, and that loss ends the attempt.
+"""
 _NODE_LOOK = 20.0
 """Seconds between looks at the Events of a pod that a node is starting. There the kubelet says what it lacks."""
 
@@ -51,7 +56,8 @@ def _left_to_progress(snapshot: Snapshot, ray_job: RayJob) -> float | None:
     if limit is None or began is None or snapshot.recovering_since:
         return None
     news = max(began, snapshot.job.reported_at or began)
-    return limit - (snapshot.now - news).total_seconds()
+    lost = _SILENT_SECONDS if any(pod.silent for pod in snapshot.attempt_pods) else 0.0
+    return limit + lost - (snapshot.now - news).total_seconds()
 
 
 def _stalled(snapshot: Snapshot) -> Outcome:

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from lorarl_operator.models import Pod
-from lorarl_operator.pod_ends import Kind, Outcome, failed_init, failed_init_container, taken
+from lorarl_operator.pod_ends import (
+    Kind,
+    Outcome,
+    exited_container,
+    exited_worker,
+    failed_init,
+    failed_init_container,
+    taken,
+)
 
 MOST_LOSSES = 3
 """Losses of one kind that end an attempt."""
@@ -29,7 +37,8 @@ class Loss:
 
 def losses(pods: Iterable[Pod]) -> tuple[Loss, ...]:
     """The lost pods among an attempt's existing and deleted ones, the oldest first."""
-    found = (Loss(outcome, _when(pod)) for pod in pods if (outcome := taken(pod) or failed_init(pod)))
+    ends = ((taken(pod) or failed_init(pod) or exited_worker(pod), pod) for pod in pods)
+    found = (Loss(outcome, _when(pod)) for outcome, pod in ends if outcome)
     return tuple(sorted(found, key=lambda loss: loss.at))
 
 
@@ -48,5 +57,5 @@ def newest(lost: Sequence[Loss], now: datetime) -> Outcome | None:
 
 
 def _when(pod: Pod) -> datetime:
-    container = failed_init_container(pod)
+    container = failed_init_container(pod) or exited_container(pod)
     return (container.ended_at if container else pod.deletion_asked_at) or pod.created_at

@@ -11,11 +11,13 @@ from lorarl_operator.early_losses import Loss, too_many
 from lorarl_operator.messages import sentences
 from lorarl_operator.models import RETRYING, Pod, RayJob
 from lorarl_operator.pod_ends import (
+    WORKER_EXITED,
     Kind,
     Outcome,
     deleted,
     exit_outcome,
     exited_container,
+    exited_worker,
     last_output,
     named,
     taken,
@@ -154,7 +156,7 @@ def _of_live_ray_job(
     heads_first = sorted(pods, key=lambda pod: pod.role != "head")  # an attempt replaces workers, but no head
     if was_up and (evicted := next((found for pod in heads_first if (found := taken(pod))), None)):
         return evicted
-    if own := _own_exit(pods):
+    if own := _own_exit([pod for pod in pods if was_up or not exited_worker(pod)]):
         # Ray exits with 1 at SIGTERM. An exit in the second of the deletion may be KubeRay's clean-up after the
         # training.
         doubtful = [
@@ -166,7 +168,7 @@ def _of_live_ray_job(
             return unsettled
         interrupted = _reported(report, preempted_only=True)
         lost_head = (pod for pod in pods if pod.role == "head" and not pod.ready and not exited_container(pod))
-        if was_up and own.reason == "WorkerExited" and (head := next(lost_head, None)):
+        if was_up and own.reason == WORKER_EXITED and (head := next(lost_head, None)):
             message = f"The machine of the {named(head)} does not respond. {own.message}"
             return interrupted or Outcome(Kind.PREEMPTED, "HeadLost", message, faulty_node=head.node)
         return interrupted or own

@@ -19,8 +19,11 @@ There is also one for each resource that the node lacks: OutOfcpu, OutOfmemory, 
 """
 NODE_DOWN = frozenset({"NodeLost", "DeletionByTaintManager"})
 """Reasons of a pod whose node does not respond, or has a NoExecute taint that says why."""
+WORKER_EXITED = "WorkerExited"
 _KILLED = frozenset({137, 143})
 """Exit codes of SIGKILL and SIGTERM."""
+_MOST_OUTPUT = 600
+"""Characters of a container's last output. An Event has 1,024, and the cause is at the end of a traceback."""
 _CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
 """Reasons of a container that ended before it ran."""
 
@@ -117,6 +120,16 @@ def exited_container(pod: Pod) -> Container | None:
     return next((one for one in ended if not _by_deletion(pod, one)), None)
 
 
+def exited_worker(pod: Pod) -> Outcome | None:
+    """The outcome of a worker whose Ray exited by itself; None if it did not, or had no memory or no program.
+
+    Ray gives itself 30 s to start, which a busy machine exceeds. A replacement may start.
+    """
+    container = exited_container(pod)
+    outcome = exit_outcome(pod, container) if container and pod.role == "worker" else None
+    return outcome if outcome and outcome.reason == WORKER_EXITED else None
+
+
 def exit_outcome(pod: Pod, container: Container) -> Outcome:
     """The outcome of a pod whose Ray container exited by itself."""
     if container.reason in _CANNOT_START:
@@ -132,7 +145,7 @@ def exit_outcome(pod: Pod, container: Container) -> Outcome:
         return Outcome(
             Kind.FAILED, "OutOfMemory", sentences(f"The {named(pod)} used more memory than its limit", hint, output)
         )
-    reason = "HeadExited" if pod.role == "head" else "WorkerExited"
+    reason = "HeadExited" if pod.role == "head" else WORKER_EXITED
     problem = f"Ray's container of the {named(pod)} exited by itself with code {container.exit_code}"
     return Outcome(Kind.FAILED, reason, sentences(problem, output))
 
@@ -140,6 +153,9 @@ def exit_outcome(pod: Pod, container: Container) -> Outcome:
 def last_output(container: Container) -> str:
     """The end of a container's log, which the kubelet has put into its message; empty if there is none."""
     output = redacted(container.message.strip())
+    if len(output) > _MOST_OUTPUT:
+        first, _, others = output[-_MOST_OUTPUT:].partition("\n")
+        output = f"... {others or first}"
     return f"Its last output: {output}" if output else ""
 
 

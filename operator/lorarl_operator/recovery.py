@@ -15,7 +15,7 @@ from typing import Any
 from lorarl_operator.decision import DeletePod
 from lorarl_operator.early_losses import losses, too_many
 from lorarl_operator.models import Pod
-from lorarl_operator.pod_ends import NODE_DOWN, Kind, Outcome, exit_outcome, exited_container, taken
+from lorarl_operator.pod_ends import NODE_DOWN, Kind, Outcome, exit_outcome, exited_container, exited_worker, taken
 
 UNREPLACED_SECONDS = 75.0
 """How long KubeRay may keep a pod whose machine Ray has lost. It replaces none before that pod fails or is gone.
@@ -76,7 +76,8 @@ def failed_replacement(pods: Iterable[Pod], workers: Workers, since: datetime) -
         for pod in pods
         if pod.role == "worker" and pod.name not in workers.pods and pod.created_at >= since - _REPLACED_WITHIN
     ]
-    exits = (exit_outcome(pod, container) for pod in new if (container := exited_container(pod)))
+    stays_so = (pod for pod in new if not exited_worker(pod))
+    exits = (exit_outcome(pod, container) for pod in stays_so if (container := exited_container(pod)))
     return next(exits, None) or too_many(losses(new))
 
 

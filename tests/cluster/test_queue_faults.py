@@ -7,6 +7,7 @@ that need no queue.
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,16 +15,29 @@ from pathlib import Path
 
 import pytest
 
-from cluster.kueue import install_kueue
-from node.installation import SYSTEM, Images, apply, install_lorarl, make_room, wait_available
+from cluster.kueue import install_kueue, small_job
+from node import builds
+from node.installation import (
+    STORE_KEYS,
+    SYSTEM,
+    Images,
+    apply,
+    install_lorarl,
+    make_room,
+    upgrade_lorarl,
+    wait_available,
+)
 from node.node import Node
+from node.second import lose, second_node
+from node.settings import NODE, SECOND_NODE
 from support.cluster.client import Object
 from support.cluster.kubectl import RealCluster
-from support.cluster.kueue import QUEUE_LABEL, add_queue
+from support.cluster.kueue import QUEUE_LABEL, add_priority_class, add_queue, workload_of
 from support.cluster.lorarljobs import condition
 from support.cluster.processes import until
 from support.helm import helm
-from support.real_cluster.example import ADDITION
+from support.previous_version import previous_version
+from support.real_cluster.example import ADDITION, run
 from support.real_cluster.store import bucket_of
 from support.real_cluster.trial import START_SECONDS, Trial
 from support.real_cluster.watched import watched
@@ -31,7 +45,7 @@ from support.real_cluster.watched import watched
 pytestmark = pytest.mark.long
 
 TEAM, OTHER_TEAM = "queueing", "queueing-too"
-JOB, COMPETITOR = "holds", "waits"
+JOB, COMPETITOR, SMALL = "holds", "waits", "small"
 QUEUE = "room-for-one"
 QUOTA = {"cpu": "2", "memory": "10Gi", "ephemeral-storage": "5Gi"}
 MORE_THAN_IT_WILL_MAKE = 2000
@@ -42,7 +56,10 @@ import psutil, signal
 (worker,) = [one for one in psutil.process_iter() if "".join(one.cmdline()).startswith("ray::CheckpointingWorker")]
 worker.send_signal(signal.SIGSTOP)
 """
+OLDER_OPERATOR = "docker.io/lorarl/operator:previous"
 TOLD_SECONDS = 60.0
+LOST_SECONDS = 240.0
+"""Kubernetes misses a node after 50 s, and its pods leave it 60 s later, with their grace period."""
 EVICTED_SECONDS = 150.0
 """The kubelet measures volumes once in a minute, and then looks for those to evict every 10 s."""
 
@@ -104,13 +121,21 @@ def quota_kept(trial: Trial) -> Iterator[None]:
 
 def workload(trial: Trial) -> tuple[str, str]:
     """The uid of the Workload of the job's RayJob, and when Kueue admitted it."""
-    name = trial.job.now.status["rayJobName"]
-    (found,) = [
-        one for one in trial.cluster.api.list("Workload", TEAM) if one["metadata"]["ownerReferences"][0]["name"] == name
-    ]
-    (admitted,) = [one for one in found["status"]["conditions"] if one["type"] == "Admitted"]
-    assert admitted["status"] == "True", found
-    return found["metadata"]["uid"], admitted["lastTransitionTime"]
+    return workload_of(trial.cluster.api, TEAM, trial.job.now.status["rayJobName"])
+
+
+@contextmanager
+def given_back(trial: Trial, image: str) -> Iterator[None]:
+    """After what befalls the job in this block, a small job of somebody else has its turn before the next attempt."""
+    apply(trial.cluster, small_job(SMALL, image, QUEUE), namespace=TEAM)
+    job_of_another(trial, "Suspended")
+    yield
+    job_of_another(trial, "Complete")
+    trial.cluster.must("delete", "job", SMALL, "-n", TEAM)
+
+
+def job_of_another(trial: Trial, state: str) -> None:
+    trial.cluster.must("wait", f"job/{SMALL}", "-n", TEAM, f"--for=condition={state}", "--timeout=55s")
 
 
 def wait_for_competitor(trial: Trial) -> None:
@@ -145,19 +170,65 @@ def test_a_node_is_drained(trial: Trial) -> None:
     cluster = trial.cluster
     pod = trial.job.pod("worker")
     node = pod["spec"]["nodeName"]
-    with quota_kept(trial), trial.fault("queue: node drained", preemptions=1, recovered=True):
-        try:
-            worker = f"--pod-selector=lorarl.io/job={JOB},lorarl.io/role=worker"
-            cluster.must("drain", node, worker, "--delete-emptydir-data", "--force", "--timeout=50s")
-            trial.job.until(TOLD_SECONDS, "the wait for a node is told", lambda _: "unschedulable" in message(trial))
-            assert reason(trial, JOB) == "Recovering"
-        finally:
-            cluster.must("uncordon", node)
+    with quota_kept(trial), trial.fault("queue: node drained", preemptions=1, recovered=True), cordoned(cluster, node):
+        worker = f"--pod-selector=lorarl.io/job={JOB},lorarl.io/role=worker"
+        cluster.must("drain", node, worker, "--delete-emptydir-data", "--force", "--timeout=50s")
+        trial.job.until(TOLD_SECONDS, "the wait for a node is told", lambda _: "unschedulable" in message(trial))
+        assert reason(trial, JOB) == "Recovering"
     assert "EvictionByEvictionAPI" in cluster.must("describe", "lorarljob", JOB, "-n", TEAM)
 
 
 def message(trial: Trial) -> str:
     return str(condition({"status": trial.job.now.status}, "Running").get("message", ""))
+
+
+def test_a_node_is_lost_with_the_head(trial: Trial, own_node: Node, images: Images) -> None:
+    """And with the worker. Its kubelet is gone too, so nobody ever says that their pods have ended."""
+    cluster = trial.cluster
+    with second_node(own_node, [images.trainer]):
+        moved = trial.fault("queue: all pods move to another node", preemptions=1)
+        with quota_kept(trial), moved, cordoned(cluster, NODE):
+            trial.delete_pod("head")
+            until(TOLD_SECONDS, "both pods are on the other node", lambda: nodes(trial) == [SECOND_NODE] * 2)
+        with quota_kept(trial), trial.fault("queue: node lost with the head", preemptions=1):
+            before = trial.job.now.counters[1]
+            lose(own_node)
+            trial.job.until(LOST_SECONDS, "the loss is counted", lambda seen: seen.counters[1] == before + 1)
+        assert nodes(trial) == [NODE] * 2
+    (fault,) = trial.job.now.status["faultyNodes"]
+    assert (fault["name"], fault["attempts"], fault["reason"]) == (SECOND_NODE, 1, "DeletionByTaintManager")
+
+
+@contextmanager
+def cordoned(cluster: RealCluster, node: str) -> Iterator[None]:
+    cluster.must("cordon", node)
+    try:
+        yield
+    finally:
+        cluster.must("uncordon", node)
+
+
+def nodes(trial: Trial) -> list[str]:
+    """The nodes of the job's pods that are not about to go."""
+    pods = [pod for pod in trial.pods() if "deletionTimestamp" not in pod["metadata"]]
+    return [pod["spec"].get("nodeName", "") for pod in pods]
+
+
+def test_the_operator_is_rolled_back_while_the_job_starts_again(
+    trial: Trial, own_node: Node, images: Images, tmp_path: Path
+) -> None:
+    """To a version that does not know restarts in place, as docs/operator.md says, and forward again."""
+    cluster = trial.cluster
+    with previous_version(tmp_path / "tree") as tree:
+        builds.build_operator_of(tree, OLDER_OPERATOR, own_node.settings)
+        with quota_kept(trial), trial.fault("queue: operator rolled back in a restart", preemptions=1):
+            trial.delete_pod("head")
+            trial.job.until(TOLD_SECONDS, "it starts again", lambda seen: seen.status["phase"] == "Restarting")
+            upgrade_lorarl(cluster, OLDER_OPERATOR, images.trainer, tree / "helm/lorarl")
+        assert operators(cluster) == {OLDER_OPERATOR}
+        with quota_kept(trial), trial.fault("queue: operator upgraded again"):
+            upgrade_lorarl(cluster, images.operator, images.trainer)
+            wait_available(cluster, SYSTEM, "lorarl")
 
 
 def test_the_operator_is_upgraded_and_rolled_back(trial: Trial, own_node: Node, images: Images) -> None:
@@ -169,7 +240,7 @@ def test_the_operator_is_upgraded_and_rolled_back(trial: Trial, own_node: Node, 
         wait_available(cluster, SYSTEM, "lorarl")
     assert operators(cluster) == {f"{images.operator}-next"}
     with quota_kept(trial), trial.fault("operator rolled back"):
-        done = helm("rollback", "lorarl", "-n", SYSTEM, "--wait", "--timeout", "100s", kubeconfig=cluster.kubeconfig)
+        done = helm("rollback", "lorarl", "-n", SYSTEM, "--wait", "--timeout", "300s", kubeconfig=cluster.kubeconfig)
         assert done.returncode == 0, done.stderr
         wait_available(cluster, SYSTEM, "lorarl")
     until(TOLD_SECONDS, "only the older operator is left", lambda: operators(cluster) == {images.operator})
@@ -212,6 +283,20 @@ def test_the_same_manifest_in_another_namespace(trial: Trial, store_folder: str)
     assert "InvalidInput: " not in ended, "it is not tried again"
 
 
+def test_a_job_of_higher_priority_preempts_it(trial: Trial, images: Images) -> None:
+    """It gets the machines, and then the preempted job has them again: it was there before the one that waits."""
+    cluster = trial.cluster
+    add_priority_class(cluster, "urgent", 1000)
+    wait_for_competitor(trial)
+    uid, _ = workload(trial)
+    with trial.fault("queue: preempted by Kueue", preemptions=1):
+        apply(cluster, small_job(SMALL, images.trainer, QUEUE, "urgent"), namespace=TEAM)
+        job_of_another(trial, "Complete")
+    assert workload(trial)[0] == uid
+    assert reason(trial, COMPETITOR) == "Queued"
+    cluster.must("delete", "job", SMALL, "-n", TEAM)
+
+
 def test_the_competitor_gets_what_the_job_gives_back(trial: Trial) -> None:
     """Suspended, the job gives its quota to whoever waits. It gets it again when that one has gone."""
     with trial.fault("queue: suspended for the other", suspended=True):
@@ -223,10 +308,10 @@ def test_the_competitor_gets_what_the_job_gives_back(trial: Trial) -> None:
         trial.cluster.must("delete", "lorarljob", COMPETITOR, "-n", TEAM, "--wait")
 
 
-def test_the_cache_fills_the_disk(trial: Trial) -> None:
+def test_the_cache_fills_the_disk(trial: Trial, images: Images) -> None:
     """More than cluster.diskPerNode: the kubelet evicts the pod, and that is the job's own fault."""
     cluster = trial.cluster
-    with trial.fault("disk filled by the cache", attempts=1):
+    with given_back(trial, images.trainer), trial.fault("disk filled by the cache", attempts=1):
         pod = trial.job.pod("worker")["metadata"]["name"]
         before = trial.job.now.counters[0]
         fill = "with open('/var/cache/lorarl/filled', 'wb') as file: [file.write(bytes(1 << 20)) for _ in range(1300)]"
@@ -237,10 +322,10 @@ def test_the_cache_fills_the_disk(trial: Trial) -> None:
     assert "Raise cluster.diskPerNode" in told, told
 
 
-def test_the_training_hangs(trial: Trial, store_folder: str) -> None:
+def test_the_training_hangs(trial: Trial, images: Images, store_folder: str) -> None:
     """The worker's process is stopped, and nothing ends by itself. The record says where driver and worker stand."""
     cluster = trial.cluster
-    with trial.fault("training hangs", attempts=1):
+    with given_back(trial, images.trainer), trial.fault("training hangs", attempts=1):
         pod = trial.job.pod("worker")["metadata"]["name"]
         before, record = trial.job.now.counters[0], trial.job.now.status["record"]
         cluster.must("exec", pod, "-n", TEAM, "-c", "ray-worker", "--", "python", "-c", STOP)
@@ -269,3 +354,28 @@ def test_it_succeeds(trial: Trial) -> None:
     assert (status["attempts"], status["preemptions"]) == trial.counters
     assert status["step"] == status["totalSteps"] == status["adapter"]["step"]
     print(json.dumps({name: cost.seconds for name, cost in trial.costs.items()}))
+
+
+def test_its_record_tells_all_when_the_cluster_is_gone(trial: Trial, store_folder: str, tmp_path: Path) -> None:
+    """Nothing is asked but the bucket: there is no kubectl, and no job."""
+    cluster, steps = trial.cluster, trial.job.now.step
+    cluster.must("delete", "lorarljob", JOB, "-n", TEAM, "--wait")
+    record = ("--record", f"{store_folder}/{JOB}")
+    with bucket_of(cluster, trial.out) as bucket:
+        alone = {
+            **STORE_KEYS,
+            "AWS_ENDPOINT_URL": bucket.url,
+            "PATH": str(tmp_path),
+            "KUBECONFIG": str(tmp_path / "no"),
+        }
+
+        def told(command: str, *more: str) -> str:
+            return run([sys.executable, "-m", "lorarl_trainer.cli.kubectl", command, *record, *more], alone)
+
+        runs = [line for line in told("why").splitlines() if line.startswith("00")]
+        assert len(runs) > sum(trial.counters), runs
+        assert f"to {steps}" in runs[-1] and "succeeded" in runs[-1], runs
+        assert "resum" in told("logs"), "of the newest run"
+        assert told("logs", "--run", "1").strip()
+        page = trial.out / "compare.html"
+        assert f"{steps} of {steps}" in told("compare", *record, "--page", str(page)), "all runs are one"

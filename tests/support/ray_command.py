@@ -10,9 +10,9 @@ from pathlib import Path
 RAY = Path(__file__).resolve().parents[2] / "trainer_image/ray"
 
 
-def ray(*arguments: str) -> subprocess.Popen[str]:
+def ray(*arguments: str, **variables: str) -> subprocess.Popen[str]:
     """Start it, with the Ray of these tests."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **variables}
     return subprocess.Popen(
-        [RAY, *arguments], env={**os.environ, "PATH": path}, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [RAY, *arguments], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -214,6 +214,13 @@ def build_operator(settings: Settings, python_image: str = "") -> None:
     )
 
 
+def build_operator_of(tree: Path, name: str, settings: Settings, python_image: str = "") -> None:
+    """Build the operator of another version under another name, from a work tree of that version."""
+    python_image, _ = _base(settings, python_image)
+    arguments = {"PYTHON_IMAGE": python_image, "VERSION": VERSION, "REVISION": name.rpartition(":")[2]}
+    build([Image(name, tree / "Dockerfile", tree, "operator", arguments)], settings.buildkit_socket, settings.logs)
+
+
 def _base(settings: Settings, python_image: str) -> tuple[str, dict[str, float]]:
     if python_image:
         return python_image, {}

@@ -79,13 +79,13 @@ def buildkitd(settings: Settings) -> str:
 """
 
 
-def cni() -> str:
+def cni(settings: Settings) -> str:
     """Return how a pod gets its network: a link to the node, and routing for everything else.
 
     A bridge would not do: over it, an answer to a Service's client on the same node bypasses kube-proxy's address
     translation, unless the kernel module br_netfilter is loaded.
     """
-    ipam = {"type": "host-local", "ranges": [[{"subnet": str(POD_RANGE)}]], "routes": [{"dst": "0.0.0.0/0"}]}
+    ipam = {"type": "host-local", "ranges": [[{"subnet": str(settings.pods)}]], "routes": [{"dst": "0.0.0.0/0"}]}
     return json.dumps(
         {"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp", "ipMasq": False, "ipam": ipam}]}
     )

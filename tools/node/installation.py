@@ -59,6 +59,11 @@ def install_lorarl(cluster: RealCluster, operator_image: str, trainer_image: str
     """Install lorarl from its chart. Existing pods are replaced: the image may have changed under the same name."""
     apply(cluster, namespace(SYSTEM, "restricted"))
     cluster.must("delete", "pods", "-n", SYSTEM, "--all", "--wait=false")
+    upgrade_lorarl(cluster, operator_image, trainer_image)
+
+
+def upgrade_lorarl(cluster: RealCluster, operator_image: str, trainer_image: str, chart: Path = CHART) -> None:
+    """Install or upgrade lorarl from a chart. Another version's chart leaves today's definitions as they are."""
     values = {"image": operator_image, "trainerImage": trainer_image}
     flags = [
         flag
@@ -67,7 +72,8 @@ def install_lorarl(cluster: RealCluster, operator_image: str, trainer_image: str
         for flag in ("--set-string", f"{key}.{part}={value}")
     ]
     done = helm(
-        *("upgrade", "--install", "lorarl", str(CHART), "--namespace", SYSTEM, *flags, "--wait", "--timeout", "100s"),
+        *("upgrade", "--install", "lorarl", str(chart), "--namespace", SYSTEM, *flags),
+        *("--wait", "--timeout", "300s", "--set", f"crds.install={str(chart == CHART).lower()}"),
         kubeconfig=cluster.kubeconfig,
     )
     assert done.returncode == 0, done.stderr

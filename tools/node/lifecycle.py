@@ -12,8 +12,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from node import cgroups, configuration, namespaces, network, pki, prerequisites, programs
+from node import cgroups, configuration, namespaces, network, pki, prerequisites, programs, second
 from node.configuration import IMAGE_NAMESPACE
 from node.errors import NodeError, NotReadyError
 from node.node import Node, wait_until
@@ -31,9 +29,6 @@ from node.settings import NODE, Settings
 BUILDER, WHOLE = "builder", "node"
 LOCK_SECONDS = 120.0
 END_SECONDS = 30.0
-# Where the programs insist on having files -> the folder that is mounted there, in `run` or in the volatile folder.
-PLACES_IN_RUN = {"/run/containerd": "containerd", "/var/lib/cni": "cni-state"}
-PLACES_ON_DISK = {"/var/lib/kubelet": "kubelet", "/var/log/pods": "pods", "/var/log/containers": "containers"}
 # Ports and paths at the node's address where programs report that they are ready.
 KUBE_PROXY_READY, COREDNS_READY = (10256, "/healthz"), (8181, "/ready")
 
@@ -150,49 +145,38 @@ def _make_empty_node(settings: Settings) -> None:
         settings.run,
         settings.pki,
         settings.logs,
-        *(settings.run / name for name in ("cni", "containerd", "cni-state", "buildkit")),
+        *(settings.run / name for name in ("cni", "buildkit")),
+        *(settings.volatile / name for name in ("tmp", "etcd")),
+        *settings.places.values(),
     ):
         folder.mkdir(parents=True, exist_ok=True)
-    for name in ("tmp", "etcd", *PLACES_ON_DISK.values()):
-        (settings.volatile / name).mkdir(parents=True)
     settings.pki.chmod(0o700)
     _write_configuration(settings)
-    binds = {place: settings.run / name for place, name in PLACES_IN_RUN.items()}
-    binds |= {place: settings.volatile / name for place, name in PLACES_ON_DISK.items()}
+    binds = dict(settings.places)
     _make_mount_points(settings, [Path(place) for place in binds])
     if Path("/etc/resolv.conf").exists():
         binds["/etc/resolv.conf"] = settings.run / "resolv.conf"
     try:
         cgroups.make(settings.name)
+        init = namespaces.start(settings.run / "init", binds)
     except OSError as error:
-        raise NodeError(f"the cgroup {settings.name} could not be made: {error}") from error
-    script = [
-        sys.executable,
-        namespaces.__file__,
-        str(settings.run / "init"),
-        *(f"{source}={place}" for place, source in binds.items()),
-    ]
-    done = subprocess.run(script, capture_output=True, text=True, start_new_session=True, check=False)
-    init = namespaces.read_record(settings.run / "init")
-    if done.returncode or init is None:
-        raise NodeError(f"namespaces could not be made: {done.stderr}")
+        raise NodeError(f"the node's cgroup {settings.name} or its namespaces could not be made: {error}") from error
     network.connect(settings, init)
 
 
 def _write_configuration(settings: Settings) -> None:
     pki.make(settings)
-    may_lower = bool(prerequisites.effective_capabilities() >> prerequisites.CAP_SYS_RESOURCE & 1)
-    plugins = prerequisites.cni_folder()
-    assert plugins is not None, "checked before"
     resolvers = [
         path.read_text()
         for path in map(Path, ("/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"))
         if path.exists()
     ]
     files = {
-        "containerd.toml": configuration.containerd(settings, plugins, may_lower_oom_score=may_lower),
+        "containerd.toml": configuration.containerd(
+            settings, prerequisites.must_have_cni(), may_lower_oom_score=prerequisites.may_lower_oom_score()
+        ),
         "buildkitd.toml": configuration.buildkitd(settings),
-        "cni/10-pods.conflist": configuration.cni(),
+        "cni/10-pods.conflist": configuration.cni(settings),
         "kubelet.yaml": configuration.kubelet(settings),
         "kube-proxy.yaml": configuration.kube_proxy(settings),
         "Corefile": configuration.corefile(settings),
@@ -260,6 +244,8 @@ def _remove(settings: Settings) -> None:
     (settings.run / "complete").unlink(missing_ok=True)
     node = Node(settings)
     init = node.init
+    second.lose(node)
+    cgroups.remove(settings.second.name)
     if init is not None:
         node.stop("kubelet", signal.SIGKILL)  # it would start containers again
         if "containerd" in node.running():

@@ -15,6 +15,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,6 +81,21 @@ def _process_namespace(pid: int) -> Path | None:
         return (PROC / str(pid) / "ns/pid").readlink()
     except OSError:
         return None
+
+
+def start(record: Path, binds: Mapping[str, Path]) -> Init:
+    """Make the namespaces in a process of their own, with folders mounted over places; return their first process.
+
+    Raises:
+        OSError: the kernel does not allow it, or a folder cannot be mounted.
+    """
+    mounts = (f"{source}={place}" for place, source in binds.items())
+    script = [sys.executable, __file__, str(record), *mounts]
+    done = subprocess.run(script, capture_output=True, text=True, start_new_session=True, check=False)
+    init = read_record(record)
+    if done.returncode or init is None:
+        raise OSError(done.stderr)
+    return init
 
 
 def make(record: Path, binds: list[tuple[str, str]]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from node.errors import NodeError
 from node.namespaces import Init
-from node.settings import POD_GATEWAY, POD_RANGE, UPLINK, Settings
+from node.settings import POD_GATEWAY, POD_RANGE, SECOND_LINK, UPLINK, Settings
 
 MAX_MTU = 1500
 IP_FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
@@ -44,6 +44,34 @@ def disconnect(settings: Settings) -> None:
     if table_exists(settings):
         subprocess.run(["nft", "delete", "table", "ip", settings.name], check=True)
     restore_forwarding(settings)
+
+
+def connect_second(first: Init, second: Init, settings: Settings) -> None:
+    """Link a second node with the first, which is its way to everything."""
+    inside = ["nsenter", f"--net=/proc/{first.pid}/ns/net"]
+    _feed([*inside, "ip", "-batch", "-"], to_the_second(settings, second.pid))
+    inside = ["nsenter", f"--net=/proc/{second.pid}/ns/net"]
+    _feed([*inside, "ip", "-batch", "-"], in_the_second(settings))
+    _feed([*inside, "tee", str(IP_FORWARD)], "1\n")
+
+
+def to_the_second(settings: Settings, init_pid: int) -> str:
+    """Return the input of `ip -batch` in the first node."""
+    prefix = settings.subnet.prefixlen
+    return f"""link add {SECOND_LINK} type veth peer name {UPLINK} netns {init_pid}
+address add {settings.host_address}/{prefix} dev {SECOND_LINK}
+link set {SECOND_LINK} up
+route add {settings.pods} via {settings.node_address}
+"""
+
+
+def in_the_second(settings: Settings) -> str:
+    """Return the input of `ip -batch` in the second node."""
+    return f"""link set lo up
+address add {settings.node_address}/{settings.subnet.prefixlen} dev {UPLINK}
+link set {UPLINK} up
+route add default via {settings.host_address}
+"""
 
 
 def link_exists(settings: Settings) -> bool:
@@ -98,6 +126,7 @@ def pods_stay_inside(settings: Settings) -> str:
     type filter hook forward priority filter;
     ct state established,related accept
     ip saddr {POD_RANGE} oifname "{UPLINK}" reject with icmp admin-prohibited
+    iifname "{SECOND_LINK}" oifname "{UPLINK}" reject with icmp admin-prohibited
   }}
 }}
 """

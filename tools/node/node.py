@@ -151,8 +151,12 @@ class Node:
         Raises:
             NodeError: there is no node, or the client failed.
         """
+        return _must(self.ctr_command(*arguments), stdin)
+
+    def ctr_command(self, *arguments: str) -> list[str]:
+        """Return the command line of `ctr`."""
         command = [self._tools["ctr"], f"--address={CONTAINERD_ADDRESS}", f"--namespace={IMAGE_NAMESPACE}", *arguments]
-        return _must(self.must_be_there().enter(command), stdin)
+        return self.must_be_there().enter(command)
 
     def load(self, archive: bytes) -> None:
         """Put an image into the node's store. `archive` comes from `images` or `docker save`."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from node.errors import NodeError
-from node.settings import API_SERVICE, DOMAIN, NODE, Settings
+from node.settings import API_SERVICE, DOMAIN, Settings
 
 DAYS = 365
 # In place of the machine's own openssl.cnf, which adds extensions.
@@ -47,15 +48,26 @@ def certificates(settings: Settings) -> tuple[Certificate, ...]:
         Certificate("kube-apiserver", "/CN=kube-apiserver", tuple(api_names)),
         Certificate("kube-apiserver-kubelet-client", "/CN=kube-apiserver-kubelet-client"),
         Certificate("front-proxy-client", "/CN=front-proxy-client", authority="front-proxy-ca"),
-        Certificate(
-            "kubelet", f"/O=system:nodes/CN=system:node:{NODE}", (f"IP:{settings.node_address}", f"DNS:{NODE}")
-        ),
+        _of_kubelet("kubelet", settings),
         Certificate("kube-controller-manager", "/CN=system:kube-controller-manager"),
         Certificate("kube-scheduler", "/CN=system:kube-scheduler"),
         Certificate("kube-proxy", "/CN=system:kube-proxy"),
         Certificate("coredns", "/CN=system:coredns"),
         Certificate("admin", "/O=system:masters/CN=admin"),
     )
+
+
+def _of_kubelet(name: str, settings: Settings) -> Certificate:
+    node = settings.hostname
+    return Certificate(name, f"/O=system:nodes/CN=system:node:{node}", (f"IP:{settings.node_address}", f"DNS:{node}"))
+
+
+def make_for_second(first: Settings) -> None:
+    """Write key and certificate of a second node's kubelet to that node's pki folder, signed by the first."""
+    second, name = first.second, f"kubelet-{first.second.hostname}"
+    _openssl(first.pki, *request(_of_kubelet(name, second)))
+    for source, target in (("ca.crt", "ca.crt"), (f"{name}.crt", "kubelet.crt"), (f"{name}.key", "kubelet.key")):
+        shutil.copy(first.pki / source, second.pki / target)
 
 
 def make(settings: Settings) -> None:

@@ -171,6 +171,18 @@ def cni_folder() -> str | None:
     return next((folder for folder in CNI_FOLDERS if all(Path(folder, name).exists() for name in CNI_PLUGINS)), None)
 
 
+def must_have_cni() -> str:
+    """Return the folder of the CNI plugins of a machine that was checked."""
+    folder = cni_folder()
+    assert folder is not None, "checked before"
+    return folder
+
+
+def may_lower_oom_score() -> bool:
+    """Return whether runc may give a sandbox the score that kubelet asks for."""
+    return bool(effective_capabilities() >> CAP_SYS_RESOURCE & 1)
+
+
 def effective_capabilities() -> int:
     """Return this process's capabilities, one bit each."""
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from node.settings import DOMAIN, NODE, POD_RANGE, SERVICE_RANGE, Settings
+from node.settings import DOMAIN, POD_RANGE, SERVICE_RANGE, Settings
 
 # In the order in which they start. buildkitd ends if there is no containerd yet.
 BUILDER = ("containerd", "buildkitd")
 CONTROL_PLANE = ("etcd", "kube-apiserver")
 WORKERS = ("kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "coredns")
+SECOND = ("containerd", "kubelet")
 DEVICE_PLUGIN = "nvidia-device-plugin"
 ALL = (*BUILDER, *CONTROL_PLANE, *WORKERS, DEVICE_PLUGIN)
 # Other programs of scripts/tools.sh that these programs or this tool run.
@@ -31,6 +32,8 @@ def kubernetes(settings: Settings) -> tuple[str, ...]:
 
 def of(settings: Settings) -> tuple[str, ...]:
     """Return all programs of a node, in the order in which they start."""
+    if settings.is_second:
+        return SECOND
     return (*kubernetes(settings), DEVICE_PLUGIN) if settings.driver else kubernetes(settings)
 
 
@@ -50,7 +53,7 @@ def commands(settings: Settings, tools: Mapping[str, str]) -> dict[str, list[str
         ],
         "kubelet": [
             *(f"--config={run}/kubelet.yaml", f"--kubeconfig={run}/kubelet.kubeconfig"),
-            *(f"--hostname-override={NODE}", f"--node-ip={settings.node_address}"),
+            *(f"--hostname-override={settings.hostname}", f"--node-ip={settings.node_address}"),
         ],
         "kube-proxy": [f"--config={run}/kube-proxy.yaml"],
         "coredns": [f"-conf={run}/Corefile"],

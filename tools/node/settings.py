@@ -8,24 +8,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from node.errors import SettingsError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-NODE = "node-0"
+NODE, SECOND_NODE = "node-0", "node-1"
 # Ranges that exist only in the node's network namespace.
 POD_RANGE = IPv4Network("10.244.0.0/24")
 POD_GATEWAY = POD_RANGE[1]  # where CoreDNS listens
+SECOND_POD_RANGE = IPv4Network("10.244.1.0/24")
+SECOND_LINK_RANGE = IPv4Network("10.244.255.0/30")
 SERVICE_RANGE = IPv4Network("10.96.0.0/16")
 API_SERVICE = SERVICE_RANGE[1]
 DOMAIN = "cluster.local"
 LINK_RANGE = IPv4Network("172.30.0.0/30")  # addresses of host and node
-UPLINK = "uplink"  # the name of the link to the host inside the node
+UPLINK = "uplink"  # the name of the link to the host inside the node, and of that to the first node in a second one
+SECOND_LINK = "second"  # the name of the link to a second node inside the first one
 NVML = "libnvidia-ml.so.1"  # how NVIDIA's programs talk to the driver
 MAX_NAME = 13  # a link's name has 15 characters at most
+# Where programs insist on having files -> the folder that is mounted there, in `run` or in the volatile folder.
+PLACES_IN_RUN = {"/run/containerd": "containerd", "/var/lib/cni": "cni-state"}
+PLACES_ON_DISK = {"/var/lib/kubelet": "kubelet", "/var/log/pods": "pods", "/var/log/containers": "containers"}
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,8 @@ class Settings:
         install: whether missing Debian packages are installed.
         builds: whether there is BuildKit. A node whose images are brought to it needs none.
         driver: folder of NVIDIA's driver libraries. With it, NVIDIA's device plugin runs and pods can have GPUs.
+        hostname: of the node in its cluster.
+        pods: addresses of its pods.
     """
 
     name: str = "lorarl"
@@ -56,10 +64,34 @@ class Settings:
     install: bool = True
     builds: bool = True
     driver: Path | None = None
+    hostname: str = NODE
+    pods: IPv4Network = POD_RANGE
+
+    @property
+    def second(self) -> Settings:
+        """A second node of this node's cluster. It is below the folders of the first, which keep its images too."""
+        return replace(
+            self,
+            name=f"{self.name}-second",
+            run=self.run / "second",
+            data=self.data / "second",
+            out=self.out / "second",
+            subnet=SECOND_LINK_RANGE,
+            outbound="none",
+            builds=False,
+            driver=None,
+            hostname=SECOND_NODE,
+            pods=SECOND_POD_RANGE,
+        )
+
+    @property
+    def is_second(self) -> bool:
+        """Whether it has joined the cluster of another node."""
+        return self.hostname != NODE
 
     @property
     def host_address(self) -> IPv4Address:
-        """The host's end of the link."""
+        """The host's end of the link; for a second node, that of the first."""
         return self.subnet[1]
 
     @property
@@ -96,6 +128,12 @@ class Settings:
     def volatile(self) -> Path:
         """Files on disk that are removed with the node: etcd's data, pods' volumes and logs."""
         return self.data / "node"
+
+    @property
+    def places(self) -> dict[str, Path]:
+        """Where programs insist on having files -> the node's folder that is mounted there."""
+        in_run = {place: self.run / name for place, name in PLACES_IN_RUN.items()}
+        return in_run | {place: self.volatile / name for place, name in PLACES_ON_DISK.items()}
 
     @property
     def containerd_socket(self) -> Path:

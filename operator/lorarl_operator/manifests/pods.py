@@ -260,6 +260,8 @@ def _env(spec: LoRARLJobSpec, attempt: int, role: str) -> dict[str, str]:
         "TRITON_CACHE_DIR": f"{CACHE_FOLDER}/triton",
         "TORCHINDUCTOR_CACHE_DIR": f"{CACHE_FOLDER}/inductor",
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray's head reports that, too, once. Nothing listens there.
+        "RAY_USAGE_STATS_REPORT_URL": "http://127.0.0.1:9",
         # Ray stops the driver of a deleted RayJob, by default with a kill after 3 s. The driver needs the time of a
         # checkpoint.
         "RAY_JOB_STOP_WAIT_TIME_S": str(spec.cluster.termination_grace_period_seconds),

@@ -1,12 +1,17 @@
-"""The images' `ray`: it says itself whether the head answers, which KubeRay's workers ask; Ray does everything else."""
+"""The images' `ray`: it answers whether the head is there, and starts and submits what a busy machine can."""
 
 from __future__ import annotations
 
+import http.server
 import socket
+import threading
 from importlib.metadata import version
+from tempfile import TemporaryDirectory
 
+import psutil
 import pytest
 
+from support.cluster.processes import free_ports, until
 from support.ray_command import ray
 
 
@@ -34,3 +39,63 @@ def test_whatever_else_is_asked_ray_answers() -> None:
     assert shown == f"ray, version {version('ray')}\n"
     explained, _ = ray("health-check", "--address", "127.0.0.1:1", "--help").communicate(timeout=60)
     assert "health-check [OPTIONS]" in explained
+
+
+@pytest.mark.slow
+def test_a_job_is_submitted_when_the_agent_of_the_pod_answers() -> None:
+    """Ray waits 10 s for it, which a busy machine exceeds. KubeRay asked only whether the dashboard answers."""
+    asked: list[str] = []
+
+    class Dashboard(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append("dashboard")
+            self.send_error(500)
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    def agent_answers() -> None:
+        agent.listen()
+        agent.accept()[0].close()
+        asked.append("agent")
+
+    with socket.socket() as agent, http.server.ThreadingHTTPServer(("127.0.0.1", 0), Dashboard) as dashboard:
+        agent.bind(("127.0.0.1", 0))
+        agent.settimeout(60)
+        threading.Thread(target=dashboard.serve_forever).start()
+        address = f"http://127.0.0.1:{dashboard.server_port}"
+        port = str(agent.getsockname()[1])
+        submitted = ray("job", "submit", "--address", address, "--", "true", LORARL_AGENT_PORT=port)
+        threading.Thread(target=agent_answers).start()
+        output, _ = submitted.communicate(timeout=60)
+        dashboard.shutdown()
+    assert submitted.returncode == 1
+    assert asked[:2] == ["agent", "dashboard"], output
+
+
+def commands_of(parent: int) -> list[str]:
+    return [" ".join(one.cmdline()) for one in psutil.Process(parent).children(recursive=True)]
+
+
+@pytest.mark.slow
+def test_a_head_has_no_server_for_clients() -> None:
+    """On a busy machine that server did not start within 30 s, and ended the head with all else."""
+    (port,) = free_ports(1)
+    started: list[psutil.Process] = []
+    with TemporaryDirectory(dir="/tmp") as folder:  # the names of Ray's sockets are long
+        places = (f"--port={port}", "--node-ip-address=127.0.0.1", f"--temp-dir={folder}")
+        head = ray("start", "--head", *places, "--num-cpus=0", "--include-dashboard=false", "--block")
+        try:
+            until(
+                60,
+                "its raylet, which starts last",
+                lambda: any("raylet/raylet" in one for one in commands_of(head.pid)),
+            )
+            started = psutil.Process(head.pid).children(recursive=True)
+            commands = commands_of(head.pid)
+        finally:
+            for one in [psutil.Process(head.pid), *started]:
+                one.kill()
+            head.communicate(timeout=60)
+    assert any("gcs_server" in one for one in commands)
+    assert not [one for one in commands if "ray.util.client" in one]

@@ -323,6 +323,16 @@ class TestAttemptEnd:
         decision = decided(raw_job(status=running_status()), self.failed(message="Ray head pod not found."))
         assert decision.status["preemptions"] == 1
 
+    def test_of_a_long_output_the_end_is_told(self):
+        """It has the cause, and an Event has 1,024 characters. The kubelet keeps 2,048 of the log."""
+        output = "Traceback (most recent call last):\n" + "  File somewhere\n" * 110 + "RuntimeError: no room"
+        head = raw_pod("head", containerStatuses=ended("head", 1, message=output, age=5))
+        decision = decided(raw_job(status=running_status()), raw_ray_job(**RUNNING), pods=[head])
+        (event,) = decision.events
+        assert "RuntimeError: no room" in event.message[:1024]
+        assert "Its last output: ...   File somewhere\n" in event.message
+        assert "Traceback" not in event.message
+
     def test_a_head_that_exits_at_once_is_counted_with_its_last_output(self):
         pods = [raw_pod("head", containerStatuses=ended("head", 127, message="ray: command not found"))]
         decision = decided(

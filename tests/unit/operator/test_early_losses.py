@@ -9,7 +9,7 @@ import pytest
 from lorarl_operator import parse
 from lorarl_operator.decision import Delete
 from unit.operator.decisions import RUNNING, conditions, decided, running_status, status_of
-from unit.operator.observed_world import START, ago, condition, init_failed, raw_job, raw_pod, raw_ray_job
+from unit.operator.observed_world import START, ago, condition, ended, init_failed, raw_job, raw_pod, raw_ray_job
 
 UP = {"jobDeploymentStatus": "Initializing"}
 REFUSALS = {
@@ -26,6 +26,10 @@ def refused(reason="TopologyAffinityError", **parts):
 
 def evicted(**parts):
     return raw_pod("head", phase="Failed", reason="Evicted", message="The node was low on resource: memory.", **parts)
+
+
+def exited(code=1, message="The current node timed out during startup.", **parts):
+    return raw_pod("worker", phase="Failed", containerStatuses=ended("worker", code, message=message), **parts)
 
 
 def started(*departed, pods=(), spec=None, ray_job=None, now=START, **status):
@@ -58,6 +62,20 @@ class TestOneLoss:
         decision = started(evicted(age=2))
         assert conditions(decision)["Running"]["reason"] == "Evicted"
         assert decision.status["preemptions"] == 0
+
+    @pytest.mark.parametrize("replaced", [False, True])
+    def test_a_worker_whose_ray_exits_at_its_start_is_replaced(self, replaced):
+        """Ray gives itself 30 s to start. On a busy machine that cost an attempt, and the job's quota."""
+        pod = exited(age=2)
+        decision = started(pod) if replaced else started(pods=[pod])
+        assert (decision.actions, decision.status["attempts"]) == ((), 0)
+        waits = conditions(decision)["Running"]
+        assert waits["reason"] == "WorkerExited"
+        assert "timed out during startup. KubeRay replaces the pod." in waits["message"]
+
+    def test_one_that_needs_more_memory_is_not(self):
+        pod = raw_pod("worker", containerStatuses=ended("worker", 137, "OOMKilled"))
+        assert started(pods=[pod]).status["attempts"] == 1
 
     def test_it_explains_nothing_a_minute_later(self):
         decision = started(refused(age=2), now=START + timedelta(seconds=59))
@@ -104,6 +122,11 @@ class TestManyLosses:
         last = started(*pods, spec={"backoffLimit": 0})
         assert conditions(last)["Failed"]["reason"] == "InitFailed"
         assert "no such model" in conditions(last)["Failed"]["message"]
+
+    def test_workers_that_exit_at_their_start_count_as_a_failure(self):
+        decision = started(*[exited(age=age) for age in (300, 200, 100)])
+        assert (decision.status["attempts"], decision.status["preemptions"]) == (1, 0)
+        assert "WorkerExited" in conditions(decision)["Running"]["message"]
 
     def test_two_of_a_kind_may_be_bad_luck(self):
         decision = started(refused(age=3), init_failed("worker"), evicted(age=2), init_failed("worker"))

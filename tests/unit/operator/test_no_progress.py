@@ -151,6 +151,19 @@ class TestStalled:
         decision = self.seen(self.job(self.status(age), reported=reported))
         assert (decision.actions, decision.recheck_seconds) == ((), left)
 
+    def test_a_lost_node_is_no_hang(self):
+        """Its pods leave it a minute after Kubernetes has missed it. That is a preemption, and keeps the quota."""
+        lost = [condition("Ready", False), condition("ContainersReady", True)]
+        pods = [raw_pod("head", conditions=lost), raw_pod("worker", nodeName="node-7", conditions=lost)]
+        status = self.status()
+        decision = decided(self.job(status, reported=610), raw_ray_job(**RUNNING), pods=pods)
+        assert (decision.actions, decision.recheck_seconds) == ((), 290)
+        left = raw_pod("head", conditions=[*lost, condition("DisruptionTarget", True, "DeletionByTaintManager")])
+        decision = decided(self.job(status, reported=660), raw_ray_job(**RUNNING), pods=[left])
+        assert (decision.status["preemptions"], decision.status["attempts"]) == (1, 0)
+        stays = decided(self.job(status, reported=901), raw_ray_job(**RUNNING), pods=pods)
+        assert "ended with Stalled" in conditions(stays)["Running"]["message"], "its tolerations let it stay there"
+
     def test_a_queue_that_takes_its_machines_back_comes_first(self):
         ray_job = raw_ray_job(suspend=True, **RUNNING)
         ray_job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "research"

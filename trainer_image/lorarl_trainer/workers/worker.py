@@ -25,6 +25,7 @@ from lorarl_trainer.pods.owner import pod_name
 from lorarl_trainer.protocols.workers import Built, CardResults, DriverState
 from lorarl_trainer.timing import Span, StartClock
 from lorarl_trainer.workers.gpu_memory import MemoryWatch, gpu_memory_explained
+from lorarl_trainer.workers.locked_memory import allow_locking
 from lorarl_trainer.workers.stacks import write_at_signal
 
 if TYPE_CHECKING:
@@ -106,6 +107,8 @@ class Worker:
         os.environ.update(RANK=str(rank.rank), WORLD_SIZE=str(rank.world_size), LOCAL_RANK=str(rank.local_rank))
         register(f"worker-{rank.rank}")
         write_at_signal()
+        if spec.cluster.rdma:
+            print(allow_locking(), flush=True)
         self._imported = False
         self.engine: ColocatedEngine | None = None
         self._plan: ExecutionPlan | None = None

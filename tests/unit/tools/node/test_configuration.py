@@ -45,9 +45,10 @@ def test_pods_and_builds_live_in_the_nodes_own_cgroup() -> None:
 
 
 def test_the_ranges_do_not_overlap() -> None:
-    ranges = [POD_RANGE, SERVICE_RANGE, Settings().subnet]
+    second = SETTINGS.second
+    ranges = [POD_RANGE, SERVICE_RANGE, Settings().subnet, second.pods, second.subnet]
     assert not any(a.overlaps(b) for a in ranges for b in ranges if a is not b)
-    assert json.loads(configuration.cni())["plugins"][0]["ipam"]["ranges"] == [[{"subnet": str(POD_RANGE)}]]
+    assert json.loads(configuration.cni(SETTINGS))["plugins"][0]["ipam"]["ranges"] == [[{"subnet": str(POD_RANGE)}]]
 
 
 def test_a_kubeconfig_holds_all_it_needs() -> None:
