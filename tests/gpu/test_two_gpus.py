@@ -62,6 +62,8 @@ def test_two_gpus_say_what_one_says(
 
 
 Gradients = dict[str, dict[str, torch.Tensor]]
+LAYERS = [name for name, case in CASES[2].items() if case.experts == 1]
+EXPERTS = [name for name, case in CASES[2].items() if case.experts > 1]
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +75,12 @@ def of_two(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
         return model_folder(f"{architecture}-gpu")
 
     exact, rounded = (
-        gradients_of_ranks(folder, model_of, tuple(CASES[2]), 2, 2, precision) for precision in ("fp32", "bf16")
+        gradients_of_ranks(folder, model_of, LAYERS, 2, 2, precision) for precision in ("fp32", "bf16")
     )
     return folder, exact, rounded
 
 
-@pytest.mark.parametrize("name", CASES[2])
+@pytest.mark.parametrize("name", LAYERS)
 def test_two_gpus_that_share_layers_or_tokens_have_the_gradients_of_one(of_two, name: str) -> None:
     """Each adapter's, by name: in fp32 but for how tensor cores round, in bf16 as far off as one GPU's are."""
     folder, exact_of_two, rounded_of_two = of_two
@@ -92,3 +94,15 @@ def test_two_gpus_that_share_layers_or_tokens_have_the_gradients_of_one(of_two, 
         print(f"{name}, {tensor}: {in_fp32:.1e} in fp32, {found:.1e} in bf16, of one GPU {noise:.1e}")
         assert in_fp32 < 5e-3
         assert found < max(2 * noise, 2e-2)
+
+
+def test_two_gpus_that_share_experts_have_the_gradients_of_one(model_folder, tmp_path: Path) -> None:
+    """In bf16, which GPUs' grouped products need."""
+    of_two = gradients_of_ranks(tmp_path, lambda name: model_folder(f"{name}-gpu"), EXPERTS, 2, 2, "bf16")
+    for name in EXPERTS:
+        one = CASES[2][name].gradients(CudaDevice(), tmp_path, "bf16")
+        assert one.keys() == of_two[name].keys()
+        for tensor, expected in one.items():
+            found = ((of_two[name][tensor] - expected).norm() / expected.norm()).item()
+            print(f"{name}, {tensor}: {found:.1e}")
+            assert found < NOISE, f"{name}, {tensor}"

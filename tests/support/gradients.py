@@ -23,6 +23,7 @@ from lorarl_trainer.samples.packing import split_evenly
 from lorarl_trainer.samples.types import LossChoice, Sample
 
 from .in_process import update_request
+from .routers import with_any_routing
 from .tiny_models import VOCABULARY
 from .training import BareTrainer, grouped_samples
 
@@ -102,6 +103,8 @@ class Case:
                     module.dropout = _WithoutLargeInputs()
         choice = LossChoice("policy_gradient", clip_range=0.2, kl_coefficient=self.kl_coefficient, **self.loss)
         samples = grouped_samples(VOCABULARY, prompts=6)
+        if self.experts > 1:
+            samples = with_any_routing(samples)  # what rounds otherwise chooses others
         data_rank = trainer.model.parallel.data_rank
         if self.experts > 1 and data > 1:
             own = samples[-3:] if data_rank else samples[:-3]  # few, and so fewer micro-batches
@@ -178,6 +181,7 @@ CASES: dict[int, dict[str, Case]] = {
         "parts of layers, dropout, full": Case(targets=PARTS, fused=False, dropout=True, recompute="full"),
         "a shared key-value head": Case(architecture="qwen2-one"),
         "a shared key-value head, dropout": Case(architecture="qwen2-one", fused=False, dropout=True),
+        "experts": Case(architecture="qwen3_moe", data=2, experts=2, micro_batch_tokens=100, long=True),
         "context, experts": Case(architecture="qwen3_moe", context=2, experts=2, micro_batch_tokens=100, long=True),
         "context, KL, ppo": Case(context=2, critic=True, kl_coefficient=0.1, micro_batch_tokens=96),
         "context, lora": Case("lora", context=2, architecture="qwen3-tied", long=True),
