@@ -46,7 +46,7 @@ def compile_at_first_call() -> Iterator[None]:
     import torch
 
     compile_now = torch.compile
-    torch.compile = functools.partial(_compile_later, compile_now)  # type: ignore[assignment]
+    torch.compile = functools.partial(_compile_later, compile_now)
     try:
         yield
     finally:
