@@ -85,11 +85,11 @@ class LocalExperts:
         """
         own: dict[int, list[tuple[str, torch.Tensor]]] = defaultdict(list)
         for name, tensor in exported:
-            layer = _LAYER.search(name)
-            if _THERE.search(name) is None or layer is None:
+            number = _LAYER.search(name)
+            if _THERE.search(name) is None or number is None:
                 yield name, tensor
             else:
-                own[int(layer[0])].append((self._numbered(_THERE, name, self._ranks.rank), tensor))
+                own[int(number[0])].append((self._numbered(_THERE, name, self._ranks.rank), tensor))
         if self._shapes is None:
             self._shapes = self._all_shapes({n: [(name, t.shape) for name, t in of] for n, of in own.items()})
         for layer in sorted({layer for shapes in self._shapes for layer in shapes}):
