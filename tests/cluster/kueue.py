@@ -8,9 +8,10 @@ import yaml
 
 from node.builds import tool_version
 from node.installation import wait_available
+from support.cluster.client import Object
 from support.cluster.crds import LOADER
 from support.cluster.kubectl import RealCluster
-from support.cluster.kueue import NAMESPACE, READY_SECONDS, webhooks_answer
+from support.cluster.kueue import NAMESPACE, PRIORITY_LABEL, QUEUE_LABEL, READY_SECONDS, webhooks_answer
 from support.cluster.processes import find_share, until
 
 MANAGER = "kueue-controller-manager"
@@ -35,3 +36,20 @@ def _of_the_release(manifest: dict[str, Any]) -> dict[str, Any]:
         }
         container["resources"]["requests"]["cpu"] = "100m"
     return manifest
+
+
+def small_job(name: str, image: str, queue: str, priority: str | None = None) -> Object:
+    """A Job that ends at once, and does not fit beside the example's job in its quota of 10 GiB."""
+    limits = {"cpu": "100m", "memory": "4Gi"}
+    resources = {"requests": limits, "limits": limits}
+    container = {"name": name, "image": image, "imagePullPolicy": "IfNotPresent", "command": ["true"]}
+    labels = {QUEUE_LABEL: queue} | ({PRIORITY_LABEL: priority} if priority else {})
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {
+            "suspend": True,
+            "template": {"spec": {"restartPolicy": "Never", "containers": [{**container, "resources": resources}]}},
+        },
+    }

@@ -17,10 +17,9 @@ import pytest
 from cluster.kueue import install_kueue
 from node.installation import KUBERAY, STORE, SYSTEM, apply, make_room, wait_available
 from node.node import Node
-from support.cluster.client import Object
 from support.cluster.kubectl import RealCluster
 from support.cluster.kueue import NAMESPACE as KUEUE
-from support.cluster.kueue import PRIORITY_LABEL, QUEUE_LABEL, add_priority_class, add_queue
+from support.cluster.kueue import QUEUE_LABEL, add_queue
 from support.cluster.processes import until
 from support.real_cluster.example import ADDITION
 from support.real_cluster.store import bucket_of
@@ -141,27 +140,17 @@ def test_the_worker_runs_out_of_memory(trial: Trial) -> None:
 
 
 def test_suspended_and_resumed(trial: Trial) -> None:
-    """Resumed, it goes through a queue of Kueue's: the label may be set while nothing of it runs."""
+    """Resumed, it goes through a queue of Kueue's: the label may be set while nothing of it runs. It is to end soon."""
     cluster = trial.cluster
     cluster.must("delete", "clusterqueue,resourceflavor", QUEUE, "--ignore-not-found")
     cluster.must("delete", "localqueue", QUEUE, "-n", TEAM, "--ignore-not-found")
     add_queue(cluster, TEAM, QUEUE, {"cpu": "2", "memory": "10Gi"})
-    add_priority_class(cluster, "urgent", 1000)
     with trial.fault("suspended and resumed", suspended=True):
         trial.set_spec({"suspend": True})
         trial.phase("Suspended")
         assert not cluster.api.list("Pod", TEAM, f"lorarl.io/job={JOB}")
         cluster.must("label", "lorarljob", JOB, "-n", TEAM, f"{QUEUE_LABEL}={QUEUE}")
-        trial.set_spec({"suspend": False})
-
-
-def test_preempted_by_kueue(trial: Trial) -> None:
-    """A small job of higher priority wants memory of the same quota. Meanwhile ours is told to end soon."""
-    with trial.fault("preempted by Kueue", preemptions=1):
-        apply(trial.cluster, urgent_job(trial.job.pod("head")["spec"]["containers"][0]["image"]), namespace=TEAM)
-        trial.cluster.must("wait", "job/urgent", "-n", TEAM, "--for=condition=Complete", "--timeout=55s")
-        trial.set_spec({"trainer": {"steps": trial.job.now.step + LAST_STEPS}})
-    trial.cluster.must("delete", "job", "urgent", "-n", TEAM)
+        trial.set_spec({"suspend": False, "trainer": {"steps": trial.job.now.step + LAST_STEPS}})
 
 
 def test_it_succeeds_with_a_good_adapter(trial: Trial, tmp_path: Path) -> None:
@@ -200,20 +189,3 @@ def outage(cluster: RealCluster, pod: str, image: str) -> Iterator[None]:
         yield
     finally:
         cluster.must(*set_image, f"versitygw={image}")
-
-
-def urgent_job(image: str) -> Object:
-    """A Job of higher priority that does not fit beside ours, and ends at once."""
-    limits = {"cpu": "100m", "memory": "4Gi"}
-    container = {
-        "name": "urgent",
-        "image": image,
-        "command": ["true"],
-        "resources": {"requests": limits, "limits": limits},
-    }
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": "urgent", "labels": {QUEUE_LABEL: QUEUE, PRIORITY_LABEL: "urgent"}},
-        "spec": {"suspend": True, "template": {"spec": {"restartPolicy": "Never", "containers": [container]}}},
-    }

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.kueue import install_kueue
+from cluster.kueue import install_kueue, small_job
 from node import builds
 from node.installation import (
     STORE_KEYS,
@@ -32,7 +32,7 @@ from node.second import lose, second_node
 from node.settings import NODE, SECOND_NODE
 from support.cluster.client import Object
 from support.cluster.kubectl import RealCluster
-from support.cluster.kueue import QUEUE_LABEL, add_queue
+from support.cluster.kueue import QUEUE_LABEL, add_priority_class, add_queue, workload_of
 from support.cluster.lorarljobs import condition
 from support.cluster.processes import until
 from support.helm import helm
@@ -45,7 +45,7 @@ from support.real_cluster.watched import watched
 pytestmark = pytest.mark.long
 
 TEAM, OTHER_TEAM = "queueing", "queueing-too"
-JOB, COMPETITOR = "holds", "waits"
+JOB, COMPETITOR, SMALL = "holds", "waits", "small"
 QUEUE = "room-for-one"
 QUOTA = {"cpu": "2", "memory": "10Gi", "ephemeral-storage": "5Gi"}
 MORE_THAN_IT_WILL_MAKE = 2000
@@ -121,13 +121,21 @@ def quota_kept(trial: Trial) -> Iterator[None]:
 
 def workload(trial: Trial) -> tuple[str, str]:
     """The uid of the Workload of the job's RayJob, and when Kueue admitted it."""
-    name = trial.job.now.status["rayJobName"]
-    (found,) = [
-        one for one in trial.cluster.api.list("Workload", TEAM) if one["metadata"]["ownerReferences"][0]["name"] == name
-    ]
-    (admitted,) = [one for one in found["status"]["conditions"] if one["type"] == "Admitted"]
-    assert admitted["status"] == "True", found
-    return found["metadata"]["uid"], admitted["lastTransitionTime"]
+    return workload_of(trial.cluster.api, TEAM, trial.job.now.status["rayJobName"])
+
+
+@contextmanager
+def given_back(trial: Trial, image: str) -> Iterator[None]:
+    """After what befalls the job in this block, a small job of somebody else has its turn before the next attempt."""
+    apply(trial.cluster, small_job(SMALL, image, QUEUE), namespace=TEAM)
+    job_of_another(trial, "Suspended")
+    yield
+    job_of_another(trial, "Complete")
+    trial.cluster.must("delete", "job", SMALL, "-n", TEAM)
+
+
+def job_of_another(trial: Trial, state: str) -> None:
+    trial.cluster.must("wait", f"job/{SMALL}", "-n", TEAM, f"--for=condition={state}", "--timeout=55s")
 
 
 def wait_for_competitor(trial: Trial) -> None:
@@ -232,7 +240,7 @@ def test_the_operator_is_upgraded_and_rolled_back(trial: Trial, own_node: Node, 
         wait_available(cluster, SYSTEM, "lorarl")
     assert operators(cluster) == {f"{images.operator}-next"}
     with quota_kept(trial), trial.fault("operator rolled back"):
-        done = helm("rollback", "lorarl", "-n", SYSTEM, "--wait", "--timeout", "100s", kubeconfig=cluster.kubeconfig)
+        done = helm("rollback", "lorarl", "-n", SYSTEM, "--wait", "--timeout", "300s", kubeconfig=cluster.kubeconfig)
         assert done.returncode == 0, done.stderr
         wait_available(cluster, SYSTEM, "lorarl")
     until(TOLD_SECONDS, "only the older operator is left", lambda: operators(cluster) == {images.operator})
@@ -275,6 +283,20 @@ def test_the_same_manifest_in_another_namespace(trial: Trial, store_folder: str)
     assert "InvalidInput: " not in ended, "it is not tried again"
 
 
+def test_a_job_of_higher_priority_preempts_it(trial: Trial, images: Images) -> None:
+    """It gets the machines, and then the preempted job has them again: it was there before the one that waits."""
+    cluster = trial.cluster
+    add_priority_class(cluster, "urgent", 1000)
+    wait_for_competitor(trial)
+    uid, _ = workload(trial)
+    with trial.fault("queue: preempted by Kueue", preemptions=1):
+        apply(cluster, small_job(SMALL, images.trainer, QUEUE, "urgent"), namespace=TEAM)
+        job_of_another(trial, "Complete")
+    assert workload(trial)[0] == uid
+    assert reason(trial, COMPETITOR) == "Queued"
+    cluster.must("delete", "job", SMALL, "-n", TEAM)
+
+
 def test_the_competitor_gets_what_the_job_gives_back(trial: Trial) -> None:
     """Suspended, the job gives its quota to whoever waits. It gets it again when that one has gone."""
     with trial.fault("queue: suspended for the other", suspended=True):
@@ -286,10 +308,10 @@ def test_the_competitor_gets_what_the_job_gives_back(trial: Trial) -> None:
         trial.cluster.must("delete", "lorarljob", COMPETITOR, "-n", TEAM, "--wait")
 
 
-def test_the_cache_fills_the_disk(trial: Trial) -> None:
+def test_the_cache_fills_the_disk(trial: Trial, images: Images) -> None:
     """More than cluster.diskPerNode: the kubelet evicts the pod, and that is the job's own fault."""
     cluster = trial.cluster
-    with trial.fault("disk filled by the cache", attempts=1):
+    with given_back(trial, images.trainer), trial.fault("disk filled by the cache", attempts=1):
         pod = trial.job.pod("worker")["metadata"]["name"]
         before = trial.job.now.counters[0]
         fill = "with open('/var/cache/lorarl/filled', 'wb') as file: [file.write(bytes(1 << 20)) for _ in range(1300)]"
@@ -300,10 +322,10 @@ def test_the_cache_fills_the_disk(trial: Trial) -> None:
     assert "Raise cluster.diskPerNode" in told, told
 
 
-def test_the_training_hangs(trial: Trial, store_folder: str) -> None:
+def test_the_training_hangs(trial: Trial, images: Images, store_folder: str) -> None:
     """The worker's process is stopped, and nothing ends by itself. The record says where driver and worker stand."""
     cluster = trial.cluster
-    with trial.fault("training hangs", attempts=1):
+    with given_back(trial, images.trainer), trial.fault("training hangs", attempts=1):
         pod = trial.job.pod("worker")["metadata"]["name"]
         before, record = trial.job.now.counters[0], trial.job.now.status["record"]
         cluster.must("exec", pod, "-n", TEAM, "-c", "ray-worker", "--", "python", "-c", STOP)
