@@ -20,7 +20,7 @@ from lorarl_operator.models import RETRYING, Job, Observed, Pod, RayCluster, Ray
 from lorarl_operator.names import attempt_of, ray_job_name
 from lorarl_operator.outcome import Report
 from lorarl_operator.parse import time
-from lorarl_operator.pod_ends import Outcome, exited_container
+from lorarl_operator.pod_ends import Outcome, exited_container, exited_worker
 from lorarl_operator.recovery import Workers, workers_of
 from lorarl_operator.settings import Settings
 from lorarl_operator.status import PENDING, RUNNING, STARTING, SUSPENDED, SUSPENDING, Draft, well_typed
@@ -91,7 +91,7 @@ class Snapshot:
         departed = self.all_departed
         running_since = self.draft().since("Running") if self.phase == RUNNING else None
         if running_since is None:
-            return tuple(pod for pod in departed if exited_container(pod))
+            return tuple(pod for pod in departed if exited_container(pod) and not exited_worker(pod))
         since = running_since - _CLOCK_SKEW
         return tuple(pod for pod in departed if pod.deletion_asked_at is None or pod.deletion_asked_at >= since)
 

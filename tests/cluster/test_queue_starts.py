@@ -85,7 +85,7 @@ def contested(cluster: RealCluster, name: str, changes: Object, images: Images) 
     apply(cluster, manifest, namespace=TEAM)
     try:
         with watched(cluster.api, TEAM, name) as job:
-            job.until(TRAINER_SECONDS, "it is admitted", lambda seen: seen.status.get("phase") == "Starting")
+            job.until(TRAINER_SECONDS, "it is admitted", lambda seen: seen.status.get("startTime"))
             apply(cluster, small_job(COMPETITOR, images.trainer, QUEUE), namespace=TEAM)
             yield job
     finally:

@@ -74,9 +74,7 @@ def of_two(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
     def model_of(architecture: str) -> Path:
         return model_folder(f"{architecture}-gpu")
 
-    exact, rounded = (
-        gradients_of_ranks(folder, model_of, LAYERS, 2, 2, precision) for precision in ("fp32", "bf16")
-    )
+    exact, rounded = (gradients_of_ranks(folder, model_of, LAYERS, 2, 2, precision) for precision in ("fp32", "bf16"))
     return folder, exact, rounded
 
 

@@ -73,6 +73,11 @@ class TestOneLoss:
         assert waits["reason"] == "WorkerExited"
         assert "timed out during startup. KubeRay replaces the pod." in waits["message"]
 
+    def test_it_costs_nothing_when_its_replacement_is_up(self):
+        """KubeRay calls the RayJob Running a moment before the job is."""
+        decision = started(exited(age=20), pods=[raw_pod("worker", name="new")], ray_job=raw_ray_job(**RUNNING))
+        assert (decision.status["phase"], decision.status["attempts"]) == ("Running", 0)
+
     def test_one_that_needs_more_memory_is_not(self):
         pod = raw_pod("worker", containerStatuses=ended("worker", 137, "OOMKilled"))
         assert started(pods=[pod]).status["attempts"] == 1
