@@ -49,8 +49,6 @@ class Case:
         long: takes part only in tests that are marked so.
         loss: fields of the `LossChoice` beside the coefficient of KL.
         dropout: drop large inputs of the adapters: a random choice would be another one on each layout.
-        budget: the most tokens of a micro-batch.
-        data_parallel: the ranks share the experts of each layer, and nothing else: each has samples of its own.
     """
 
     adapter_type: str = "canonical_lora"
