@@ -278,6 +278,9 @@ class World:
         """The trainer finishes its steps and reports that."""
         if self._at_work():
             steps = self.steps[self.current["metadata"]["name"]]
+            if self.current["status"].get("failed", 0) > self.job["status"].get("restartsInPlace", 0):
+                # KubeRay has started it again before the operator looked: the attempt ends well.
+                self.plain_failures.discard(int(self.current["metadata"]["labels"][LABEL_ATTEMPT]))
             self.touch(self.job["status"] | {"step": steps, "totalSteps": steps})
             self.kuberay(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED", endTime=timestamp(self.now))
 

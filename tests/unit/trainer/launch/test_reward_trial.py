@@ -162,10 +162,11 @@ def test_a_reward_that_hangs_is_given_up_soon(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(InputError, match=r"9 x timeout: no score within the \d+ s that a dry run waits\), ") as refused:
         tried(tmp_path, "import time; time.sleep(3600)", limit=3600.0)
     assert refused.value.hint.startswith("Find the loop that does not end, or what it waits for. If it needs that long")
+    monkeypatch.setattr(reward_trial, "PATIENCE_SECONDS", 4.0)  # a busy machine calls the others late
     some = tried(tmp_path, "import time; time.sleep(3600 * (completion == ''))\n    return 1.0", limit=3600.0)
     assert not some[0].outcome.cause and some[2].outcome.cause == "timeout"
     assert any("A run waits up to the reward's timeoutSeconds for each" in line for line in trial_lines(some))
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize(

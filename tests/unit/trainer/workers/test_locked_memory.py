@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -30,7 +31,10 @@ def test_a_limit_is_told_with_the_mend_where_it_is_too_low() -> None:
 
 def test_a_worker_raises_it_only_for_rdma() -> None:
     def started(*changes: str) -> list[str]:
-        done = subprocess.run([sys.executable, "-c", STARTS, *changes], capture_output=True, text=True, check=True)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-c", STARTS, *changes]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
 
     assert started() == ["False"]
