@@ -75,7 +75,13 @@ def family(processes: Iterable[Process], known: frozenset[int]) -> frozenset[int
 
 
 class PeakMemory:
-    """The most memory that a run's processes used together: proportional set size, sampled twice a second."""
+    """The most memory that a run's processes used together: proportional set size, sampled at most twice a second.
+
+    A sample walks all pages of these processes, for which they wait, so there are fewer where one takes long.
+    """
+
+    _SECONDS, _SHARE = 0.5, 0.05
+    """The shortest pause, and the share of the time that samples may take."""
 
     def __init__(self, mark: str) -> None:
         self._needle = f"{MARK}={mark}".encode()
@@ -100,8 +106,11 @@ class PeakMemory:
         return sum(_pss_bytes(pid) for pid in self._members)
 
     def _sample_until_ended(self) -> None:
-        while not self._ended.wait(0.5):
+        pause = self._SECONDS
+        while not self._ended.wait(pause):
+            began = time.monotonic()
             self.peak_bytes = max(self.peak_bytes, self.sample())
+            pause = max(self._SECONDS, (time.monotonic() - began) / self._SHARE)
 
     def _processes(self) -> list[Process]:
         found = []
