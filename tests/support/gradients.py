@@ -130,7 +130,7 @@ def _of_critic(
     values, signs = critic.values(samples), np.resize([1, -1], len(samples))
     taught = [replace(one, values=of, returns=of + sign) for one, of, sign in zip(samples, values, signs, strict=True)]
     critic.forward_backward(update_request(taught), CriticUpdate(learning_rate=0.0, clip_range=1e6, alone=False))
-    critic.optimizer._sum_over_workers()
+    critic.optimizer.sum_over_workers()
     *gradients, of_head = critic.optimizer.gradients
     found = layout.gather(gradients) | {"head": of_head, "values": torch.from_numpy(np.concatenate(values))}
     return {f"critic.{name}": tensor.float().cpu().clone() for name, tensor in found.items()}

@@ -13,6 +13,8 @@ from torch.nn.functional import linear
 
 from lorarl_trainer.samples.types import Sample
 
+from .transformers_side import response_logprobs
+
 PROJECTIONS = {"mixtral": ("block_sparse_moe", "w1", "w3", "w2")}
 PROJECTIONS |= dict.fromkeys(("qwen3_moe", "qwen3_moe-shares", "olmoe"), ("mlp", "gate_proj", "up_proj", "down_proj"))
 """Where a layer's experts are, and the names of an expert's layers."""
@@ -99,3 +101,14 @@ def forced(router: Any, chosen_T_K: torch.Tensor) -> Any:
         return logits, weights, chosen_T_K
 
     return forward
+
+
+def backward_as_sent(model: Any, samples: Sequence[Sample]) -> list[np.ndarray]:
+    """Return the log-probabilities of samples with their routing, after the backward pass of their mean loss."""
+    found, total = [], sum(sample.response_length for sample in samples)
+    for sample in samples:
+        with sent_to(model, sample):
+            logprobs = response_logprobs(model, torch.from_numpy(sample.tokens), sample.prompt_length)
+            (-logprobs.sum() / total).backward()
+        found.append(logprobs.detach().numpy())
+    return found

@@ -101,7 +101,7 @@ class BareTrainer:
         if zero:
             self.optimizer.zero_grad()
         metrics, _ = self.trainer.forward_backward(request)
-        self.optimizer._sum_over_workers()
+        self.optimizer.sum_over_workers()
         names = [name.removeprefix("module.") for name in self.model.parameters]  # the wrapper of bf16 models
         gradients = [gradient.cpu().clone() for gradient in self.optimizer.gradients]
         return metrics, dict(zip(names, gradients, strict=True))

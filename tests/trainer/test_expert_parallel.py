@@ -25,9 +25,9 @@ from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
 from lorarl_trainer.lora.random_tensors import uniform
 from lorarl_trainer.lora.targets import Target
 from support.in_process import worst
-from support.routers import PROJECTIONS, of_each_expert, sent_to
+from support.routers import PROJECTIONS, backward_as_sent, of_each_expert
 from support.training import BareTrainer
-from support.transformers_side import gradients, peft_model, response_logprobs
+from support.transformers_side import gradients, peft_model
 from trainer.expert_ranks import ARCHITECTURE, CASES, all_samples, all_to_the_first_expert
 from trainer.test_parity import TOLERANCE
 
@@ -109,12 +109,7 @@ def test_two_ranks_compute_what_transformers_and_peft_do(find: Callable[[str], F
     config = adapter_config(found.adapter, AdapterConfig.of(spec, 4), base_model="")
     write_adapter(tmp_path / "adapter", found.adapter, config)
     model, samples = peft_model(found.models / ARCHITECTURE, tmp_path / "adapter", trainable=True), all_samples()
-    theirs, total = [], sum(sample.response_length for sample in samples)
-    for sample in samples:
-        with sent_to(model, sample):
-            logprobs = response_logprobs(model, torch.from_numpy(sample.tokens), sample.prompt_length)
-            (-logprobs.sum() / total).backward()
-        theirs.append(logprobs.detach().numpy())
+    theirs = backward_as_sent(model, samples)
     expected = gradients(model)
     expected |= of_each_expert(expected, LAYERS, PROJECTIONS[ARCHITECTURE])
     for rank, of_rank in enumerate(found.ranks):

@@ -20,10 +20,10 @@ from lorarl_trainer.planning import memory
 from lorarl_trainer.samples.routing import own_choice
 from lorarl_trainer.samples.types import Completion, Sample
 from support.in_process import Colocated, prompts, samples_of, update_request, whole, worst
-from support.routers import PROJECTIONS, chosen_by, of_each_expert, sent_to, with_any_routing
+from support.routers import PROJECTIONS, backward_as_sent, chosen_by, of_each_expert, with_any_routing
 from support.tiny_models import MIXTURES, VOCABULARY
 from support.training import BareTrainer, grouped_samples, relative_difference
-from support.transformers_side import gradients, peft_model, response_logprobs
+from support.transformers_side import gradients, peft_model
 from trainer.test_parity import TOLERANCE
 
 LAYERS = 2
@@ -78,12 +78,7 @@ def test_vllm_records_and_the_trainer_replays_what_transformers_chooses(
     assert all(completion.routing is None for completion in greedy), "they are not trained"
 
     samples = with_any_routing(drawn)
-    theirs, total = [], sum(sample.response_length for sample in samples)
-    for sample in samples:
-        with sent_to(model, sample):
-            logprobs = response_logprobs(model, torch.from_numpy(sample.tokens), sample.prompt_length)
-            (-logprobs.sum() / total).backward()
-        theirs.append(logprobs.detach().numpy())
+    theirs = backward_as_sent(model, samples)
     assert worst(worker.trainer_logprobs(samples), theirs) < TOLERANCE
     assert differences(worker) > 0.7
     assert worst(worker.trainer_logprobs([replace(s, routing=None) for s in samples]), theirs) > 0.1

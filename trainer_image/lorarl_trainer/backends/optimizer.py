@@ -99,7 +99,7 @@ class AdapterOptimizer:
 
         If the norm is not a finite number, nothing is updated.
         """
-        self._sum_over_workers()
+        self.sum_over_workers()
         norm = self._norm()
         if not math.isfinite(norm):
             return norm
@@ -132,7 +132,7 @@ class AdapterOptimizer:
                 self._adamw.state[master] = state
         self._write_back()
 
-    def _sum_over_workers(self) -> None:
+    def sum_over_workers(self) -> None:
         """Sum the gradients, of experts over the workers that have the same ones: theirs are of all tokens already."""
         parallel, of_experts = self._model.parallel, self._model.split_experts
         count = sum(gradient.numel() for gradient in self.gradients[:of_experts])

@@ -34,18 +34,14 @@ class AdapterSize:
     def of(cls, adapter: AdapterSpec, model: ModelSizes) -> AdapterSize:
         """Return the size of an adapter on a model; see `ModelSizes.adapted` for the errors."""
         adapted, of_experts = model.adapted(adapter), model.expert_rank(adapter) or 0
-        served = [one for one in adapted if not is_expert(one.name)]
-        if len(served) < len(adapted):
-            served += [one for one in model.linears if is_expert(one.name)]
+        plain, experts = ([one for one in adapted if is_expert(one.name) is kind] for kind in (False, True))
         layers, layers_of_experts = (
             tuple((layer, rank, count) for layer, count in Counter(map(_nameless, those)).items())
-            for rank, those in (
-                (adapter.rank, [one for one in adapted if not is_expert(one.name)]),
-                (of_experts, [one for one in adapted if is_expert(one.name)]),
-            )
+            for rank, those in ((adapter.rank, plain), (of_experts, experts))
         )
+        served = (*plain, *(one for one in model.linears if experts and is_expert(one.name)))
         served_at = served_rank(adapter.rank)
-        return cls(layers, layers_of_experts, tuple(served), served_at, padded_rank(of_experts), adapter.dora)
+        return cls(layers, layers_of_experts, served, served_at, padded_rank(of_experts), adapter.dora)
 
     def trainable(self, ranks: int, expert_ranks: int = 1) -> int:
         """Return the adapter's parameters on each of so many tensor-parallel ranks, or of those that share experts."""

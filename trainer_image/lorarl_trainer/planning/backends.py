@@ -42,17 +42,11 @@ def require_backend(spec: LoRARLJobSpec, backend: BackendName) -> None:
             "canonical_lora: PEFT has no adapter that several layers share",
             "Set spec.adapter.type: canonical_lora.",
         )
-    if (spec.trainer.context_parallel_size or 1) > 1:
-        raise InputError(
-            "spec.trainer.contextParallelSize",
-            f"{spec.trainer.context_parallel_size} with trainer.backend fsdp",
-            "1: its layers have the tokens of whole samples",
-            "Remove it, or set spec.trainer.backend: megatron.",
-        )
-    if (spec.trainer.tensor_parallel_size or 1) > 1:
-        raise InputError(
-            "spec.trainer.tensorParallelSize",
-            f"{spec.trainer.tensor_parallel_size} with trainer.backend fsdp",
-            "1: its trainers share samples, not layers",
-            "Remove it, or set spec.trainer.backend: megatron.",
-        )
+    trainer = spec.trainer
+    for field, ranks, expected in (
+        ("contextParallelSize", trainer.context_parallel_size, "1: its layers have the tokens of whole samples"),
+        ("tensorParallelSize", trainer.tensor_parallel_size, "1: its trainers share samples, not layers"),
+    ):
+        if (ranks or 1) > 1:
+            got, hint = f"{ranks} with trainer.backend fsdp", "Remove it, or set spec.trainer.backend: megatron."
+            raise InputError(f"spec.trainer.{field}", got, expected, hint)

@@ -44,7 +44,6 @@ def layouts(spec: LoRARLJobSpec, model: ModelSizes) -> Iterator[tuple[int, int]]
     """
     trainer, engine = spec.trainer.tensor_parallel_size, spec.rollout.tensor_parallel_size
     gpus = spec.cluster.gpus_per_node
-    context = spec.trainer.context_parallel_size or 1
     divisors = [ranks for ranks in range(1, gpus + 1) if gpus % ranks == 0]
     if backend_of(spec, model) == "fsdp" and engine is None and spec.generates:
         yield from ((1, ranks) for ranks in divisors if _can_serve(model, ranks))
@@ -53,12 +52,10 @@ def layouts(spec: LoRARLJobSpec, model: ModelSizes) -> Iterator[tuple[int, int]]
     if trainer is not None or backend_of(spec, model) == "fsdp" or model.experts:
         yield usual_ranks(spec, model)
         return
-    fitting = [
-        ranks for ranks in divisors if spec.world_size % (ranks * context) == 0 and _can_split(spec, model, ranks)
-    ]
+    fitting = [ranks for ranks in divisors if _can_split(spec, model, ranks)]
     if engine is None:
         yield from ((ranks, ranks) for ranks in fitting or [1])
-    elif spec.world_size % (engine * context) == 0 and _can_split(spec, model, engine):
+    elif _can_split(spec, model, engine):
         yield engine, engine
     else:
         yield from ((ranks, engine) for ranks in fitting or [1])
@@ -69,7 +66,8 @@ def _can_split(spec: LoRARLJobSpec, model: ModelSizes, ranks: int) -> bool:
         _require_trainer(model, ranks)
     except InputError:
         return False
-    return spec.adapter.rank % ranks == 0
+    workers = ranks * (spec.trainer.context_parallel_size or 1)
+    return spec.world_size % workers == spec.adapter.rank % ranks == 0
 
 
 def _can_serve(model: ModelSizes, ranks: int) -> bool:

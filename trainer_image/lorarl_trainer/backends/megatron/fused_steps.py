@@ -143,7 +143,7 @@ class _Attention(torch.autograd.Function):
     def forward(
         ctx: Any, qkv_T_O: torch.Tensor, heads: Sequence[Taken], extents: Extents, scale: float
     ) -> torch.Tensor:
-        query_T_A_D, key_K_G_D, value_K_G_D = (_take(qkv_T_O, *how) for how in heads)
+        query_T_A_D, key_K_G_D, value_K_G_D = (_take(qkv_T_O, how) for how in heads)
         output_T_A_D, statistics = attend(query_T_A_D, key_K_G_D, value_K_G_D, extents, scale)
         ctx.heads, ctx.extents, ctx.scale = heads, extents, scale
         ctx.save_for_backward(qkv_T_O, output_T_A_D, *statistics)
@@ -152,7 +152,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, by_output_T_I: torch.Tensor) -> Any:
         qkv_T_O, output_T_A_D, *statistics = ctx.saved_tensors
-        query_T_A_D, key_K_G_D, value_K_G_D = (_take(qkv_T_O, *how) for how in ctx.heads)
+        query_T_A_D, key_K_G_D, value_K_G_D = (_take(qkv_T_O, how) for how in ctx.heads)
         by_heads = attend_backward(
             by_output_T_I.reshape(output_T_A_D.shape),
             query_T_A_D,
@@ -165,29 +165,21 @@ class _Attention(torch.autograd.Function):
         )
         by_qkv_T_O = torch.empty_like(qkv_T_O)
         for by_taken, how in zip(by_heads, ctx.heads, strict=True):
-            _put(by_taken, by_qkv_T_O, qkv_T_O, *how)
+            _put(by_taken, by_qkv_T_O, qkv_T_O, how)
         return by_qkv_T_O, None, None, None
 
 
-def _take(
-    qkv_T_O: torch.Tensor, heads: Heads, rows: Gather | None, angles: Angles | None, norm: Norm | None
-) -> torch.Tensor:
+def _take(qkv_T_O: torch.Tensor, taken: Taken) -> torch.Tensor:
     """See `take_heads`. Keys that ranks share are rotated before they are sent (collective)."""
+    heads, rows, angles, norm = taken
     if isinstance(rows, SharedKeys):
         return rows.take(take_heads(qkv_T_O, heads, None, angles, norm))
     return take_heads(qkv_T_O, heads, rows, angles, norm)
 
 
-def _put(
-    by_taken: torch.Tensor,
-    by_qkv_T_O: torch.Tensor,
-    qkv_T_O: torch.Tensor,
-    heads: Heads,
-    rows: Gather | None,
-    angles: Angles | None,
-    norm: Norm | None,
-) -> None:
+def _put(by_taken: torch.Tensor, by_qkv_T_O: torch.Tensor, qkv_T_O: torch.Tensor, taken: Taken) -> None:
     """See `put_heads`. The gradients by keys that ranks share are summed over them (collective)."""
+    heads, rows, angles, norm = taken
     if isinstance(rows, SharedKeys):
         by_taken, rows = rows.summed(by_taken), None
     put_heads(by_taken, by_qkv_T_O, qkv_T_O, heads, rows, angles, norm)
