@@ -39,7 +39,7 @@ from side_by_side.ours import command as lorarl_run  # noqa: E402
 from side_by_side.ours import commit  # noqa: E402
 from side_by_side.processes import environment  # noqa: E402
 
-SYSTEMS = ("lorarl", "trl", "trl-corrected", "trl-rloo", *ours.SYSTEMS[1:])
+SYSTEMS = ("lorarl", "trl", "trl-corrected", "trl-rloo", "trl-dpo", *ours.SYSTEMS[1:])
 RAW = ROOT / "benchmarks/results/recipes.json"
 TEACHER_SEED = 1000
 
@@ -177,7 +177,7 @@ class Bench:
         own = system in ours.SYSTEMS
         if own:
             teacher = self.teacher(recipe, gpu) if system == "lorarl-distillation" else None
-            command = self.our_command(recipe, seed, out, ours.changes(system, teacher))
+            command = self.our_command(recipe, seed, out, ours.changes(system, rows, teacher))
             adapters = ours.adapters_of(out, measured)
         else:
             settings = json.dumps(asdict(self.settings))

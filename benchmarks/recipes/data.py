@@ -1,5 +1,7 @@
 """Makes a recipe's rows: train.jsonl and held_out.jsonl. No question is in both. The same recipe gives the same rows.
 
+pairs.jsonl has the rows of train.jsonl as preferences: the right answer is chosen, and a wrong one is rejected.
+
 python -m recipes.data FOLDER RECIPE ...
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,6 +23,10 @@ HELD_OUT = 512
 SEED = 1
 COMMONEST = 0.15
 """Largest share of an answer. Where one is right more often, a model learns to give only that one."""
+WRONG_BY = (-10, -9, -2, -1, 1, 2, 9, 10)
+"""What a wrong number differs by: slips in one place."""
+NAMED = re.compile(r"(?:^|\. )([A-Z][\w'-]*)")
+"""The people of a text: the first words of its statements."""
 MOST_DRAWN = 100_000
 """Questions that are drawn at most, so that a task without so many different ones ends with an error."""
 
@@ -52,11 +59,31 @@ def write(folder: Path, recipe: Recipe) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, part in (("held_out", rows[:HELD_OUT]), ("train", rows[HELD_OUT:])):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+    pairs = preferences(recipe, rows[HELD_OUT:])
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
 
 
 def read(folder: Path, name: str) -> list[Row]:
     """Return the rows of one of the files."""
     return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+
+
+def preferences(recipe: Recipe, rows: Sequence[Row]) -> Iterator[dict[str, list[dict[str, str]]]]:
+    """Make preference pairs in chat messages. The wrong answer is near: a number close by, or another person."""
+    draw = random.Random(SEED)
+    for row in rows:
+        if recipe.answer == "number":
+            wrong = str(int(row["answer"]) + draw.choice(WRONG_BY))
+        else:
+            others = [name for name in NAMED.findall(row["prompt"]) if name != row["answer"]]
+            if not others:  # two people have the same name
+                continue
+            wrong = draw.choice(others)
+        yield {
+            "prompt": [{"role": "user", "content": row["prompt"]}],
+            "chosen": [{"role": "assistant", "content": row["answer"]}],
+            "rejected": [{"role": "assistant", "content": wrong}],
+        }
 
 
 def distinct(rows: Iterator[Row]) -> Iterator[Row]:

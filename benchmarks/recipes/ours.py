@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from lorarl_trainer.progress import METRICS, read_rows
-from recipes.tasks import Recipe, Settings
+from recipes.tasks import DPO_BETA, Recipe, Settings
 
 NAME = "recipe"
 SHARED_GPU = ("spec.rollout.gpuMemoryFraction=0.05", "spec.trainer.tokensPerMicroBatch=4096")
 """Overrides for a run that leaves most of a GPU to others. They change no sample's weight in an update."""
 
-TEACHER = "TEACHER"
-"""Stands in a change below for the folder of an adapter that GRPO trained on the same recipe."""
+TEACHER, DATA = "TEACHER", "DATA"
+"""Stand in a change below for the folder of an adapter that GRPO trained on the same recipe, and for its rows."""
 TWO_UPDATES = "spec.algorithm.updatesPerStep=2"
 ALGORITHMS: Mapping[str, Sequence[str]] = {
     "dapo": (TWO_UPDATES,),
@@ -24,22 +24,30 @@ ALGORITHMS: Mapping[str, Sequence[str]] = {
         "spec.algorithm.updatesPerStep=4",
         "spec.algorithm.ppo={criticLearningRate: 1.0e-3, criticWarmupSteps: 5}",
     ),
+    "dpo": (
+        "spec.reward=null",
+        "spec.algorithm.groupSize=null",
+        f"spec.algorithm.dpo={{beta: {DPO_BETA}}}",
+        f"spec.data.train={{uri: 'file:{DATA}/pairs.jsonl'}}",
+    ),
     "distillation": ("spec.reward=null", f"spec.algorithm.distillation={{adapter: 'file:{TEACHER}'}}"),
 }
 """What a job of another algorithm than GRPO has besides its type."""
+METRICS_OF_STEPS = {"reward": "reward_mean", "drift": "mean_abs_logprob_diff", "kl": "rollout_kl"}
 SYSTEMS = ("lorarl", "lorarl-fsdp", *(f"lorarl-{name}" for name in ALGORITHMS))
 
 
-def changes(system: str, teacher: Path | None = None) -> list[str]:
+def changes(system: str, data: Path, teacher: Path | None = None) -> list[str]:
     """Return the overrides that make a system's job of `manifest`.
 
     Args:
+        data: folder of the recipe's rows.
         teacher: folder of the teacher's adapter, for distillation.
     """
     _, _, name = system.partition("-")
     if name not in ALGORITHMS:
         return [f"spec.trainer.backend={name}"] if name else []
-    besides = [change.replace(TEACHER, str(teacher)) for change in ALGORITHMS[name]]
+    besides = [change.replace(TEACHER, str(teacher)).replace(DATA, str(data)) for change in ALGORITHMS[name]]
     return [f"spec.algorithm.type={name}", *besides]
 
 
@@ -78,10 +86,8 @@ def steps_of(out: Path) -> list[dict[str, float]]:
     return [
         {
             "seconds": sum(seconds for phase, seconds in row["seconds"].items() if phase != "checkpoint"),
-            # Distillation has no reward.
-            **({"reward": row["reward_mean"]} if "reward_mean" in row else {}),
-            "drift": row["mean_abs_logprob_diff"],
-            "kl": row["rollout_kl"],
+            # Distillation and dpo have no reward, and dpo has no rollouts.
+            **{name: row[metric] for name, metric in METRICS_OF_STEPS.items() if metric in row},
         }
         for row in read_rows(out / "run" / METRICS)
         if "seconds" in row

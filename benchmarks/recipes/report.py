@@ -16,7 +16,11 @@ from recipes.tasks import RECIPES
 DOCUMENT = Path("docs/recipes.md")
 BY_TIME, BY_STEP = Path("docs/images/recipes-time.svg"), Path("docs/images/recipes-steps.svg")
 BEGIN, END = "<!-- figures: written by benchmarks/bench_recipes.py -->", "<!-- end of the figures -->"
-OTHER_ALGORITHMS = {**{f"lorarl-{name}": name for name in ALGORITHMS}, "trl-rloo": "rloo, by TRL"}
+OTHER_ALGORITHMS = {
+    **{f"lorarl-{name}": name for name in ALGORITHMS},
+    "trl-rloo": "rloo, by TRL",
+    "trl-dpo": "dpo, by TRL",
+}
 TITLES = {
     "lorarl": "lorarl",
     "lorarl-fsdp": "lorarl, fsdp backend",

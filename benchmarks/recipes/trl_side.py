@@ -1,10 +1,10 @@
-"""TRL's side of a recipe: GRPO or RLOO with PEFT, and vLLM in the same process. Prints a JSON line per step.
+"""TRL's side of a recipe: GRPO, RLOO or DPO with PEFT, and vLLM in the same process. Prints a JSON line per step.
 
-python -m recipes.trl_side RECIPE MODEL DATA OUT SEED '{"steps": 60, ...}' [corrected] [rloo] [shared]
+python -m recipes.trl_side RECIPE MODEL DATA OUT SEED '{"steps": 60, ...}' [corrected] [rloo] [dpo] [shared]
 
 `corrected` is TRL's default: it weighs tokens by the difference to vLLM's log-probabilities, and reports how large that
-is. Without it TRL is faster, and on policy the results are the same. `rloo` takes RLOO instead of GRPO. `shared` leaves
-most of a GPU to other runs.
+is. Without it TRL is faster, and on policy the results are the same. `rloo` and `dpo` take these instead of GRPO; DPO
+learns from the recipe's pairs, without vLLM. `shared` leaves most of a GPU to other runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from recipes.data import read
 from recipes.reward import scored
-from recipes.tasks import RECIPES, Recipe, Settings
+from recipes.tasks import DPO_BETA, RECIPES, Recipe, Settings
 
 DRIFT = "sampling/sampling_logp_difference/mean"
 ROWS_ON_CPU, ROWS_ON_SHARED_GPU = 16, 64
@@ -45,7 +45,8 @@ def train(recipe: Recipe, model: Path, data: Path, out: Path, seed: int, setting
     import torch
     from transformers import TrainerCallback
 
-    trainer = make_trainer(recipe, model, data, out, seed, settings, mode)
+    make = make_dpo_trainer if "dpo" in mode else make_trainer
+    trainer = make(recipe, model, data, out, seed, settings, mode)
     wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
 
     class Steps(TrainerCallback):
@@ -61,7 +62,9 @@ def train(recipe: Recipe, model: Path, data: Path, out: Path, seed: int, setting
         def on_step_end(self, *_: Any, **__: Any) -> None:
             wait()
             metrics = trainer._metrics["train"]
-            row = {"seconds": time.perf_counter() - self.started, "reward": metrics["reward"][-1]}
+            row = {"seconds": time.perf_counter() - self.started}
+            if "dpo" not in mode:
+                row["reward"] = metrics["reward"][-1]
             if "corrected" in mode:
                 row["drift"] = metrics[DRIFT][-1]
             print(json.dumps({"step": row}), flush=True)
@@ -84,7 +87,6 @@ def make_trainer(
     import pyarrow
     import torch
     from datasets import Dataset
-    from peft import LoraConfig
     from transformers import AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
@@ -106,26 +108,15 @@ def make_trainer(
         "vllm_importance_sampling_correction": "corrected" in mode,
     }
     config = (RLOOConfig if rloo else GRPOConfig)(
-        output_dir=str(out),
         per_device_train_batch_size=rows,
         gradient_accumulation_steps=settings.completions // rows,
-        gradient_checkpointing=False,
         num_generations=settings.group,
         max_completion_length=recipe.response_tokens,
-        max_steps=settings.steps,
-        learning_rate=settings.learning_rate,
-        lr_scheduler_type="constant",
         temperature=settings.temperature,
         beta=0.0,
-        max_grad_norm=1.0,
-        bf16=on_gpu,
-        logging_steps=1,
-        report_to=[],
-        save_strategy="no",
-        seed=seed,
-        model_init_kwargs={"dtype": "bfloat16" if on_gpu else "float32"},
+        **common(out, seed, settings, on_gpu),
         **({} if rloo else grpo),
-        **(colocated if on_gpu else {"use_cpu": True}),
+        **(colocated if on_gpu else {}),
     )
     train_rows = read(data, "train")
     columns = {
@@ -146,13 +137,64 @@ def make_trainer(
         # site-packages.
         train_dataset=Dataset(pyarrow.table(columns), fingerprint=recipe.name),
         processing_class=AutoTokenizer.from_pretrained(model),
-        peft_config=LoraConfig(
-            r=settings.rank,
-            lora_alpha=settings.alpha,
-            lora_dropout=0.0,
-            target_modules="all-linear",
-            task_type="CAUSAL_LM",
+        peft_config=lora(settings),
+    )
+
+
+def make_dpo_trainer(
+    recipe: Recipe, model: Path, data: Path, out: Path, seed: int, settings: Settings, mode: list[str]
+) -> Any:
+    """Return TRL's DPO on the recipe's pairs, as many per step as a step of GRPO has prompts."""
+    import pyarrow
+    import torch
+    from datasets import Dataset
+    from transformers import AutoTokenizer
+    from trl import DPOConfig, DPOTrainer
+
+    pairs = [json.loads(line) for line in (data / "pairs.jsonl").read_text().splitlines()]
+    return DPOTrainer(
+        model=str(model),
+        args=DPOConfig(
+            per_device_train_batch_size=settings.prompts,
+            beta=DPO_BETA,
+            max_length=settings.prompt_tokens + recipe.response_tokens,
+            **common(out, seed, settings, torch.cuda.is_available()),
         ),
+        train_dataset=Dataset(pyarrow.Table.from_pylist(pairs), fingerprint=f"{recipe.name}-pairs"),
+        processing_class=AutoTokenizer.from_pretrained(model),
+        peft_config=lora(settings),
+    )
+
+
+def common(out: Path, seed: int, settings: Settings, on_gpu: bool) -> dict[str, Any]:
+    """Return the arguments that all of TRL's trainers have."""
+    return {
+        "output_dir": str(out),
+        "gradient_checkpointing": False,
+        "max_steps": settings.steps,
+        "learning_rate": settings.learning_rate,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 1.0,
+        "bf16": on_gpu,
+        "logging_steps": 1,
+        "report_to": [],
+        "save_strategy": "no",
+        "seed": seed,
+        "model_init_kwargs": {"dtype": "bfloat16" if on_gpu else "float32"},
+        **({} if on_gpu else {"use_cpu": True}),
+    }
+
+
+def lora(settings: Settings) -> Any:
+    """Return PEFT's configuration of the adapter."""
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        lora_dropout=0.0,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -124,12 +125,14 @@ def test_other_algorithms_are_shown_step_by_step() -> None:
 
 
 def test_a_system_is_a_backend_or_an_algorithm() -> None:
-    assert ours.changes("lorarl") == []
-    assert ours.changes("lorarl-fsdp") == ["spec.trainer.backend=fsdp"]
-    assert ours.changes("lorarl-gspo") == ["spec.algorithm.type=gspo", "spec.algorithm.updatesPerStep=2"]
+    rows = Path("/rows")
+    assert ours.changes("lorarl", rows) == []
+    assert ours.changes("lorarl-fsdp", rows) == ["spec.trainer.backend=fsdp"]
+    assert ours.changes("lorarl-gspo", rows) == ["spec.algorithm.type=gspo", "spec.algorithm.updatesPerStep=2"]
     assert "spec.algorithm.distillation={adapter: 'file:/teacher'}" in ours.changes(
-        "lorarl-distillation", Path("/teacher")
+        "lorarl-distillation", rows, Path("/teacher")
     )
+    assert "spec.data.train={uri: 'file:/rows/pairs.jsonl'}" in ours.changes("lorarl-dpo", rows)
 
 
 def test_single_runs_are_named_by_recipe_seed_and_system() -> None:
@@ -142,7 +145,7 @@ def test_single_runs_are_named_by_recipe_seed_and_system() -> None:
 @pytest.mark.parametrize("system", ours.SYSTEMS)
 def test_every_systems_manifest_is_a_job(system: str, tmp_path: Path) -> None:
     job = ours.manifest(RECIPES["products"], Settings(), tmp_path, tmp_path, tmp_path, seed=0, gpus=1)
-    load_job(json.dumps(job), ours.changes(system, tmp_path))
+    load_job(json.dumps(job), ours.changes(system, tmp_path, tmp_path))
 
 
 def test_the_repositorys_page_has_a_place_for_figures() -> None:
@@ -154,6 +157,20 @@ def test_no_question_of_the_sums_comes_twice() -> None:
     rows = list(data.distinct(data.sums()))
     assert len({row["prompt"] for row in rows}) == len(rows) > RECIPES["sums"].train_rows + data.HELD_OUT
     assert list(islice(data.sums(), 5)) == rows[:5]
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "answer", "wrong"),
+    [("sums", "What is 3 plus 4?", "7", r"-?\d+"), ("needle_haystack", "Ann likes tea. Bob likes ale.", "Ann", "Bob")],
+)
+def test_a_pair_has_the_right_answer_and_a_wrong_one_that_is_near(
+    name: str, prompt: str, answer: str, wrong: str
+) -> None:
+    (pair,) = data.preferences(RECIPES[name], [{"prompt": prompt, "answer": answer}])
+    assert [pair[part][0]["content"] for part in ("prompt", "chosen")] == [prompt, answer]
+    rejected = pair["rejected"][0]["content"]
+    assert re.fullmatch(wrong, rejected)
+    assert rejected != answer
 
 
 def test_the_sums_are_scored_by_the_last_number() -> None:

@@ -73,11 +73,11 @@ class _Check:
 
     async def probe(self, base: Samples, scores: Floats) -> tuple[Probe, float]:
         """Return a probe of about the wanted effect on the trainer's log-probabilities, and that effect."""
-        probe, effect = Probe(_GAIN), 0.0
-        for _ in range(3):
+        probe = Probe(_GAIN)
+        for left in reversed(range(3)):
             await self.workers.hold_probe(probe)
             effect = float(np.abs(await self.score(base) - scores).mean())
-            if _EFFECT / 2 <= effect <= _EFFECT * 2:
+            if not left or _EFFECT / 4 <= effect <= _EFFECT * 4:
                 break
             probe = Probe(probe.gain * min(8.0, max(1 / 8, _EFFECT / max(effect, 1e-9))))
         return probe, effect
