@@ -27,6 +27,7 @@ ALGORITHMS: Mapping[str, Sequence[str]] = {
     "dpo": (
         "spec.reward=null",
         "spec.algorithm.groupSize=null",
+        "spec.rollout.gpuMemoryFraction=null",  # nothing is generated
         f"spec.algorithm.dpo={{beta: {DPO_BETA}}}",
         f"spec.data.train={{uri: 'file:{DATA}/pairs.jsonl'}}",
     ),

@@ -145,7 +145,8 @@ def test_single_runs_are_named_by_recipe_seed_and_system() -> None:
 @pytest.mark.parametrize("system", ours.SYSTEMS)
 def test_every_systems_manifest_is_a_job(system: str, tmp_path: Path) -> None:
     job = ours.manifest(RECIPES["products"], Settings(), tmp_path, tmp_path, tmp_path, seed=0, gpus=1)
-    load_job(json.dumps(job), ours.changes(system, tmp_path, tmp_path))
+    for shared in ((), ours.SHARED_GPU):
+        load_job(json.dumps(job), [*shared, *ours.changes(system, tmp_path, tmp_path)])
 
 
 def test_the_repositorys_page_has_a_place_for_figures() -> None:
