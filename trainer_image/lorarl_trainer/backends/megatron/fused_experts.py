@@ -116,21 +116,23 @@ class _OfAllExperts:
         self._wrapper = next((wrapper for wrapper in wrappers if wrapper is not None), None)
         split = self._wrapper is not None and isinstance(self._wrapper.adapter, torch.nn.ModuleDict)
         # By part, then by expert.
-        self._adapters = [_adapters_of(part, wrappers) for part in parts] if split else [_adapters_of(None, wrappers)]
+        adapters = [_adapters_of(part, wrappers) for part in parts] if split else [_adapters_of(None, wrappers)]
+        example = next(filter(None, chain(*adapters)), None)
+        if example is not None:
+            self._scale = example.alpha / example.dim
+            # Where an expert has no adapter.
+            no_down = self.weight.new_zeros(example.dim, self.weight.shape[2])
+            no_up = self.weight.new_zeros(self.weight.shape[1] // len(adapters), example.dim)
+            # Looked up once: in each pass, a layer of 128 experts would take the host a millisecond.
+            self._downs = [[no_down if one is None else one.linear_in.weight for one in part] for part in adapters]
+            self._ups = [[no_up if one is None else one.linear_out.weight for one in part] for part in adapters]
 
     def adapter(self) -> Adapter | None:
         """Return the adapters of all experts; None where there are none, or they are switched off."""
         if self._wrapper is None or not self._wrapper._adapter_enabled:
             return None
-        (outputs, inputs), example = self.weight.shape[1:], next(filter(None, chain(*self._adapters)))
-        # Where an expert has no adapter.
-        no_down = self.weight.new_zeros(example.dim, inputs)
-        no_up = self.weight.new_zeros(outputs // len(self._adapters), example.dim)
-        downs, ups = [], []
-        for of_part in self._adapters:
-            downs.append(torch.stack([no_down if one is None else one.linear_in.weight for one in of_part]))
-            ups.append(torch.stack([no_up if one is None else one.linear_out.weight for one in of_part]))
-        return Adapter(*joined_adapter(downs, ups), example.alpha / example.dim)
+        downs, ups = ([torch.stack(part) for part in of_parts] for of_parts in (self._downs, self._ups))
+        return Adapter(*joined_adapter(downs, ups), self._scale)
 
 
 def _adapters_of(part: str | None, wrappers: Sequence[Any]) -> list[Any]:
