@@ -30,6 +30,7 @@ import torch.multiprocessing as multiprocessing  # noqa: E402
 from torch.nn import Module, ModuleDict, Parameter  # noqa: E402
 
 from lorarl_trainer.backends.megatron.fused_experts import Compared, FusedExperts  # noqa: E402
+from lorarl_trainer.backends.stacked import Taker  # noqa: E402
 from toy import read_figures, write_figures  # noqa: E402
 
 RAW = ROOT / "benchmarks/results/experts.json"
@@ -124,8 +125,8 @@ def layer_of(shape: dict[str, int], ranks: int, device: torch.device) -> FusedEx
     def adapter(outputs: int, inputs: int) -> Module:
         adapter = Module()
         adapter.linear_in, adapter.linear_out = Module(), Module()
-        adapter.linear_in.weight = accumulated(new(shape["rank"], inputs))
-        adapter.linear_out.weight = accumulated(new(outputs, shape["rank"]))
+        adapter.linear_in.weight = Parameter(new(shape["rank"], inputs))
+        adapter.linear_out.weight = Parameter(new(outputs, shape["rank"]))
         adapter.dim, adapter.alpha = shape["rank"], 2 * shape["rank"]
         return adapter
 
@@ -147,7 +148,7 @@ def layer_of(shape: dict[str, int], ranks: int, device: torch.device) -> FusedEx
         ),
         pre_mlp_layernorm=SimpleNamespace(weight=torch.ones(hidden, dtype=router.weight.dtype, device=device)),
     )
-    return FusedExperts(layer, 1e-6, Compared(), follows=False)
+    return added_up(FusedExperts(layer, 1e-6, Compared(), follows=False))
 
 
 class LoRALinear:
@@ -159,16 +160,16 @@ class LoRALinear:
         self.to_wrap, self.adapter = SimpleNamespace(weight=weight), adapter
 
 
-def accumulated(weight: torch.Tensor) -> Parameter:
-    """Return a parameter whose gradients are added up elsewhere, as `AdapterOptimizer` does."""
-    parameter, total = Parameter(weight), torch.zeros_like(weight, dtype=torch.float32)
+def added_up(layer: FusedExperts) -> FusedExperts:
+    """Let the layer's gradients be added up elsewhere, as `AdapterOptimizer` does."""
+    for stacked in layer.adapters():
+        total = torch.zeros(len(stacked.parts), *stacked.parts[0].shape, device=stacked.parts[0].device)
 
-    def add(leaf: torch.Tensor) -> None:
-        total.add_(leaf.grad)
-        leaf.grad = None
+        def add(gradient: torch.Tensor, total: torch.Tensor = total) -> None:
+            total.add_(gradient)
 
-    parameter.register_post_accumulate_grad_hook(add)
-    return parameter
+        stacked.takers.append(Taker(lambda: True, add))
+    return layer
 
 
 def draw(*shape: int, device: torch.device) -> torch.Tensor:

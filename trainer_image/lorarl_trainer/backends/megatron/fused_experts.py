@@ -20,6 +20,7 @@ from lorarl_trainer.backends.kernels.operations import rms_norm, rms_norm_backwa
 from lorarl_trainer.backends.megatron.collectives import Ranks
 from lorarl_trainer.backends.megatron.expert_rows import ExpertRows
 from lorarl_trainer.backends.megatron.fused_linear import WRAPPERS, is_plain_linear
+from lorarl_trainer.backends.stacked import Stacked
 from lorarl_trainer.lora.grouped_experts import Adapter, choose_experts, compute_mixture, joined_adapter, weights_of
 
 
@@ -47,6 +48,10 @@ class FusedExperts:
     def weights(self) -> list[torch.Tensor]:
         """Return each expert's gate and up, [E, 2F, H], and down, [E, H, F]: those that are held here."""
         return [self._gate_up.held, self._down.held]
+
+    def adapters(self) -> list[Stacked]:
+        """Return the parameters of the experts' adapters that are computed with as one tensor."""
+        return [stacked for layer in (self._gate_up, self._down) for stacked in (*layer.downs, *layer.ups)]
 
     def add(self, hidden_T_H: torch.Tensor, rollout_T_K: torch.Tensor | None) -> torch.Tensor:
         """Return the hidden states with the mixture of them added, given each token's experts in the rollout."""
@@ -101,6 +106,7 @@ class _OfAllExperts:
     Attributes:
         weight: [E, O, I].
         held: with the experts of other ranks, if this one holds them for an engine.
+        downs, ups: A and B of each part, by expert.
     """
 
     def __init__(self, layers: Sequence[Any], parts: Sequence[str], holders: Ranks | None) -> None:
@@ -117,6 +123,7 @@ class _OfAllExperts:
         split = self._wrapper is not None and isinstance(self._wrapper.adapter, torch.nn.ModuleDict)
         # By part, then by expert.
         adapters = [_adapters_of(part, wrappers) for part in parts] if split else [_adapters_of(None, wrappers)]
+        self.downs, self.ups = list[Stacked](), list[Stacked]()
         example = next(filter(None, chain(*adapters)), None)
         if example is not None:
             self._scale = example.alpha / example.dim
@@ -124,14 +131,15 @@ class _OfAllExperts:
             no_down = self.weight.new_zeros(example.dim, self.weight.shape[2])
             no_up = self.weight.new_zeros(self.weight.shape[1] // len(adapters), example.dim)
             # Looked up once: in each pass, a layer of 128 experts would take the host a millisecond.
-            self._downs = [[no_down if one is None else one.linear_in.weight for one in part] for part in adapters]
-            self._ups = [[no_up if one is None else one.linear_out.weight for one in part] for part in adapters]
+            for part in adapters:
+                self.downs.append(Stacked([no_down if one is None else one.linear_in.weight for one in part]))
+                self.ups.append(Stacked([no_up if one is None else one.linear_out.weight for one in part]))
 
     def adapter(self) -> Adapter | None:
         """Return the adapters of all experts; None where there are none, or they are switched off."""
         if self._wrapper is None or not self._wrapper._adapter_enabled:
             return None
-        downs, ups = ([torch.stack(part) for part in of_parts] for of_parts in (self._downs, self._ups))
+        downs, ups = ([part.stack() for part in of_parts] for of_parts in (self.downs, self.ups))
         return Adapter(*joined_adapter(downs, ups), self._scale)
 
 
