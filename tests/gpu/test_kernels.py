@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from lorarl_trainer.backends.kernels import attention, logprobs, operations, triton_layer, triton_softmax
+from lorarl_trainer.backends.kernels import (
+    attention,
+    logprobs,
+    operations,
+    row_sums,
+    triton_layer,
+    triton_rows,
+    triton_softmax,
+)
 from lorarl_trainer.backends.kernels.gather import Gather
 from lorarl_trainer.backends.kernels.heads import Heads
 from lorarl_trainer.backends.kernels.packed import Segments
@@ -62,6 +70,17 @@ def test_swiglu(rows: int, columns: int) -> None:
     gate_up, by_product = random(rows, 2 * columns), random(rows, columns)
     same(triton_layer.swiglu, operations.swiglu, gate_up)
     same(triton_layer.swiglu_backward, operations.swiglu_backward, gate_up, by_product)
+
+
+@pytest.mark.parametrize(("sums", "places", "rows", "columns"), [(5, 8, 20, 2056), (7, 4, 15, 100), (3, 2, 0, 64)])
+def test_sums_of_rows(sums: int, places: int, rows: int, columns: int) -> None:
+    torch.manual_seed(0)
+    x, weights, by_sums = random(rows, columns), random(sums, places), random(sums, columns)
+    order = torch.randperm(sums * places)[:rows]
+    place = torch.full((sums * places,), row_sums.NOWHERE).index_copy(0, order, torch.arange(rows)).view(sums, places)
+    for more in ((), (weights,)):
+        same(triton_rows.sum_rows, row_sums.sum_rows, x, place, *more)
+    same(triton_rows.sum_rows_backward, row_sums.sum_rows_backward, by_sums, x, order, weights)
 
 
 @pytest.mark.parametrize(("queries", "groups", "size"), [(7, 2, 64), (7, 4, 128), (1, 3, 96)])

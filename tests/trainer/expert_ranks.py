@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from lorarl_trainer.devices.cpu import CpuDevice
 
@@ -128,21 +129,26 @@ def all_samples() -> list[Sample]:
     return with_any_routing([replace(one, advantage=1.0) for one in grouped_samples(VOCABULARY, prompts=8)])
 
 
-def all_to_the_first_expert(ranks: Ranks | None = None) -> list[torch.Tensor]:
-    """A mixture's output of tokens of one expert, and the gradients of tokens and adapters; alone without `ranks`."""
+def all_to_the_first_two_experts(ranks: Ranks | None = None) -> tuple[list[torch.Tensor], list[int]]:
+    """A mixture's output of tokens of two experts, and the gradients of tokens, weights and adapters.
+
+    Alone without `ranks`. Also how many rows a rank sends in each exchange.
+    """
     stream = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=stream)
 
     x, gate_up, down = draw(5, 16).requires_grad_(), draw(4, 24, 16), draw(4, 16, 12)
-    a, b = (draw(*shape).requires_grad_() for shape in ((4, 8, 16), (4, 24, 8)))
+    a, b, weights = (draw(*shape).requires_grad_() for shape in ((4, 8, 16), (4, 24, 8), (5, 2)))
     here = slice(None) if ranks is None else slice(4 // ranks.size * ranks.rank, 4 // ranks.size * (ranks.rank + 1))
-    weights = torch.ones(5, 1), torch.zeros(5, 1, dtype=torch.int64), gate_up[here], down[here]
     others = None if ranks is None else ExpertRows(ranks)
-    y = compute_mixture(x, *weights, (Adapter(a[here], b[here]), None), swiglu, others)
-    y.sum().backward()
-    return [tensor.detach() for tensor in (y, x.grad, a.grad[here], b.grad[here])]
+    chosen, adapters = torch.tensor([[1, 0]] * 5), (Adapter(a[here], b[here]), None)
+    with patch.object(dist, "all_to_all_single", wraps=dist.all_to_all_single) as exchange:
+        y = compute_mixture(x, weights, chosen, gate_up[here], down[here], adapters, swiglu, others)
+        y.sum().backward()
+    rows = [len(call.args[1]) for call in exchange.call_args_list if call.args[1].is_floating_point()]
+    return [tensor.detach() for tensor in (y, x.grad, weights.grad, a.grad[here], b.grad[here])], rows
 
 
 def run_rank(rank: int, port: int, folder: Path, ranks: int) -> None:
@@ -154,8 +160,8 @@ def run_rank(rank: int, port: int, folder: Path, ranks: int) -> None:
         if case.ranks == ranks:
             trainer, adapter = case.trainer(folder, alone=False), load_file(folder / f"{name}.safetensors")
             found = case.found(trainer, adapter, all_samples()[case.share(rank)])
-            one_expert = all_to_the_first_expert(Ranks.of(trainer.model.parallel.expert_group))
-            torch.save(found | {"one expert": one_expert}, folder / f"{name}-{rank}.pt")
+            two_experts = all_to_the_first_two_experts(Ranks.of(trainer.model.parallel.expert_group))
+            torch.save(found | {"two experts": two_experts}, folder / f"{name}-{rank}.pt")
             parallel_state.destroy_model_parallel()  # the next case may have other groups
     dist.destroy_process_group()
 

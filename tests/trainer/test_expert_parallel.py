@@ -28,7 +28,7 @@ from support.in_process import worst
 from support.routers import PROJECTIONS, backward_as_sent, of_each_expert
 from support.training import BareTrainer
 from support.transformers_side import gradients, peft_model
-from trainer.expert_ranks import ARCHITECTURE, CASES, all_samples, all_to_the_first_expert
+from trainer.expert_ranks import ARCHITECTURE, CASES, all_samples, all_to_the_first_two_experts
 from trainer.test_parity import TOLERANCE
 
 LAYERS = 2
@@ -117,15 +117,17 @@ def test_two_ranks_compute_what_transformers_and_peft_do(find: Callable[[str], F
         assert all(torch.allclose(g, expected[name], rtol=0, atol=1e-6) for name, g in of_rank["gradients"].items())
 
 
-def test_a_rank_may_get_no_token(find: Callable[[str], Found]) -> None:
-    y, by_x, by_a, by_b = all_to_the_first_expert()
+def test_a_token_travels_once_to_a_rank_and_a_rank_may_get_none(find: Callable[[str], Found]) -> None:
+    (*of_tokens, by_a, by_b), _ = all_to_the_first_two_experts()
     for rank, of_rank in enumerate(find(EVERYTHING).ranks):
-        same_y, same_by_x, own_by_a, own_by_b = of_rank["one expert"]
-        assert torch.allclose(same_y, y, atol=1e-5) and torch.allclose(same_by_x, by_x, atol=1e-5)
+        (*same, own_by_a, own_by_b), rows = of_rank["two experts"]
+        assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(same, of_tokens, strict=True))
         # Of the tokens of both ranks, which are the same.
         assert torch.allclose(own_by_a, 2 * by_a.chunk(2)[rank], atol=1e-4)
         assert torch.allclose(own_by_b, 2 * by_b.chunk(2)[rank], atol=1e-4)
         assert bool(own_by_a.any()) is (rank == 0)
+        # Five tokens there, and what became of both ranks' back; the gradients likewise.
+        assert rows == ([5, 10, 5, 10] if rank == 0 else [5, 0, 5, 0])
 
 
 def test_adapters_on_the_experts_of_one_rank_alone_are_refused() -> None:

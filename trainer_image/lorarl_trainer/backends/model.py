@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from lorarl_trainer.backends.micro_batch import MicroBatch
 from lorarl_trainer.backends.parallel import Parallel
+from lorarl_trainer.backends.stacked import Stacked
 from lorarl_trainer.lora.targets import Target
 from lorarl_trainer.samples.types import Sample
 
@@ -57,6 +58,8 @@ class AdaptedModel(ABC):
     """Every pass is collective over the data-parallel ranks, so that all of them make equally many."""
     split_experts: int = 0
     """How many of the parameters, which come first, are of experts that other ranks share than the rest."""
+    stacked: Sequence[Stacked] = ()
+    """Parameters that are computed with as one tensor."""
 
     @abstractmethod
     def micro_batches(self, samples: Sequence[Sample], token_budget: int) -> Iterator[tuple[list[int], MicroBatch]]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
 
 from lorarl_api.v1alpha1 import TrainerSpec
 from lorarl_trainer.backends.model import AdaptedModel
+from lorarl_trainer.backends.stacked import Stacked, Taker
 from lorarl_trainer.errors import WorkerError
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -62,6 +64,9 @@ class AdapterOptimizer:
         self._without_gradient = set(leaves)
         for (name, leaf), value, gradient in zip(leaves.items(), owned, self.gradients, strict=True):
             leaf.register_post_accumulate_grad_hook(partial(self._add, name, value, gradient))
+        place = {id(parameter): index for index, parameter in enumerate(parameters)}
+        for stacked in model.stacked:
+            self._take(stacked, [place.get(id(part)) for part in stacked.parts])
         self._adamw = torch.optim.AdamW(
             self.masters,
             lr=spec.learning_rate,
@@ -155,6 +160,26 @@ class AdapterOptimizer:
         total.add_(parameter.grad)
         parameter.grad = None
         self._without_gradient.discard(name)
+
+    def _take(self, stacked: Stacked, places: Sequence[int | None]) -> None:
+        """Let the gradient of stacked parameters be added as one, if their sums are equally far apart in the buffer."""
+        if None in places:
+            return  # some are no parameters
+        indices = [place for place in places if place is not None]
+        starts = [self.gradients[index].storage_offset() for index in indices]
+        steps = {after - before for before, after in pairwise(starts)} or {self.gradients[indices[0]].numel()}
+        if len(steps) > 1 or (step := steps.pop()) <= 0:
+            return
+        shape = len(indices), self.gradients[indices[0]].numel()
+        total = self._gradient.as_strided(shape, (step, 1), starts[0])
+        names, first, value = list(self._model.parameters), stacked.parts[0], self.values[indices[0]]
+        of_these = {names[index] for index in indices}
+
+        def add(gradient: torch.Tensor) -> None:
+            total.add_(gradient.flatten(1))
+            self._without_gradient -= of_these
+
+        stacked.takers.append(Taker(lambda: first.data_ptr() == value.data_ptr(), add))
 
     @torch.no_grad()
     def _write_back(self) -> None:

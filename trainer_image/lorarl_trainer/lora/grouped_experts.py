@@ -7,8 +7,8 @@ router's weight w,
     h = silu(x Gᵀ + (x A_gᵀ) B_gᵀ) * (x Uᵀ + (x A_uᵀ) B_uᵀ)
     y = sum over a token's experts of w (h Dᵀ + (h A_dᵀ) B_dᵀ)
 
-If ranks share the experts, the rows travel to the rank that has their expert, and what it makes of them travels back
-(`backends/megatron/expert_rows.py`).
+If ranks share the experts, a token's row travels to the ranks that have some of its experts, and the sum of what they
+make of it travels back (`backends/megatron/expert_rows.py`).
 
 Shape suffixes: T tokens, K experts of a token, N = T K rows, E experts, H hidden size, F an expert's inner size, I
 inputs and O outputs of a layer, R rank of the adapter (of all parts), padded.
@@ -56,16 +56,15 @@ type Compute = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class RowsOfRanks(Protocol):
-    """How ranks that share a layer's experts compute each other's rows.
+    """How ranks that share a layer's experts compute each other's tokens."""
 
-    Attributes:
-        size: how many ranks; each has as many experts.
-    """
+    def mix(
+        self, x_T_H: torch.Tensor, weights_T_K: torch.Tensor, chosen_T_K: torch.Tensor, experts: int, own: Compute
+    ) -> torch.Tensor:
+        """Return the weighted sums of what the experts of all ranks make of this rank's tokens, [T, H] (collective).
 
-    size: int
-
-    def compute(self, x_N_H: torch.Tensor, ends_E: torch.Tensor, own: Compute) -> torch.Tensor:
-        """Return what the experts of all ranks make of this rank's rows, [N, H]; `own` computes those of this rank."""
+        Each rank has so many `experts`; `own` computes those of this rank. The weights are of the tokens' type.
+        """
 
 
 def choose_experts(logits_T_E: torch.Tensor, active: int) -> torch.Tensor:
@@ -107,13 +106,15 @@ def compute_mixture(
         activate: SwiGLU, of [N, 2F].
         others: the ranks that share the experts; weights and adapters are those of this rank's. None: it has all.
     """
-    routing = Routing.of(chosen_T_K, len(down_E_H_F) * (others.size if others else 1))
-    x_N_H = _Spread.apply(x_T_H, routing, chosen_T_K.shape[1])
+    # In the precision of y: a copy of y in fp32 would be the largest tensor of a layer.
+    weights_T_K = weights_T_K.to(x_T_H.dtype)
     own = partial(_compute_rows, weights=(gate_up_E_2F_H, down_E_H_F), adapters=adapters, activate=activate)
-    y_N_H = others.compute(x_N_H, routing.ends_E, own) if others else own(x_N_H, routing.ends_E)
-    y_T_K_H = permuted(y_N_H, routing.inverse_N, routing.order_N).view(*chosen_T_K.shape, -1)
-    # In the precision of y: a copy in fp32 would be the largest tensor of a layer.
-    return torch.bmm(weights_T_K.to(y_T_K_H.dtype)[:, None], y_T_K_H)[:, 0]
+    if others is not None:
+        return others.mix(x_T_H, weights_T_K, chosen_T_K, len(down_E_H_F), own)
+    routing = Routing.of(chosen_T_K, len(down_E_H_F))
+    y_N_H = own(_Spread.apply(x_T_H, routing, chosen_T_K.shape[1]), routing.ends_E)
+    y_T_K_H = _Permuted.apply(y_N_H, routing.inverse_N, routing.order_N).view(*chosen_T_K.shape, -1)
+    return torch.bmm(weights_T_K[:, None], y_T_K_H)[:, 0]
 
 
 def joined_adapter(downs: Sequence[torch.Tensor], ups: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -127,12 +128,6 @@ def joined_adapter(downs: Sequence[torch.Tensor], ups: Sequence[torch.Tensor]) -
         rows.append(pad(up, (first, rank - first - up.shape[2])))
         first += up.shape[2]
     return pad(down_E_R_I, (0, 0, 0, rank - first)), torch.cat(rows, dim=1)
-
-
-def permuted(rows_N_H: torch.Tensor, order_N: torch.Tensor, inverse_N: torch.Tensor) -> torch.Tensor:
-    """Return the rows in this order, differentiable, given what brings them back."""
-    found_N_H: torch.Tensor = _Permuted.apply(rows_N_H, order_N, inverse_N)
-    return found_N_H
 
 
 def _compute_rows(

@@ -1,21 +1,41 @@
-"""Ranks that share the experts of a layer: each row travels to the rank that has its expert, and back.
+"""Ranks that share the experts of a layer: a token's row travels once to each rank that has experts of it, and back.
 
-Every rank has as many experts, in their order, so the rows that are sorted by expert are sorted by rank too. The rows
-are computed as if one rank had all experts: a token's experts are added up where the token is, rounded alike.
+Every rank has as many experts, in their order. With a row go the token's experts and their weights. A rank adds up what
+its experts make of a token, and sends one row back; the token's rank adds those up. So at most min(K, P) rows of a
+token travel each way, forward and backward, where a row for each expert would be K. A rank's sum is made in float32 and
+travels in the type of the rows, as the sum of all leaves the layer: with P ranks there are P roundings more.
 
-Shape suffixes: N rows of this rank, M rows that come to it, H hidden size, E all experts, P ranks, L experts of a rank.
+One exchange of sizes precedes that of the rows. The host waits for it, and for nothing else; the device gathers the
+rows meanwhile.
+
+The least time of a layer of Qwen3-30B-A3B's shape in bf16 (hidden 2048, 8 of 128 experts of inner size 768), forward
+and backward, of 8,192 tokens over two H100 (`benchmarks/bench_experts.py` computes it for others):
+
+    products  8192 x 8 / 2 rows x 3 matrices x 2 passes x 2 x 2048 x 768 = 0.62e12 a rank: 0.63 ms at 989e12/s
+    rows      4 exchanges x 4096 x 0.997 x 2048 x 2 bytes = 67 MB a rank each way: 0.15 ms at 450 GB/s
+
+One rank alone takes 1.25 ms. As the rows of a layer do not travel during its products, two are at most 1.6 times as
+fast in the experts; a row for each expert (4 x 4096 x 4 rows, 268 MB, 0.60 ms) would make that 1.0.
+
+Shape suffixes: T tokens of this rank, N rows that it sends, M rows that come to it, K experts of a token, J pairs of a
+row that came and an expert of this rank, H hidden size, P ranks.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.nn.functional import pad
 
+from lorarl_trainer.backends.kernels.row_sums import NOWHERE, sum_rows, sum_rows_backward
 from lorarl_trainer.backends.megatron.collectives import Ranks
-from lorarl_trainer.lora.grouped_experts import Compute, Routing, permuted
+from lorarl_trainer.lora.grouped_experts import Compute
+
+_WHOLE_NUMBERS = {2: torch.int16, 4: torch.int32}
+"""Of as many bytes as the elements of a row: the experts' numbers travel in it."""
 
 
 class ExpertRows:
@@ -23,52 +43,179 @@ class ExpertRows:
 
     def __init__(self, ranks: Ranks) -> None:
         """`ranks` share the experts of each layer."""
-        self._ranks, self.size = ranks, ranks.size
+        self._ranks = ranks
 
-    def compute(self, x_N_H: torch.Tensor, ends_E: torch.Tensor, own: Compute) -> torch.Tensor:
-        """See `RowsOfRanks.compute`. It waits for the device: how many rows travel is known there."""
-        here_P_L = ends_E.diff(prepend=ends_E.new_zeros(1)).view(self.size, -1)
-        come_P_L = torch.empty_like(here_P_L)
-        dist.all_to_all_single(come_P_L, here_P_L, group=self._ranks.group)
-        sent, received = torch.stack([here_P_L.sum(1), come_P_L.sum(1)]).tolist()
-        x_M_H, count = self._exchange(_needing_gradient(x_N_H), sent, received), sum(received)
-        # By rank, and each rank's by expert. Now by expert.
-        numbers = torch.arange(come_P_L.shape[1], device=come_P_L.device).repeat(self.size)
-        of_expert_M = numbers.repeat_interleave(come_P_L.flatten(), output_size=count)
-        if not count:  # products of no rows have no gradient, so a row of zeros stands for them
-            x_M_H, of_expert_M = pad(x_M_H, (0, 0, 0, 1)), pad(of_expert_M, (0, 1))
-        routing = Routing.of(of_expert_M, come_P_L.shape[1])
-        y_M_H = own(permuted(x_M_H, routing.order_N, routing.inverse_N), routing.ends_E)
-        y_M_H = permuted(y_M_H, routing.inverse_N, routing.order_N)
-        return self._exchange(y_M_H if count else y_M_H[:0], received, sent)
-
-    def _exchange(self, rows: torch.Tensor, sent: list[int], received: list[int]) -> torch.Tensor:
-        arrived: torch.Tensor = _Exchanged.apply(rows, sent, received, self._ranks.group)
-        return arrived
+    def mix(
+        self, x_T_H: torch.Tensor, weights_T_K: torch.Tensor, chosen_T_K: torch.Tensor, experts: int, own: Compute
+    ) -> torch.Tensor:
+        """See `RowsOfRanks.mix`."""
+        trip = _Trip(self._ranks, chosen_T_K // experts)
+        x_M_H, weights_M_K, chosen_M_K = _Sent.apply(_needing_gradient(x_T_H), weights_T_K, chosen_T_K, trip)
+        rank, ranks = self._ranks.rank, self._ranks.size
+        pairs = _Pairs(chosen_M_K, rank * experts, ranks, experts, trip.sizes.pairs)
+        x_J_H = _Spread.apply(x_M_H, pairs)
+        if trip.sizes.pairs:
+            y_J_H = own(x_J_H, pairs.ends_L)
+        else:  # products of no rows have no gradient, so a row of zeros stands for them
+            y_J_H = own(pad(x_J_H, (0, 0, 0, 1)), pairs.ends_L.clamp(min=1))[:0]
+        y_T_H: torch.Tensor = _Returned.apply(_Mixed.apply(y_J_H, weights_M_K, pairs), trip)
+        return y_T_H
 
 
-def _needing_gradient(x_N_H: torch.Tensor) -> torch.Tensor:
+def _needing_gradient(x_T_H: torch.Tensor) -> torch.Tensor:
     """Return rows that need a gradient if any may be needed: another rank's experts may have adapters, and wait for it.
 
     Before the first adapter of a model nothing needs one.
     """
-    if torch.is_grad_enabled() and not x_N_H.requires_grad:
-        return x_N_H.detach().requires_grad_()
-    return x_N_H
+    if torch.is_grad_enabled() and not x_T_H.requires_grad:
+        return x_T_H.detach().requires_grad_()
+    return x_T_H
 
 
-class _Exchanged(torch.autograd.Function):
-    """The rows that other ranks send, in their order, and in the backward pass their gradients."""
+class _Sizes(NamedTuple):
+    """How many rows go to each rank and come from it, and how many pairs of them and an expert this rank computes."""
 
-    @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, sent: list[int], received: list[int], group: Any) -> torch.Tensor:
-        ctx.sent, ctx.received, ctx.group = sent, received, group
-        arrived = rows.new_empty(sum(received), rows.shape[1])
-        dist.all_to_all_single(arrived, rows.contiguous(), received, sent, group=group)
+    sent_P: list[int]
+    received_P: list[int]
+    pairs: int
+
+
+class _Trip:
+    """The way of a layer's rows to the ranks that have their experts, and back."""
+
+    def __init__(self, ranks: Ranks, rank_T_K: torch.Tensor) -> None:
+        """Take the rank of each token's experts, and send the others the sizes (collective)."""
+        self._group = ranks.group
+        (tokens, active), device = rank_T_K.shape, rank_T_K.device
+        pairs_P_T = (rank_T_K == torch.arange(ranks.size, device=device)[:, None, None]).sum(2)
+        goes_P_T = pairs_P_T.clamp(max=1)
+        self._sizes = self._exchanged_sizes(torch.stack([goes_P_T, pairs_P_T], dim=1).sum(2))
+        # The rows that are sent, sorted by rank and then by token, numbered from 1; 0 is none. They are `most` at most.
+        number_P_T = goes_P_T * goes_P_T.flatten().cumsum(0).view_as(goes_P_T)
+        self._place_T_P = (number_P_T - 1).t().contiguous()
+        most, token = tokens * min(ranks.size, active), torch.arange(tokens, device=device).repeat(ranks.size)
+        numbered = torch.zeros(most + 1, dtype=torch.int64, device=device)
+        self._token_N = numbered.scatter_(0, number_P_T.flatten(), token)[1:]
+
+    def there(self, x_T_H: torch.Tensor) -> torch.Tensor:
+        """Return the rows that other ranks send here, [M, H], given those of this rank's tokens (collective)."""
+        rows_N_H = x_T_H[self._token_N]
+        return self._exchange(rows_N_H[: sum(self.sizes.sent_P)], self.sizes.sent_P, self.sizes.received_P)
+
+    def back(self, rows_M_H: torch.Tensor) -> torch.Tensor:
+        """Return for each token the sum of what all ranks made of its row, [T, H] (collective)."""
+        return sum_rows(self._exchange(rows_M_H, self.sizes.received_P, self.sizes.sent_P), self._place_T_P)
+
+    @cached_property
+    def sizes(self) -> _Sizes:
+        """The sizes, for which the host waits."""
+        (host, copied), self._sizes = self._sizes, None
+        if copied is not None:
+            copied.synchronize()
+        sent, received = host.tolist()
+        return _Sizes([rows for rows, _ in sent], [rows for rows, _ in received], sum(pairs for _, pairs in received))
+
+    def _exchanged_sizes(self, here_P_2: torch.Tensor) -> Any:
+        """Return rows and pairs by rank, sent and received, on their way to the host, and when they are there."""
+        sizes = torch.stack([here_P_2, here_P_2])
+        dist.all_to_all_single(sizes[1], here_P_2, group=self._group)
+        if not sizes.is_cuda:
+            return sizes, None
+        host, copied = sizes.to("cpu", non_blocking=True), torch.cuda.Event()
+        copied.record()
+        return host, copied
+
+    def _exchange(self, rows: torch.Tensor, sent_P: list[int], received_P: list[int]) -> torch.Tensor:
+        arrived = rows.new_empty(sum(received_P), rows.shape[1])
+        dist.all_to_all_single(arrived, rows.contiguous(), received_P, sent_P, group=self._group)
         return arrived
 
+
+class _Pairs:
+    """The pairs of a row that came and an expert of this rank, sorted by expert.
+
+    Attributes:
+        order_J: each pair's index into [M, K], flat.
+        row_J: each pair's row.
+        ends_L: where the pairs of each of this rank's experts end.
+    """
+
+    def __init__(self, chosen_M_K: torch.Tensor, first: int, ranks: int, experts: int, count: int) -> None:
+        """Sort `count` pairs, given each row's experts. This rank has so many `experts` from the `first` on."""
+        # This rank's come first, those of others behind.
+        number, order = (chosen_M_K.flatten() - first).remainder(ranks * experts).sort(stable=True)
+        self.order_J, self._shape = order[:count], chosen_M_K.shape
+        self.row_J = self.order_J // self._shape[1]
+        numbers = torch.arange(experts, device=order.device, dtype=number.dtype)
+        self.ends_L = torch.searchsorted(number, numbers, right=True, out_int32=True)
+
+    @cached_property
+    def places(self) -> torch.Tensor:
+        """Where each pair is, [M, K], `NOWHERE` if the expert is another rank's."""
+        place = self.order_J.new_full((self._shape.numel(),), NOWHERE)
+        return place.scatter_(0, self.order_J, torch.arange(len(self.order_J), device=place.device)).view(self._shape)
+
+
+class _Sent(torch.autograd.Function):
+    """Rows of tokens, with their experts and weights, that come to this rank; and back their gradients."""
+
     @staticmethod
-    def backward(ctx: Any, by_arrived: torch.Tensor) -> Any:
-        by_rows = by_arrived.new_empty(sum(ctx.sent), by_arrived.shape[1])
-        dist.all_to_all_single(by_rows, by_arrived.contiguous(), ctx.sent, ctx.received, group=ctx.group)
-        return by_rows, None, None, None
+    def forward(
+        ctx: Any, x_T_H: torch.Tensor, weights_T_K: torch.Tensor, chosen_T_K: torch.Tensor, trip: _Trip
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.trip, ctx.sizes = trip, (x_T_H.shape[1], weights_T_K.shape[1])
+        # The experts' numbers travel as the bits of a row's elements.
+        numbers = _WHOLE_NUMBERS[x_T_H.element_size()]
+        chosen_T_K = chosen_T_K.to(numbers).view(x_T_H.dtype)
+        arrived = trip.there(torch.cat([x_T_H, weights_T_K, chosen_T_K], dim=1))
+        x_M_H, weights_M_K, chosen_M_K = arrived.split([*ctx.sizes, ctx.sizes[1]], dim=1)
+        chosen_M_K = chosen_M_K.contiguous().view(numbers)
+        ctx.mark_non_differentiable(chosen_M_K)
+        return x_M_H, weights_M_K.contiguous(), chosen_M_K
+
+    @staticmethod
+    def backward(ctx: Any, by_x_M_H: torch.Tensor, by_weights_M_K: torch.Tensor, _: Any) -> Any:
+        by_both = ctx.trip.back(torch.cat([by_x_M_H, by_weights_M_K], dim=1))
+        by_x_T_H, by_weights_T_K = by_both.split(ctx.sizes, dim=1)
+        return by_x_T_H.contiguous(), by_weights_T_K, None, None
+
+
+class _Returned(torch.autograd.Function):
+    """The sums over all ranks of what they made of a token, at the token's rank; and there their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, y_M_H: torch.Tensor, trip: _Trip) -> torch.Tensor:
+        ctx.trip = trip
+        return trip.back(y_M_H)
+
+    @staticmethod
+    def backward(ctx: Any, by_y_T_H: torch.Tensor) -> Any:
+        return ctx.trip.there(by_y_T_H), None
+
+
+class _Spread(torch.autograd.Function):
+    """A row for each of its experts here."""
+
+    @staticmethod
+    def forward(ctx: Any, x_M_H: torch.Tensor, pairs: _Pairs) -> torch.Tensor:
+        ctx.pairs = pairs
+        return x_M_H[pairs.row_J]
+
+    @staticmethod
+    def backward(ctx: Any, by_rows_J_H: torch.Tensor) -> Any:
+        return sum_rows(by_rows_J_H, ctx.pairs.places), None
+
+
+class _Mixed(torch.autograd.Function):
+    """The weighted sum of what this rank's experts make of each row."""
+
+    @staticmethod
+    def forward(ctx: Any, y_J_H: torch.Tensor, weights_M_K: torch.Tensor, pairs: _Pairs) -> torch.Tensor:
+        ctx.order = pairs.order_J
+        ctx.save_for_backward(y_J_H, weights_M_K)
+        return sum_rows(y_J_H, pairs.places, weights_M_K)
+
+    @staticmethod
+    def backward(ctx: Any, by_y_M_H: torch.Tensor) -> Any:
+        y_J_H, weights_M_K = ctx.saved_tensors
+        return *sum_rows_backward(by_y_M_H, y_J_H, ctx.order, weights_M_K), None

@@ -20,6 +20,7 @@ from lorarl_trainer.backends.kernels.operations import rms_norm, rms_norm_backwa
 from lorarl_trainer.backends.megatron.collectives import Ranks
 from lorarl_trainer.backends.megatron.expert_rows import ExpertRows
 from lorarl_trainer.backends.megatron.fused_linear import WRAPPERS, is_plain_linear
+from lorarl_trainer.backends.stacked import Stacked
 from lorarl_trainer.lora.grouped_experts import Adapter, choose_experts, compute_mixture, joined_adapter, weights_of
 
 
@@ -47,6 +48,10 @@ class FusedExperts:
     def weights(self) -> list[torch.Tensor]:
         """Return each expert's gate and up, [E, 2F, H], and down, [E, H, F]: those that are held here."""
         return [self._gate_up.held, self._down.held]
+
+    def adapters(self) -> list[Stacked]:
+        """Return the parameters of the experts' adapters that are computed with as one tensor."""
+        return [stacked for layer in (self._gate_up, self._down) for stacked in (*layer.downs, *layer.ups)]
 
     def add(self, hidden_T_H: torch.Tensor, rollout_T_K: torch.Tensor | None) -> torch.Tensor:
         """Return the hidden states with the mixture of them added, given each token's experts in the rollout."""
@@ -101,6 +106,7 @@ class _OfAllExperts:
     Attributes:
         weight: [E, O, I].
         held: with the experts of other ranks, if this one holds them for an engine.
+        downs, ups: A and B of each part, by expert.
     """
 
     def __init__(self, layers: Sequence[Any], parts: Sequence[str], holders: Ranks | None) -> None:
@@ -116,21 +122,25 @@ class _OfAllExperts:
         self._wrapper = next((wrapper for wrapper in wrappers if wrapper is not None), None)
         split = self._wrapper is not None and isinstance(self._wrapper.adapter, torch.nn.ModuleDict)
         # By part, then by expert.
-        self._adapters = [_adapters_of(part, wrappers) for part in parts] if split else [_adapters_of(None, wrappers)]
+        adapters = [_adapters_of(part, wrappers) for part in parts] if split else [_adapters_of(None, wrappers)]
+        self.downs, self.ups = list[Stacked](), list[Stacked]()
+        example = next(filter(None, chain(*adapters)), None)
+        if example is not None:
+            self._scale = example.alpha / example.dim
+            # Where an expert has no adapter.
+            no_down = self.weight.new_zeros(example.dim, self.weight.shape[2])
+            no_up = self.weight.new_zeros(self.weight.shape[1] // len(adapters), example.dim)
+            # Looked up once: in each pass, a layer of 128 experts would take the host a millisecond.
+            for part in adapters:
+                self.downs.append(Stacked([no_down if one is None else one.linear_in.weight for one in part]))
+                self.ups.append(Stacked([no_up if one is None else one.linear_out.weight for one in part]))
 
     def adapter(self) -> Adapter | None:
         """Return the adapters of all experts; None where there are none, or they are switched off."""
         if self._wrapper is None or not self._wrapper._adapter_enabled:
             return None
-        (outputs, inputs), example = self.weight.shape[1:], next(filter(None, chain(*self._adapters)))
-        # Where an expert has no adapter.
-        no_down = self.weight.new_zeros(example.dim, inputs)
-        no_up = self.weight.new_zeros(outputs // len(self._adapters), example.dim)
-        downs, ups = [], []
-        for of_part in self._adapters:
-            downs.append(torch.stack([no_down if one is None else one.linear_in.weight for one in of_part]))
-            ups.append(torch.stack([no_up if one is None else one.linear_out.weight for one in of_part]))
-        return Adapter(*joined_adapter(downs, ups), example.alpha / example.dim)
+        downs, ups = ([part.stack() for part in of_parts] for of_parts in (self.downs, self.ups))
+        return Adapter(*joined_adapter(downs, ups), self._scale)
 
 
 def _adapters_of(part: str | None, wrappers: Sequence[Any]) -> list[Any]:

@@ -30,6 +30,7 @@ from lorarl_trainer.backends.megatron.fused_steps import (
 from lorarl_trainer.backends.megatron.own_heads import OwnHeads
 from lorarl_trainer.backends.megatron.packed_attention import Current
 from lorarl_trainer.backends.megatron.plain_config import not_plain
+from lorarl_trainer.backends.stacked import Stacked
 
 _WHOLE_NORMS = "OLMoESelfAttention"
 """Megatron-Bridge's attention that normalises all heads together."""
@@ -122,6 +123,10 @@ class FusedLayer:
     def of_experts(self) -> list[torch.Tensor]:
         """Return the weights that all experts share, of which Megatron's are views: gate and up, and down."""
         return [] if self._experts is None else self._experts.weights()
+
+    def stacked(self) -> list[Stacked]:
+        """Return the parameters that are computed with as one tensor: the adapters of experts."""
+        return [] if self._experts is None else self._experts.adapters()
 
     def _heads(self) -> list[Taken]:
         """Return what is taken for queries, keys and values."""

@@ -138,6 +138,7 @@ class LoraModel(AdaptedModel):
             fused = [] if self._packing is None else fuse_layers(model, self._packing, self._compared, **how)
             plan.require("fused_layers", len(fused) == len(model.decoder.layers))
             self._of_experts = [tensor for layer in fused for tensor in layer.of_experts()]
+            self.stacked = [stacked for layer in fused for stacked in layer.stacked()]
 
     def _unwrapped(self) -> Any:
         """Return the model without the wrapper that mixed precision puts around it."""
