@@ -73,6 +73,16 @@ def test_a_job_is_submitted_when_the_agent_of_the_pod_answers() -> None:
     assert asked[:2] == ["agent", "dashboard"], output
 
 
+@pytest.mark.slow
+def test_a_submission_does_not_wait_for_the_agent_of_a_head_that_has_gone() -> None:
+    """It would be the last to end in the head's pod, and nothing but a kill would end it."""
+    dashboard, agent = free_ports(2)
+    address = f"http://127.0.0.1:{dashboard}"
+    submitted = ray("job", "submit", "--address", address, "--", "true", LORARL_AGENT_PORT=str(agent))
+    _, error = submitted.communicate(timeout=60)
+    assert submitted.returncode == 1 and f"Failed to connect to Ray at address: {address}" in error
+
+
 def commands_of(parent: int) -> list[str]:
     return [" ".join(one.cmdline()) for one in psutil.Process(parent).children(recursive=True)]
 
