@@ -316,7 +316,8 @@ def test_the_competitor_gets_what_the_job_gives_back(trial: Trial) -> None:
         trial.set_spec({"suspend": False})
         until(TOLD_SECONDS, f"{JOB} waits", lambda: reason(trial, JOB) == "Queued")
         trial.cluster.must("delete", "lorarljob", COMPETITOR, "-n", TEAM, "--wait")
-        until(GONE_SECONDS, "pods that only started leave their machines", lambda: not pods_of(trial, COMPETITOR))
+        left = "pods that only started have left their machines"
+        until(GONE_SECONDS, left, lambda: not pods_of(trial, COMPETITOR), patience=1)
 
 
 def test_the_cache_fills_the_disk(trial: Trial, images: Images) -> None:
