@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-BASH_ENV = Path(__file__).resolve().parents[3] / "trainer_image/submitter.bash"
+ROOT = Path(__file__).resolve().parents[3]
+BASH_ENV = ROOT / "trainer_image/submitter.bash"
 WAITS = "until false; do echo waits; sleep 0.1; done; ray job submit"
 FOLLOWS = "if false; then ray job submit; fi; sh -c 'echo waits; trap : TERM; sleep 0.5; echo followed; exit 7'"
 OF_ANOTHER = "until false; do echo waits; sleep 0.1; done; ray start"
@@ -38,3 +40,11 @@ def test_at_sigterm_the_submitter_ends_with_what_it_waits_for(script: str, code:
     ended, said = end(script)
     assert ended in code
     assert script != FOLLOWS or said == "followed\n"
+
+
+def test_the_image_has_it_and_names_it() -> None:
+    """KubeRay's submitter gets the image, and no variable of the pod's template."""
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    (place,) = re.findall(r"^COPY trainer_image/submitter\.bash (\S+)$", dockerfile, re.MULTILINE)
+    assert re.findall(r"^ENV BASH_ENV=(\S+)$", dockerfile, re.MULTILINE) == [place]
+    assert "!trainer_image/submitter.bash" in (ROOT / ".dockerignore").read_text().splitlines()
