@@ -126,6 +126,8 @@ RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools --mount=typ
     && python -m compileall -q --invalidation-mode unchecked-hash /opt/lorarl/lib/python3.12/site-packages/lorarl_* \
     && rm -f /opt/lorarl/.lock
 COPY trainer_image/ray /opt/lorarl/bin/ray
+COPY trainer_image/submitter.bash /opt/lorarl/share/submitter.bash
+ENV BASH_ENV=/opt/lorarl/share/submitter.bash
 USER 10001:10001
 CMD ["lorarl", "--help"]
 ARG PYTHON_IMAGE

@@ -58,6 +58,8 @@ worker.send_signal(signal.SIGSTOP)
 """
 OLDER_OPERATOR = "docker.io/lorarl/operator:previous"
 TOLD_SECONDS = 60.0
+GONE_SECONDS = 20.0
+"""Less than the grace period, which a head took that was deleted before its dashboard answered."""
 LOST_SECONDS = 240.0
 """Kubernetes misses a node after 50 s, and its pods leave it 60 s later, with their grace period."""
 EVICTED_SECONDS = 150.0
@@ -126,7 +128,11 @@ def workload(trial: Trial) -> tuple[str, str]:
 
 @contextmanager
 def given_back(trial: Trial, image: str) -> Iterator[None]:
-    """After what befalls the job in this block, a small job of somebody else has its turn before the next attempt."""
+    """After what befalls the job in this block, a small job of somebody else has its turn before the next attempt.
+
+    The competitor would have it first, and never end.
+    """
+    trial.cluster.must("delete", "lorarljob", COMPETITOR, "-n", TEAM, "--ignore-not-found", "--wait")
     apply(trial.cluster, small_job(SMALL, image, QUEUE), namespace=TEAM)
     job_of_another(trial, "Suspended")
     yield
@@ -206,6 +212,10 @@ def cordoned(cluster: RealCluster, node: str) -> Iterator[None]:
         yield
     finally:
         cluster.must("uncordon", node)
+
+
+def pods_of(trial: Trial, name: str) -> list[Object]:
+    return trial.cluster.api.list("Pod", TEAM, f"lorarl.io/job={name}")
 
 
 def nodes(trial: Trial) -> list[str]:
@@ -306,6 +316,8 @@ def test_the_competitor_gets_what_the_job_gives_back(trial: Trial) -> None:
         trial.set_spec({"suspend": False})
         until(TOLD_SECONDS, f"{JOB} waits", lambda: reason(trial, JOB) == "Queued")
         trial.cluster.must("delete", "lorarljob", COMPETITOR, "-n", TEAM, "--wait")
+        left = "pods that only started have left their machines"
+        until(GONE_SECONDS, left, lambda: not pods_of(trial, COMPETITOR), patience=1)
 
 
 def test_the_cache_fills_the_disk(trial: Trial, images: Images) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import http.server
+import re
+import signal
 import socket
 import threading
 from importlib.metadata import version
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psutil
@@ -71,6 +74,31 @@ def test_a_job_is_submitted_when_the_agent_of_the_pod_answers() -> None:
         dashboard.shutdown()
     assert submitted.returncode == 1
     assert asked[:2] == ["agent", "dashboard"], output
+
+
+@pytest.mark.slow
+def test_a_submission_does_not_wait_for_the_agent_of_a_head_that_has_gone() -> None:
+    """It would be the last to end in the head's pod, and nothing but a kill would end it."""
+    dashboard, agent = free_ports(2)
+    address = f"http://127.0.0.1:{dashboard}"
+    submitted = ray("job", "submit", "--address", address, "--", "true", LORARL_AGENT_PORT=str(agent))
+    _, error = submitted.communicate(timeout=60)
+    assert submitted.returncode == 1 and f"Failed to connect to Ray at address: {address}" in error
+
+
+def handles_sigterm(process: int) -> bool:
+    """Whether it has a handler, as the kernel says."""
+    (caught,) = re.findall(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{process}/status").read_text(), re.MULTILINE)
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def test_a_start_ends_at_sigterm_while_it_still_imports_ray() -> None:
+    """In a pod it is the first process, which ignores a signal without a handler: its pod would stay until a kill."""
+    head = ray("start", "--head", "--num-cpus=0", "--include-dashboard=false", "--block")
+    until(60, "it handles SIGTERM", lambda: handles_sigterm(head.pid))
+    head.terminate()
+    output, _ = head.communicate(timeout=60)
+    assert (head.returncode, output) == (128 + signal.SIGTERM, ""), "Ray's own handler ends otherwise"
 
 
 def commands_of(parent: int) -> list[str]:
