@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import http.server
-import re
 import signal
 import socket
 import threading
 from importlib.metadata import version
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psutil
 import pytest
 
 from support.cluster.processes import free_ports, until
-from support.ray_command import ray
+from support.ray_command import handles_sigterm, ray
 
 
 def test_a_head_that_begins_to_answer_while_it_is_asked_is_there() -> None:
@@ -84,12 +82,6 @@ def test_a_submission_does_not_wait_for_the_agent_of_a_head_that_has_gone() -> N
     submitted = ray("job", "submit", "--address", address, "--", "true", LORARL_AGENT_PORT=str(agent))
     _, error = submitted.communicate(timeout=60)
     assert submitted.returncode == 1 and f"Failed to connect to Ray at address: {address}" in error
-
-
-def handles_sigterm(process: int) -> bool:
-    """Whether it has a handler, as the kernel says."""
-    (caught,) = re.findall(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{process}/status").read_text(), re.MULTILINE)
-    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def test_a_start_ends_at_sigterm_while_it_still_imports_ray() -> None:
