@@ -38,8 +38,13 @@ def tried(folder: Path, body: str, rows: list[EncodedRow] = ROWS, limit: float =
     (folder / "mine.py").write_text(f"def score(prompt, completion, answer, row):\n    {body}\n")
     spec = RewardSpec(function="mine:score", timeout_seconds=limit)
     scorer = make_scorer(spec, folder, processes=2, output=Output(folder / "rewards.log"))
+
+    async def try_when_ready() -> list[Try]:
+        await scorer.ready()  # as a dry run does: the start of the processes takes none of its patience
+        return await try_reward(scorer, rows, len)
+
     try:
-        return asyncio.run(try_reward(scorer, rows, len))
+        return asyncio.run(try_when_ready())
     finally:
         scorer.close()
 
