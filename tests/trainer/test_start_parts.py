@@ -27,7 +27,7 @@ def test_a_worker_times_all_it_does_up_to_its_first_update(colocated: Callable[.
     assert [name for name in parts if "/" not in name] == in_order
     for earlier, later in pairwise(in_order):
         assert parts[earlier].end <= parts[later].begin
-    within = {f"engine/{name}" for name in ("device", "load", "trial run", "KV cache", "warm-up", "sync plan")}
+    within = {f"engine/{name}" for name in ("device", "load", "KV cache", "warm-up", "sync plan")}
     within |= {f"imports/{name}" for name in ("torch", "trainer", "vLLM")} | {
         "trainer/load",
         "trainer/layout",
