@@ -12,7 +12,7 @@ import json
 import random
 from pathlib import Path
 
-HELD_OUT, VALIDATION, TRAIN = 128, 32, 4000
+HELD_OUT, VALIDATION, TRAIN = 128, 64, 4000
 
 
 def questions() -> list[list[tuple[int, int]]]:

@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     spec = manifest["spec"]
     del spec["data"]["eval"]
     spec["rollout"]["promptsPerStep"] = 4
-    spec["trainer"]["steps"] = STEPS
+    spec["trainer"] |= {"steps": STEPS, "learningRate": 2.0e-4}
     spec["checkpoint"] |= {"every": 1, "keep": STEPS}
     (folder / "job.yaml").write_text(yaml.safe_dump(manifest))
     return folder

@@ -85,7 +85,7 @@ def test_a_wrong_file_ends_with_another_code(tmp_path: Path) -> None:
 
 def test_no_question_is_in_two_files_nor_with_its_numbers_exchanged() -> None:
     rows = make_data.split(0)
-    assert {name: len(of) for name, of in rows.items()} == {"held_out": 128, "validation": 32, "train": 4000}
+    assert {name: len(of) for name, of in rows.items()} == {"held_out": 128, "validation": 64, "train": 4000}
     seen: dict[str, set[tuple[str, ...]]] = {name: set() for name in rows}
     for name, of in rows.items():
         for row in of:
