@@ -73,7 +73,7 @@ def floor(shape: dict[str, int], ranks: int) -> dict[str, float]:
     experts, if any are as likely: there and back, forward and backward.
     """
     hidden, inner, rank, experts = shape["hidden"], shape["inner"], shape["rank"], shape["experts"]
-    frozen, adapters = 3 * hidden * inner, 2 * rank * (hidden + inner) + rank * (hidden + inner)
+    frozen, adapters = 3 * hidden * inner, 3 * rank * (hidden + inner)
     rows = shape["layers"] * shape["tokens"] * shape["active"] / ranks
     meets = 1 - comb(experts - experts // ranks, shape["active"]) / comb(experts, shape["active"])
     sent = shape["layers"] * shape["tokens"] / ranks * (ranks - 1) * meets * hidden * 2

@@ -57,13 +57,12 @@ def write(folder: Path, recipe: Recipe) -> None:
             f"{recipe.name}: {answer!r} is right {share:.0%} of the time, expected at most {COMMONEST:.0%}"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    for name, part in (("held_out", rows[:HELD_OUT]), ("train", rows[HELD_OUT:])):
+    held_out, train = rows[:HELD_OUT], rows[HELD_OUT:]
+    for name, part in (("held_out", held_out), ("train", train), ("pairs", preferences(recipe, train))):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
-    pairs = preferences(recipe, rows[HELD_OUT:])
-    (folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
 
 
-def read(folder: Path, name: str) -> list[Row]:
+def read(folder: Path, name: str) -> list[Any]:
     """Return the rows of one of the files."""
     return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
 

@@ -45,8 +45,8 @@ def train(recipe: Recipe, model: Path, data: Path, out: Path, seed: int, setting
     import torch
     from transformers import TrainerCallback
 
-    make = make_dpo_trainer if "dpo" in mode else make_trainer
-    trainer = make(recipe, model, data, out, seed, settings, mode)
+    job = recipe, model, data, out, seed, settings
+    trainer = make_dpo_trainer(*job) if "dpo" in mode else make_trainer(*job, mode)
     wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
 
     class Steps(TrainerCallback):
@@ -141,9 +141,7 @@ def make_trainer(
     )
 
 
-def make_dpo_trainer(
-    recipe: Recipe, model: Path, data: Path, out: Path, seed: int, settings: Settings, mode: list[str]
-) -> Any:
+def make_dpo_trainer(recipe: Recipe, model: Path, data: Path, out: Path, seed: int, settings: Settings) -> Any:
     """Return TRL's DPO on the recipe's pairs, as many per step as a step of GRPO has prompts."""
     import pyarrow
     import torch
@@ -151,7 +149,6 @@ def make_dpo_trainer(
     from transformers import AutoTokenizer
     from trl import DPOConfig, DPOTrainer
 
-    pairs = [json.loads(line) for line in (data / "pairs.jsonl").read_text().splitlines()]
     return DPOTrainer(
         model=str(model),
         args=DPOConfig(
@@ -160,7 +157,7 @@ def make_dpo_trainer(
             max_length=settings.prompt_tokens + recipe.response_tokens,
             **common(out, seed, settings, torch.cuda.is_available()),
         ),
-        train_dataset=Dataset(pyarrow.Table.from_pylist(pairs), fingerprint=f"{recipe.name}-pairs"),
+        train_dataset=Dataset(pyarrow.Table.from_pylist(read(data, "pairs")), fingerprint=f"{recipe.name}-pairs"),
         processing_class=AutoTokenizer.from_pretrained(model),
         peft_config=lora(settings),
     )

@@ -214,10 +214,6 @@ def cordoned(cluster: RealCluster, node: str) -> Iterator[None]:
         cluster.must("uncordon", node)
 
 
-def pods_of(trial: Trial, name: str) -> list[Object]:
-    return trial.cluster.api.list("Pod", TEAM, f"lorarl.io/job={name}")
-
-
 def nodes(trial: Trial) -> list[str]:
     """The nodes of the job's pods that are not about to go."""
     pods = [pod for pod in trial.pods() if "deletionTimestamp" not in pod["metadata"]]
@@ -317,7 +313,8 @@ def test_the_competitor_gets_what_the_job_gives_back(trial: Trial) -> None:
         until(TOLD_SECONDS, f"{JOB} waits", lambda: reason(trial, JOB) == "Queued")
         trial.cluster.must("delete", "lorarljob", COMPETITOR, "-n", TEAM, "--wait")
         left = "pods that only started have left their machines"
-        until(GONE_SECONDS, left, lambda: not pods_of(trial, COMPETITOR), patience=1)
+        its_pods = f"lorarl.io/job={COMPETITOR}"
+        until(GONE_SECONDS, left, lambda: not trial.cluster.api.list("Pod", TEAM, its_pods), patience=1)
 
 
 def test_the_cache_fills_the_disk(trial: Trial, images: Images) -> None:
