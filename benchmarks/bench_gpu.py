@@ -35,7 +35,7 @@ sys.path[:0] = [str(ROOT / folder) for folder in ("benchmarks", "crds", "trainer
 from side_by_side import ours  # noqa: E402
 from side_by_side.memory import PeakGpuMemory  # noqa: E402
 from side_by_side.processes import environment  # noqa: E402
-from side_by_side.work import Work  # noqa: E402
+from side_by_side.work import SHAPES, Work  # noqa: E402
 
 SYSTEMS = ("ours", "device", "trl")
 TMPFS = Path("/dev/shm")
@@ -45,7 +45,7 @@ ROOM = 40 << 30
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", nargs="+", default=["0.5b", "7b"], help="model shapes: 0.5b, 7b (tiny for a trial)")
+    parser.add_argument("--sizes", nargs="+", default=["0.5b", "7b"], help=f"model shapes: {', '.join(SHAPES)}")
     parser.add_argument(
         "--systems", nargs="+", default=SYSTEMS, choices=SYSTEMS, help="device: a look inside lorarl's worker"
     )

@@ -46,17 +46,17 @@ def main() -> None:
 def make_model(shape: Shape, folder: Path, device: str) -> float:
     """Write a model of this shape, a tokenizer and the prompts unless they exist; return the seconds it took."""
     import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     if (folder / "prompts.jsonl").exists():
         return 0.0
     clock = time.perf_counter()
-    config = Qwen2Config(
-        **shape.config, max_position_embeddings=4096, rope_theta=1e6, pad_token_id=0, eos_token_id=1, bos_token_id=None
+    config = AutoConfig.for_model(
+        **shape.config, max_position_embeddings=4096, pad_token_id=0, eos_token_id=1, bos_token_id=None
     )
     torch.manual_seed(0)
     with torch.device(device):
-        model = Qwen2ForCausalLM._from_config(config, dtype=torch.bfloat16)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model.save_pretrained(folder)
     tokenizer(shape.vocab_size).save_pretrained(folder)
     write_prompts(folder / "prompts.jsonl", Work())
@@ -66,7 +66,7 @@ def make_model(shape: Shape, folder: Path, device: str) -> float:
 
 
 def tokenizer(vocabulary: int) -> Any:
-    """Return Qwen2's, which transformers uses for every such model. A digit is a token; the vocabulary is filled up."""
+    """Return a tokenizer of Qwen2's kind. A digit is a token; the vocabulary is filled up."""
     from tokenizers.pre_tokenizers import ByteLevel
     from transformers import Qwen2Tokenizer
 

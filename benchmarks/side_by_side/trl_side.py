@@ -28,7 +28,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "per_device_train_batch_size": 16,
     },
 }
-SMALLER = {("best", "7b"): 8}
+SMALLER = {("best", "7b"): 8, ("best", "gemma3-4b"): 8, ("best", "phi3-mini"): 8}
 """Rows per micro-batch if 16 do not fit."""
 
 

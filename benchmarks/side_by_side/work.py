@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a base model, as `config.json` names them."""
+    """Sizes of a base model, as `config.json` names them. Without `head_dim`, heads share the hidden size."""
 
     name: str
     hidden_size: int
@@ -20,21 +20,28 @@ class Shape:
     num_key_value_heads: int
     vocab_size: int
     tie_word_embeddings: bool
+    model_type: str = "qwen2"
+    head_dim: int | None = None
 
     @property
-    def config(self) -> dict[str, int | bool]:
-        """The arguments of transformers' Qwen2Config."""
-        return {key: value for key, value in vars(self).items() if key != "name"}
+    def config(self) -> dict[str, int | bool | str]:
+        """The arguments of transformers' AutoConfig.for_model."""
+        return {key: value for key, value in vars(self).items() if key != "name" and value is not None}
+
+    @property
+    def head(self) -> int:
+        """The width of an attention head."""
+        return self.head_dim or self.hidden_size // self.num_attention_heads
 
     @property
     def linears(self) -> list[tuple[int, int]]:
         """(in, out) of every linear layer of the decoder."""
-        keys = self.hidden_size * self.num_key_value_heads // self.num_attention_heads
+        queries, keys = self.head * self.num_attention_heads, self.head * self.num_key_value_heads
         attention = [
-            (self.hidden_size, self.hidden_size),
+            (self.hidden_size, queries),
             (self.hidden_size, keys),
             (self.hidden_size, keys),
-            (self.hidden_size,) * 2,
+            (queries, self.hidden_size),
         ]
         mlp = [(self.hidden_size, self.intermediate_size)] * 2 + [(self.intermediate_size, self.hidden_size)]
         return [*attention, *mlp] * self.num_hidden_layers
@@ -52,7 +59,7 @@ class Shape:
     @property
     def kv_bytes(self) -> int:
         """Bytes of keys and values per token, in bf16."""
-        return 2 * 2 * self.num_hidden_layers * self.hidden_size * self.num_key_value_heads // self.num_attention_heads
+        return 2 * 2 * self.num_hidden_layers * self.head * self.num_key_value_heads
 
     def adapter_parameters(self, rank: int) -> int:
         """Return the parameters of a LoRA adapter on every linear layer of the decoder."""
@@ -64,6 +71,20 @@ SHAPES = {
     for shape in (
         Shape("0.5b", 896, 4864, 24, 14, 2, 151_936, tie_word_embeddings=True),
         Shape("7b", 3584, 18_944, 28, 28, 4, 152_064, tie_word_embeddings=False),
+        # Only the fsdp backend trains these two.
+        Shape(
+            "gemma3-4b",
+            2560,
+            10_240,
+            34,
+            8,
+            4,
+            262_208,
+            tie_word_embeddings=True,
+            model_type="gemma3_text",
+            head_dim=256,
+        ),
+        Shape("phi3-mini", 3072, 8192, 32, 32, 32, 32_064, False, "phi3"),
         # For a trial of the benchmark, not for figures.
         Shape("tiny", 256, 512, 2, 4, 2, 2048, tie_word_embeddings=True),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +41,8 @@ class Ground:
 
         No memory is asked for: a virtual machine's may grow with its use, and the kubelet knows what it was at first.
         """
-        here = {"cluster.gpusPerNode": self.gpus, "cluster.memoryPerNode": None, **self.mounted}
+        # A change may be of what is mounted, which other jobs mount too.
+        here = {"cluster.gpusPerNode": self.gpus, "cluster.memoryPerNode": None, **deepcopy(self.mounted)}
         return self.example.manifest(name, {**here, **(changes or {})})
 
     def gpus_are_free(self) -> None:

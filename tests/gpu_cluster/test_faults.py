@@ -1,4 +1,4 @@
-"""One job on GPUs takes faults, succeeds, and leaves nothing in the GPUs' memory. summary.json has the costs."""
+"""A job on GPUs takes faults, succeeds, and leaves nothing in the GPUs' memory. Its summary.json has the costs."""
 
 from __future__ import annotations
 
@@ -9,20 +9,28 @@ import pytest
 
 from gpu_cluster.ground import Ground
 from node.installation import SYSTEM, apply, make_room, wait_available
+from support.cluster.client import Object
 from support.real_cluster.store import Bucket
 from support.real_cluster.trial import START_SECONDS, Trial
 from support.real_cluster.watched import watched
 
 TEAM = "gpu-faults"
-JOB = "struck"
 MORE_THAN_IT_WILL_MAKE = 100_000
 LAST_STEPS = 10
+ON_ONE_NODE: Object = {
+    "cluster.podTemplateOverrides.worker.spec.affinity": {
+        "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}
+    }
+}
+"""Workers with GPUs get a node each, and here there is one."""
 
 
-@pytest.fixture(scope="module")
-def trial(ground: Ground, bucket: Bucket) -> Iterator[Trial]:
+@pytest.fixture(scope="module", params=["all-in-one-pod", "a-pod-for-each"])
+def trial(ground: Ground, bucket: Bucket, request: pytest.FixtureRequest) -> Iterator[Trial]:
     """The example's job with all GPUs, as it trains; every step is published."""
-    cluster = ground.cluster
+    cluster, job_name, apart = ground.cluster, request.param, request.param == "a-pod-for-each"
+    if apart and ground.gpus == 1:
+        pytest.skip("the node has one GPU, which no two pods can have")
     make_room(cluster, TEAM, level="privileged")
     changes = {
         "trainer.steps": MORE_THAN_IT_WILL_MAKE,
@@ -31,13 +39,17 @@ def trial(ground: Ground, bucket: Bucket) -> Iterator[Trial]:
         "checkpoint.every": 1,
         "checkpoint.keep": 3,
     }
-    apply(cluster, ground.manifest(JOB, changes), namespace=TEAM)
-    with watched(cluster.api, TEAM, JOB) as job:
+    if apart:
+        changes |= {"cluster.nodes": ground.gpus or 2, "cluster.gpusPerNode": min(ground.gpus, 1), **ON_ONE_NODE}
+    out = ground.out / job_name
+    out.mkdir(exist_ok=True)
+    apply(cluster, ground.manifest(job_name, changes), namespace=TEAM)
+    with watched(cluster.api, TEAM, job_name) as job:
         try:
-            yield Trial(cluster, job, ground.out)
+            yield Trial(cluster, job, out)
         finally:
-            (ground.out / "faults-describe.txt").write_text(cluster.must("describe", "lrj", JOB, "-n", TEAM))
-    cluster.must("delete", "lrj", JOB, "-n", TEAM, "--wait")
+            (out / "faults-describe.txt").write_text(cluster.must("describe", "lrj", job_name, "-n", TEAM))
+    cluster.must("delete", "lrj", job_name, "-n", TEAM, "--wait")
 
 
 def test_a_worker_pod_is_deleted_in_the_middle_of_a_step(trial: Trial) -> None:

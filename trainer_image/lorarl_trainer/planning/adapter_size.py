@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from lorarl_api.v1alpha1 import AdapterSpec, served_rank
 from lorarl_trainer.lora.experts import is_expert, padded_rank
@@ -15,9 +16,9 @@ class AdapterSize:
     """The layers of an adapter.
 
     Attributes:
-        layers: how many there are of each size and rank, whatever their names, outside of experts.
+        layers: the size, the rank and the number of its layers outside of experts, whatever their names.
         layers_of_experts: the same of experts.
-        served_layers: layers that vLLM has buffers for. It has them for all experts or none.
+        served_experts: the size and number of the experts' layers that vLLM has buffers for: all of them or none.
         served_rank: of the buffers.
         expert_rank: of the buffers of experts on a GPU (`engine/vllm/patches/gpu_experts.py`).
         dora: each output of a layer has a parameter more.
@@ -25,7 +26,7 @@ class AdapterSize:
 
     layers: tuple[tuple[LinearSize, int, int], ...]
     layers_of_experts: tuple[tuple[LinearSize, int, int], ...]
-    served_layers: tuple[LinearSize, ...]
+    served_experts: tuple[tuple[LinearSize, int], ...]
     served_rank: int
     expert_rank: int = 0
     dora: bool = False
@@ -36,12 +37,12 @@ class AdapterSize:
         adapted, of_experts = model.adapted(adapter), model.expert_rank(adapter) or 0
         plain, experts = ([one for one in adapted if is_expert(one.name) is kind] for kind in (False, True))
         layers, layers_of_experts = (
-            tuple((layer, rank, count) for layer, count in Counter(map(_nameless, those)).items())
+            tuple((layer, rank, count) for layer, count in _by_size(those))
             for rank, those in ((adapter.rank, plain), (of_experts, experts))
         )
-        served = (*plain, *(one for one in model.linears if experts and is_expert(one.name)))
+        served_experts = tuple(_by_size(one for one in model.linears if experts and is_expert(one.name)))
         served_at = served_rank(adapter.rank)
-        return cls(layers, layers_of_experts, served, served_at, padded_rank(of_experts), adapter.dora)
+        return cls(layers, layers_of_experts, served_experts, served_at, padded_rank(of_experts), adapter.dora)
 
     def trainable(self, ranks: int, expert_ranks: int = 1) -> int:
         """Return the adapter's parameters on each of so many tensor-parallel ranks, or of those that share experts."""
@@ -58,18 +59,20 @@ class AdapterSize:
         A is split where the layer's input is, B where its output is. On a GPU, B of an expert's gate and up stands
         along a diagonal, with as many zeros.
         """
-        found = 0
-        for layer in self.served_layers:
-            if on_gpu and is_expert(layer.name):
+        found = sum(count * self.served_rank * _whole_and_split(layer, ranks) for layer, _, count in self.layers)
+        for layer, count in self.served_experts:
+            if on_gpu:
                 more = layer.outputs if layer.split_output else 0
-                found += self.expert_rank * (layer.inputs + layer.outputs + more)
+                found += count * self.expert_rank * (layer.inputs + layer.outputs + more)
             else:
-                found += self.served_rank * _whole_and_split(layer, ranks)
+                found += count * self.served_rank * _whole_and_split(layer, ranks)
         return found
 
 
-def _nameless(layer: LinearSize) -> LinearSize:
-    return replace(layer, name="")
+def _by_size(layers: Iterable[LinearSize]) -> list[tuple[LinearSize, int]]:
+    # A mixture has tens of thousands of them, and a remedy is looked for among dozens of plans.
+    counted = Counter((one.split_output, one.inputs, one.outputs) for one in layers)
+    return [(LinearSize("", *size), count) for size, count in counted.items()]
 
 
 def _whole_and_split(layer: LinearSize, ranks: int) -> int:
