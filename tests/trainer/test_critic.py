@@ -87,7 +87,8 @@ def test_gradients_are_those_of_autograd_through_peft(
     model, head = critic_in_peft(critic, base, tmp_path / "critic")
     with torch.no_grad():
         expected_values = [values_in_peft(model, head, sample).numpy() for sample in samples]
-    assert worst(critic.values(samples), expected_values) < 1e-5
+    largest = max(np.abs(values).max() for values in expected_values)
+    assert worst(critic.values(samples), expected_values) < 1e-5 * max(largest, 1)
 
     loss, clipped = critic.forward_backward(update_request(samples), UPDATE)
     tokens, total, of_clipped = sum(sample.response_length for sample in samples), torch.zeros(()), 0
