@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,17 @@ from run.conftest import TESTS, made_once
 from run.jobs import Job, published
 
 STEPS, EVERY = 8, 3
+SHARED = {"experts": "sharedOuter"}
 
 
-def manifest(base: Path) -> dict[str, Any]:
+def manifest(base: Path, adapter: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "apiVersion": "lorarl.io/v1alpha1",
         "kind": "LoRARLJob",
         "metadata": {"name": "letters"},
         "spec": {
             "model": {"uri": f"file://{base / 'base'}"},
-            "adapter": {"rank": 16, "alpha": 32, "targetModules": ["all-linear"]},
+            "adapter": {"rank": 16, "alpha": 32, "targetModules": ["all-linear"], **adapter},
             "algorithm": {"type": "grpo", "groupSize": 8},
             "reward": {"function": "letters:right", "timeoutSeconds": 120.0},
             "data": {
@@ -54,25 +56,33 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_once(tmp_path_factory, "mixture", make)
 
 
-def new_job(folder: Path, mixture: Path) -> Job:
+@pytest.fixture(scope="module", params=[{}, pytest.param(SHARED, marks=pytest.mark.long)], ids=str)
+def adapter(request: pytest.FixtureRequest) -> Mapping[str, Any]:
+    """Fields of the job's adapter."""
+    fields: Mapping[str, Any] = request.param
+    return fields
+
+
+def new_job(folder: Path, mixture: Path, adapter: Mapping[str, Any]) -> Job:
     job = Job(folder, mixture)
-    (folder / "job.yaml").write_text(yaml.safe_dump(manifest(mixture)))
+    (folder / "job.yaml").write_text(yaml.safe_dump(manifest(mixture, adapter)))
     return job
 
 
 @pytest.fixture(scope="module")
-def learnt(mixture: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Ended]:
-    job = new_job(tmp_path_factory.mktemp("learnt"), mixture)
+def learnt(mixture: Path, adapter: Mapping[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Ended]:
+    job = new_job(tmp_path_factory.mktemp("learnt"), mixture, adapter)
     ended = job.run()
     assert ended.code == 0, ended
     return job, ended
 
 
-def test_a_mixture_learns_to_add(learnt: tuple[Job, Ended]) -> None:
+def test_a_mixture_learns_to_add(learnt: tuple[Job, Ended], adapter: Mapping[str, Any]) -> None:
     job, ended = learnt
     scores = {row["step"]: row["eval_score"] for row in ended.rows if row.get("eval_score") is not None}
     assert scores[STEPS] - scores[0] >= 0.5, scores
-    assert "rank 16 (of each expert 8), alpha 32, on 32 modules" in ended.stdout
+    shared = ", outer matrices shared" if adapter == SHARED else ""
+    assert f"rank 16 (of each expert 8{shared}), alpha 32, on 32 modules" in ended.stdout
     changed = [row["routing_changed"] for row in ended.rows if row.get("loss") is not None]
     assert len(changed) == STEPS and max(changed) < 1e-3, "in fp32 trainer and engine choose the same experts"
     config = json.loads((job.checkpoints / f"iter_{STEPS:07}" / "lora_adapter" / "adapter_config.json").read_text())
@@ -81,10 +91,10 @@ def test_a_mixture_learns_to_add(learnt: tuple[Job, Ended]) -> None:
 
 @pytest.mark.long
 def test_workers_that_share_experts_go_on_where_one_stopped(
-    mixture: Path, learnt: tuple[Job, Ended], tmp_path: Path
+    mixture: Path, adapter: Mapping[str, Any], learnt: tuple[Job, Ended], tmp_path: Path
 ) -> None:
     """From one layout to the other and back. Two workers replay the routing of each other's rollouts."""
-    job = new_job(tmp_path, mixture)
+    job = new_job(tmp_path, mixture, adapter)
     for steps, workers, resumed in ((3, 1, None), (6, 2, 3), (STEPS, 1, 6)):
         ended = job.run(f"trainer.steps={steps}", f"trainer.expertParallelSize={workers}")
         assert ended.code == 0, ended
@@ -106,8 +116,10 @@ def test_workers_that_share_experts_go_on_where_one_stopped(
     assert score == pytest.approx(scores[STEPS], abs=0.05), "Transformers and PEFT say the same"
 
 
-def test_a_killed_training_goes_on_to_the_same_bytes(mixture: Path, learnt: tuple[Job, Ended], tmp_path: Path) -> None:
-    job = new_job(tmp_path, mixture)
+def test_a_killed_training_goes_on_to_the_same_bytes(
+    mixture: Path, adapter: Mapping[str, Any], learnt: tuple[Job, Ended], tmp_path: Path
+) -> None:
+    job = new_job(tmp_path, mixture, adapter)
     run = job.start()
     run.wait_for_step(EVERY + 1)
     job.gate.touch()  # the run stands still within one of the next steps, so it does not end first

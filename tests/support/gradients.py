@@ -17,12 +17,13 @@ from safetensors.torch import load_file
 from lorarl_trainer.backends.critic import Critic
 from lorarl_trainer.backends.layout import AdapterLayout
 from lorarl_trainer.devices.base import Device
+from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.random_tensors import uniform
 from lorarl_trainer.samples.critic import CriticUpdate
 from lorarl_trainer.samples.packing import split_evenly
 from lorarl_trainer.samples.types import LossChoice, Sample
 
-from .in_process import update_request
+from .in_process import owners, update_request
 from .routers import with_any_routing
 from .tiny_models import VOCABULARY
 from .training import BareTrainer, grouped_samples
@@ -44,6 +45,7 @@ class Case:
         context, data: of several ranks, so many share the context, and so many such groups the samples. The others are
             tensor parallel.
         experts: so many of the ranks share the experts of each layer.
+        matrices: `adapter.experts`.
         micro_batch_tokens: the batch is of several micro-batches if these are few.
         critic: a critic beside the policy, whose gradients and values are compared too.
         long: takes part only in tests that are marked so.
@@ -61,6 +63,7 @@ class Case:
     context: int = 1
     data: int = 1
     experts: int = 1
+    matrices: str = "perExpert"
     micro_batch_tokens: int = 16_384
     critic: bool = False
     long: bool = False
@@ -85,14 +88,11 @@ class Case:
             tensor_parallel=ranks // context // data,
             context_parallel=context,
             expert_parallel=self.experts if ranks > 1 else 1,
+            experts=self.matrices,
         )
         layout = AdapterLayout(trainer.model)
-        adapter = {}
-        for target in trainer.model.targets:
-            for name in target.hf_names:
-                down, up = f"{name}.lora_A.weight", f"{name}.lora_B.weight"
-                adapter[down] = uniform(layout.shapes[down], 0.1, target.hf_names[0])  # one A for the parts of `lora`
-                adapter[up] = uniform(layout.shapes[up], 0.1, name)
+        owner = owners(trainer.model.targets, AdapterConfig.of(trainer.spec.adapter, None))
+        adapter = {name: uniform(shape, 0.1, owner[name][1]) for name, shape in layout.shapes.items()}
         with torch.no_grad():
             torch._foreach_copy_(list(trainer.model.parameters.values()), layout.scatter(adapter))
         if self.dropout:
@@ -181,6 +181,15 @@ CASES: dict[int, dict[str, Case]] = {
         "a shared key-value head, dropout": Case(architecture="qwen2-one", fused=False, dropout=True),
         "experts": Case(architecture="qwen3_moe", data=2, experts=2, micro_batch_tokens=100, long=True),
         "context, experts": Case(architecture="qwen3_moe", context=2, experts=2, micro_batch_tokens=100, long=True),
+        "context, experts, shared matrices, ppo": Case(
+            architecture="qwen3_moe",
+            context=2,
+            experts=2,
+            matrices="sharedOuter",
+            critic=True,
+            micro_batch_tokens=100,
+            long=True,
+        ),
         "context, KL, ppo": Case(context=2, critic=True, kl_coefficient=0.1, micro_batch_tokens=96),
         "context, lora": Case("lora", context=2, architecture="qwen3-tied", long=True),
         "context, gspo, selective": Case(context=2, recompute="selective", loss=GSPO, architecture="llama", long=True),

@@ -16,9 +16,10 @@ from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.checkpoint import Best, Published
 from lorarl_trainer.engine.colocated import ColocatedEngine
 from lorarl_trainer.engine.vllm.engine import RolloutEngine, import_vllm
-from lorarl_trainer.lora.config import Probe
+from lorarl_trainer.lora.config import AdapterConfig, Probe
 from lorarl_trainer.lora.experts import completed
 from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
+from lorarl_trainer.lora.targets import Target
 from lorarl_trainer.protocols.workers import (
     UPLOAD_SECONDS,
     Built,
@@ -264,17 +265,26 @@ def whole(parts: Iterable[CompletionChunk]) -> list[Completion]:
 
 
 def random_adapter(worker: Colocated, seed: int = 0, scale: float = 0.1) -> dict[str, torch.Tensor]:
-    """An adapter of the worker's shapes with normal values. A fused layer's A's are equal if `lora` shares them."""
+    """An adapter of the worker's shapes with normal values. Tensors that are one parameter are equal."""
     stream = torch.Generator().manual_seed(seed)
     adapter = {
         name: scale * torch.randn(shape, generator=stream)
         for name, shape in sorted(worker.worker.backend.layout.shapes.items())
     }
-    if worker.spec.adapter.type == "lora":
-        for target in worker.worker.backend.model.targets:
-            for name in target.hf_names[1:]:
-                adapter[f"{name}.lora_A.weight"] = adapter[f"{target.hf_names[0]}.lora_A.weight"].clone()
+    backend, first = worker.worker.backend, dict[tuple[str, str], str]()
+    for tensor, owner in owners(backend.model.targets, backend.adapter.config).items():
+        adapter[tensor] = adapter[first.setdefault(owner, tensor)].clone()
     return adapter
+
+
+def owners(targets: Sequence[Target], config: AdapterConfig) -> dict[str, tuple[str, str]]:
+    """Whose each tensor of an adapter is. The parts of a fused `lora` adapter have one A."""
+    found = {}
+    for target in targets:
+        for name in target.hf_names:
+            found[f"{name}.lora_A.weight"] = ("A", config.owner(target.hf_names[0], "A"))
+            found[f"{name}.lora_B.weight"] = ("B", config.owner(name, "B"))
+    return found
 
 
 def prompts(count: int = 12, seed: int = 0) -> list[list[int]]:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch.nn.functional import linear
 
+from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.samples.types import Sample
 
 from .transformers_side import response_logprobs
@@ -43,6 +44,16 @@ def of_each_expert(
             found[f"{prefix}{expert}.{down}.lora_A.weight"] = down_a[expert]
             found[f"{prefix}{expert}.{down}.lora_B.weight"] = down_b[:, :, expert]
     return found
+
+
+def summed_outer(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Gradients of experts, where those of a layer share the matrices on the side of the hidden state."""
+    config, owner, sums = AdapterConfig(8, 16, shares_outer=True), {}, dict[tuple[str, str], Any]()
+    for name, tensor in tensors.items():
+        layer, _, matrix = name.removesuffix(".weight").partition(".lora_")
+        owner[name] = config.owner(layer, "A" if matrix == "A" else "B"), matrix
+        sums[owner[name]] = sums.get(owner[name], 0) + tensor
+    return {name: sums[owner[name]] for name in tensors}
 
 
 def with_any_routing(samples: Sequence[Sample], layers: int = 2, experts: int = 4, active: int = 2) -> list[Sample]:

@@ -55,6 +55,7 @@ class Case:
     recompute: str = "none"
     loss: LossChoice = CROSS_ENTROPY
     adapter_type: str = "canonical_lora"
+    experts: str = "perExpert"
     rollouts: bool = True
     ranks: int = 2
     expert_parallel: int = 2
@@ -80,6 +81,7 @@ class Case:
             tensor_parallel=1 if alone else self.tensor_parallel,
             expert_parallel=1 if alone else self.expert_parallel,
             rollouts=self.rollouts,
+            experts=self.experts,
         )
 
     def found(
@@ -120,6 +122,14 @@ CASES = {
     "both": Case(tensor_parallel=2, recompute="selective", rollouts=False),
     "two copies": Case(ranks=4),
     "two copies, split": Case(ranks=4, tensor_parallel=2, rollouts=False),
+    "shared matrices": Case(experts="sharedOuter"),
+    "shared matrices, lora, KL, selective": Case(
+        recompute="selective", adapter_type="lora", loss=LossChoice("policy_gradient", 0.2, 0.1), experts="sharedOuter"
+    ),
+    "shared matrices, tensor parallel": Case(
+        expert_parallel=1, tensor_parallel=2, rollouts=False, experts="sharedOuter"
+    ),
+    "shared matrices, two copies, split": Case(ranks=4, tensor_parallel=2, rollouts=False, experts="sharedOuter"),
     "experts of two copies": Case(ranks=4, expert_parallel=4, tensor_parallel=2, rollouts=False),
 }
 

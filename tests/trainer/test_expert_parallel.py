@@ -24,8 +24,8 @@ from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
 from lorarl_trainer.lora.random_tensors import uniform
 from lorarl_trainer.lora.targets import Target
-from support.in_process import worst
-from support.routers import PROJECTIONS, backward_as_sent, of_each_expert
+from support.in_process import owners, worst
+from support.routers import PROJECTIONS, backward_as_sent, of_each_expert, summed_outer
 from support.training import BareTrainer
 from support.transformers_side import gradients, peft_model
 from trainer.expert_ranks import ARCHITECTURE, CASES, all_samples, all_to_the_first_two_experts
@@ -33,7 +33,9 @@ from trainer.test_parity import TOLERANCE
 
 LAYERS = 2
 EVERYTHING = "everything"
-NAMES = [EVERYTHING, *(pytest.param(name, marks=pytest.mark.long) for name in CASES if name != EVERYTHING)]
+SHARED = "shared matrices"
+ALWAYS = (EVERYTHING, SHARED)
+NAMES = [*ALWAYS, *(pytest.param(name, marks=pytest.mark.long) for name in CASES if name not in ALWAYS)]
 
 
 @dataclass(frozen=True)
@@ -71,13 +73,9 @@ def find(model_folder, tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
 
 
 def any_adapter(trainer: BareTrainer) -> dict[str, torch.Tensor]:
-    """An adapter of a trainer's shapes. The parts of a fused layer of `lora` have one A."""
-    first = {name: target.hf_names[0] for target in trainer.model.targets for name in target.hf_names}
-    found = {}
-    for name, shape in AdapterLayout(trainer.model).shapes.items():
-        layer, _, part = name.partition(".lora_")
-        found[name] = uniform(shape, 0.1, first[layer] if part.startswith("A") else name)
-    return found
+    """An adapter of a trainer's shapes. Tensors that are one parameter are equal."""
+    owner = owners(trainer.model.targets, AdapterConfig.of(trainer.spec.adapter, 4))
+    return {name: uniform(shape, 0.1, str(owner[name])) for name, shape in AdapterLayout(trainer.model).shapes.items()}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -103,18 +101,22 @@ def test_several_ranks_compute_what_one_does(find: Callable[[str], Found], name:
         assert of_rank["held"] == (of_experts if case.rollouts else of_experts // case.expert_parallel)
 
 
-def test_two_ranks_compute_what_transformers_and_peft_do(find: Callable[[str], Found], tmp_path: Path) -> None:
-    case, found = CASES[EVERYTHING], find(EVERYTHING)
+@pytest.mark.parametrize("name", ALWAYS)
+def test_two_ranks_compute_what_transformers_and_peft_do(
+    find: Callable[[str], Found], tmp_path: Path, name: str
+) -> None:
+    case, found = CASES[name], find(name)
     spec = AdapterSpec(rank=8, alpha=16, target_modules=["all-linear"])
     config = adapter_config(found.adapter, AdapterConfig.of(spec, 4), base_model="")
     write_adapter(tmp_path / "adapter", found.adapter, config)
     model, samples = peft_model(found.models / ARCHITECTURE, tmp_path / "adapter", trainable=True), all_samples()
     theirs = backward_as_sent(model, samples)
     expected = gradients(model)
-    expected |= of_each_expert(expected, LAYERS, PROJECTIONS[ARCHITECTURE])
+    of_experts = of_each_expert(expected, LAYERS, PROJECTIONS[ARCHITECTURE])
+    expected |= summed_outer(of_experts) if name == SHARED else of_experts
     for rank, of_rank in enumerate(found.ranks):
         assert worst(of_rank["logprobs"], theirs[case.share(rank)]) < TOLERANCE
-        assert all(torch.allclose(g, expected[name], rtol=0, atol=1e-6) for name, g in of_rank["gradients"].items())
+        assert all(torch.allclose(g, expected[tensor], rtol=0, atol=1e-6) for tensor, g in of_rank["gradients"].items())
 
 
 def test_a_token_travels_once_to_a_rank_and_a_rank_may_get_none(find: Callable[[str], Found]) -> None:

@@ -20,17 +20,20 @@ from lorarl_trainer.lora.experts import is_expert
 from lorarl_trainer.lora.files import CONFIG_FILE, WEIGHTS_FILE
 from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.lora.peft_format import read_adapter
+from lorarl_trainer.planning.adapter_size import AdapterSize
+from lorarl_trainer.planning.model_sizes import read_model_sizes
 from lorarl_trainer.samples.types import LossChoice, Sample
 from support import tiny_models
 from support.in_process import Colocated, prompts, samples_of, update_request, worst
 from support.own_layers import layer_kinds
-from support.routers import PROJECTIONS, of_each_expert
+from support.routers import PROJECTIONS, of_each_expert, summed_outer
 from support.tiny_models import VOCABULARY
 from support.training import BareTrainer, elements_kept, grouped_samples, relative_difference
 from support.transformers_side import hf_logprobs, mean_logprob_gradients, peft_model
 from trainer.test_parity import TOLERANCE
 
 LAYERS, EXPERTS = 2, 4
+SHARED = {"adapter__experts": "sharedOuter"}
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 
 
@@ -43,6 +46,9 @@ ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
         ("qwen3_moe-shares", ["all-linear"], {"adapter__rslora": True, "rollout__adapterSync": "disk"}),
         ("qwen3_moe-tied", ["q_proj", "*.layers.1.*.experts.2.gate_proj"], {"adapter__expertRank": 3}),
         ("qwen3_moe", ["*.experts.*"], {"adapter__expertRank": 8, "rollout__verifySync": True}),
+        ("qwen3_moe", ["all-linear"], SHARED | {"rollout__verifySync": True}),
+        ("qwen3_moe", ["all-linear"], SHARED | {"adapter__type": "lora", "rollout__adapterSync": "disk"}),
+        pytest.param("mixtral", ["w1", "w2"], SHARED, marks=pytest.mark.long),
         ("olmoe", ["all-linear"], {}),
         ("mixtral", ["all-linear"], {}),
         pytest.param("olmoe", ["all-linear"], {"adapter__type": "lora"}, marks=pytest.mark.long),
@@ -76,6 +82,22 @@ def test_all_linear_is_every_projection_of_every_expert_and_no_router(colocated)
     assert shapes["model.layers.0.self_attn.q_proj.lora_A.weight"] == (8, 128)
 
 
+@pytest.mark.parametrize("adapter_type", ["canonical_lora", "lora"])
+def test_experts_share_the_matrices_on_the_side_of_the_hidden_state(colocated, adapter_type: str) -> None:
+    worker: Colocated = colocated("qwen3_moe", adapter__type=adapter_type, **SHARED)
+    gate_up, outer, inner = 2 if adapter_type == "canonical_lora" else 1, 4 * 128, 4 * 96
+    of_experts = sum(parameter.numel() for name, parameter in worker.parameters.items() if ".experts." in name)
+    assert of_experts == LAYERS * ((gate_up + 1) * outer + EXPERTS * 3 * inner)
+    assert worker.built.trainable_parameters == sum(parameter.numel() for parameter in worker.parameters.values())
+    if adapter_type == "canonical_lora":  # of `lora`, the plan counts A for each part
+        planned = AdapterSize.of(worker.spec.adapter, read_model_sizes(worker.model))
+        assert planned.trainable(1) == worker.built.trainable_parameters
+    fresh = [tensor for name, tensor in worker.export().items() if is_expert(name.partition(".lora_")[0])]
+    assert len(fresh) == 2 * 3 * EXPERTS * LAYERS, "each has its own in the files"
+    distinct = {tuple(tensor.flatten().tolist()) for tensor in fresh if tensor.any()}
+    assert len(distinct) == LAYERS * (gate_up + EXPERTS), "A of gate and up, and each expert's of down"
+
+
 def test_the_files_have_all_experts_or_none(colocated, tmp_path: Path) -> None:
     targets = ["q_proj", "*.layers.1.*.experts.2.gate_proj"]
     worker: Colocated = colocated("qwen3_moe", adapter__targetModules=targets, adapter__rslora=True)
@@ -95,15 +117,20 @@ def test_the_files_have_all_experts_or_none(colocated, tmp_path: Path) -> None:
     }
 
 
-def test_the_files_are_a_start_also_for_larger_ranks(colocated, tmp_path: Path) -> None:
-    targets = ["q_proj", "*.experts.2.gate_proj", "down_proj"]
-    worker: Colocated = colocated("qwen3_moe", adapter__targetModules=targets)
+@pytest.mark.parametrize(
+    ("targets", "more"),
+    [(["q_proj", "*.experts.2.gate_proj", "down_proj"], {}), (["q_proj", "gate_proj", "down_proj"], SHARED)],
+)
+def test_the_files_are_a_start_also_for_larger_ranks(
+    colocated, tmp_path: Path, targets: list[str], more: dict[str, Any]
+) -> None:
+    worker: Colocated = colocated("qwen3_moe", adapter__targetModules=targets, **more)
     worker.randomise()
     content = (worker.write_peft(tmp_path / "adapter") / WEIGHTS_FILE).read_bytes()
     stored, own = InitialAdapter(content, rank=8, scale=2.0, expert_rank=4), worker.export()
     again = worker.worker._of_the_jobs_rank(stored, "test")
     assert again.keys() == own.keys() and all(torch.equal(again[name], own[name]) for name in own)
-    fields = {"adapter__rank": 16, "adapter__expertRank": 6, "adapter__alpha": 16}
+    fields = {"adapter__rank": 16, "adapter__expertRank": 6, "adapter__alpha": 16} | more
     larger: Colocated = colocated("qwen3_moe", adapter__targetModules=targets, **fields)
     larger.load(larger.worker._of_the_jobs_rank(stored, "test"))
     samples = samples_of(prompts(), larger.sync() and larger.generate(prompts()))
@@ -111,9 +138,10 @@ def test_the_files_are_a_start_also_for_larger_ranks(colocated, tmp_path: Path) 
     assert larger.export()["model.layers.0.mlp.experts.2.gate_proj.lora_A.weight"].shape == (6, 128)
 
 
-def test_gradients_are_those_of_autograd_through_peft(colocated, tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [{}, SHARED], ids=str)
+def test_gradients_are_those_of_autograd_through_peft(colocated, tmp_path: Path, more: dict[str, Any]) -> None:
     """PEFT has one adapter for the experts of a layer. test_router_replay.py has the other families."""
-    worker: Colocated = colocated("qwen3_moe")
+    worker: Colocated = colocated("qwen3_moe", **more)
     worker.randomise()
     worker.sync()
     samples = samples_of(prompts(), worker.generate(prompts()))
@@ -125,6 +153,8 @@ def test_gradients_are_those_of_autograd_through_peft(colocated, tmp_path: Path)
     attention = {name for name in found if not is_expert(name.partition(".lora_")[0])}
     assert all(torch.allclose(found[name], theirs[name], atol=1e-6) for name in attention)
     expected = of_each_expert(theirs, LAYERS, PROJECTIONS["qwen3_moe"])
+    if more:
+        expected = summed_outer(expected)
     assert expected.keys() == found.keys() - attention
     assert all(g.any() and torch.allclose(found[name], g, atol=1e-6) for name, g in expected.items())
 
@@ -150,9 +180,12 @@ def adapted_by_peft(model: torch.nn.Module) -> set[str]:
     return {name.partition(".layers.")[2].partition(".")[2] for name in found}
 
 
-def test_without_advantages_the_gradient_is_exactly_zero(colocated, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("more", [{}, SHARED], ids=str)
+def test_without_advantages_the_gradient_is_exactly_zero(
+    colocated, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
     """With Megatron-Bridge's default weight of the router's own loss, 1e-3, its norm was 1.4e-3."""
-    worker: Colocated = colocated("qwen3_moe")
+    worker: Colocated = colocated("qwen3_moe", **more)
     worker.randomise()
     worker.sync()
     samples = samples_of(prompts(), worker.generate(prompts()))

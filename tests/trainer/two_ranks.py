@@ -24,18 +24,20 @@ from lorarl_trainer.workers.worker import Rank, Worker
 from support.in_process import STOP, forget_groups, prompts, samples_of, tiny_job, whole
 from support.ranks import recorded_request, state_file
 
-KINDS = {
-    "canonical_lora": ("canonical_lora", "qwen2"),
-    "lora": ("lora", "qwen2-one"),
-    "experts": ("canonical_lora", "qwen3_moe"),
+KINDS: dict[str, tuple[dict[str, str], str]] = {
+    "canonical_lora": ({}, "qwen2"),
+    "lora": ({"adapter__type": "lora"}, "qwen2-one"),
+    "experts": ({}, "qwen3_moe"),
+    "shared matrices": ({"adapter__experts": "sharedOuter"}, "qwen3_moe"),
 }
-"""The type of an adapter, and the model that it is for. The ranks share the second one's key-value head."""
+"""Fields of an adapter, and the model that it is for. The ranks share the second one's key-value head."""
+MIXTURES = ["experts", "shared matrices"]
 LAYOUTS: dict[str, tuple[dict[str, int], list[str]]] = {
     "tensor parallel": ({"trainer__tensorParallelSize": 2}, ["canonical_lora", "lora"]),
-    "data parallel": ({}, list(KINDS)),
+    "data parallel": ({}, ["canonical_lora", "lora", "experts"]),
     "context parallel": ({"trainer__contextParallelSize": 2}, list(KINDS)),
-    "expert parallel": ({"trainer__expertParallelSize": 2}, ["experts"]),
-    "tensor parallel, experts": ({"trainer__tensorParallelSize": 2, "trainer__expertParallelSize": 2}, ["experts"]),
+    "expert parallel": ({"trainer__expertParallelSize": 2}, MIXTURES),
+    "tensor parallel, experts": ({"trainer__tensorParallelSize": 2, "trainer__expertParallelSize": 2}, MIXTURES),
 }
 """How two workers share a model, and what is trained so."""
 LONG_LAYOUTS = ("context parallel", "expert parallel", "tensor parallel, experts")
@@ -47,16 +49,10 @@ def main() -> None:
     fields, kinds = LAYOUTS[layout]
     sharing = fields.get("trainer__tensorParallelSize", 1) * fields.get("trainer__contextParallelSize", 1)
     for kind in kinds:
-        adapter_type, architecture = KINDS[kind]
-        if kind == "experts":
+        of_adapter, architecture = KINDS[kind]
+        if kind in MIXTURES:
             forget_groups()
-        spec = tiny_job(
-            folder / architecture,
-            folder,
-            adapter__type=adapter_type,
-            algorithm__type="ppo",
-            **fields,
-        ).spec
+        spec = tiny_job(folder / architecture, folder, algorithm__type="ppo", **of_adapter, **fields).spec
         worker = Worker(spec, Rank(rank, 2, rank, "127.0.0.1", port, 1))
         worker.start(folder / architecture, STOP, None)
         fresh = {name: tensor.clone() for name, tensor in worker.backend.model.export().items()}

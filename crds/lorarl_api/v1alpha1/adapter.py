@@ -82,6 +82,13 @@ class AdapterSpec(Model):
         "scaling as the others. At most rank. Default: rank times the share of a layer's experts that a token is sent "
         "to, at least 1.",
     )
+    experts: Literal["perExpert", "sharedOuter"] = Field(
+        "perExpert",
+        description="For mixtures of experts. perExpert: each expert has its own A and B of gate, up and down. "
+        "sharedOuter: the experts of a layer share the matrices on the side of the hidden state, A of gate and of up "
+        "and B of down. That makes the adapter and its optimizer's state smaller. All experts of a layer must have an "
+        "adapter.",
+    )
     alpha: int = Field(
         64,
         ge=1,
@@ -130,6 +137,11 @@ class AdapterSpec(Model):
         "model.credentialsSecret. Default: a new adapter.",
         examples=["s3://team/adapters/earlier/iter_0000100/lora_adapter"],
     )
+
+    @property
+    def shares_outer(self) -> bool:
+        """Whether the experts of a layer share the matrices on the side of the hidden state."""
+        return self.experts == "sharedOuter"
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -106,11 +106,11 @@ class Backend(ABC):
 
     def create_adapter(self, seed: int) -> None:
         """Start from a new adapter, which changes nothing yet."""
-        self.load_adapter(state.new_adapter(self.model, self.layout, seed), "spec.adapter")
+        self.load_adapter(self._new_adapter(seed), "spec.adapter")
 
     def widen(self, adapter: Mapping[str, torch.Tensor], scale: float, seed: int) -> dict[str, torch.Tensor]:
         """Return an adapter of a smaller rank, with this factor of B A x, as one of the job's rank."""
-        return widened(adapter, state.new_adapter(self.model, self.layout, seed), scale / self.adapter.config.scale)
+        return widened(adapter, self._new_adapter(seed), scale / self.adapter.config.scale)
 
     def load_adapter(self, adapter: Mapping[str, torch.Tensor], field: str) -> None:
         """Start from an adapter in Hugging Face names, with a fresh optimizer. So does the critic.
@@ -214,6 +214,9 @@ class Backend(ABC):
             self._trainer.restore_average(self.layout.scatter(average))
         if self.critic is not None:
             self.critic.restore(tensors, critic_updates)
+
+    def _new_adapter(self, seed: int) -> dict[str, torch.Tensor]:
+        return state.new_adapter(self.model, self.layout, self.adapter.config, seed)
 
     def _gathered_average(self) -> dict[str, torch.Tensor]:
         average = self._trainer.averaged

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from lorarl_trainer.backends.micro_batch import MicroBatch
-from lorarl_trainer.backends.parallel import Parallel
+from lorarl_trainer.backends.parallel import Parallel, Part
 from lorarl_trainer.backends.stacked import Stacked
 from lorarl_trainer.lora.targets import Target
 from lorarl_trainer.samples.types import Sample
@@ -56,8 +56,10 @@ class AdaptedModel(ABC):
     """The lengths of the rows of the base's adapted weights, by Hugging Face name, if DoRA trains them."""
     lockstep: bool = False
     """Every pass is collective over the data-parallel ranks, so that all of them make equally many."""
+    outer: int = 0
+    """How many of the parameters, which come first, are `Part.OUTER`."""
     split_experts: int = 0
-    """How many of the parameters, which come first, are of experts that other ranks share than the rest."""
+    """How many of the parameters, which come next, are `Part.EXPERTS`."""
     stacked: Sequence[Stacked] = ()
     """Parameters that are computed with as one tensor."""
 
@@ -142,32 +144,32 @@ class AdaptedModel(ABC):
         """Yield the frozen parameters of this rank."""
         yield from ((name, p.detach()) for name, p in self.module.named_parameters() if not p.requires_grad)
 
-    def is_split(self, name: str) -> bool:
-        """Return whether a parameter, by the module's name, is of experts that other ranks share than the rest."""
-        return False
+    def part(self, name: str) -> Part:
+        """Return which ranks have other elements of a parameter, by the module's name."""
+        return Part.REST
 
     def norm(self, values: Sequence[torch.Tensor]) -> float:
         """Return the norm of one tensor per trainable parameter, over all ranks that share the model (collective)."""
         squares = torch.stack(torch._foreach_norm(values)).square()
-        of_experts, of_all = squares[: self.split_experts].sum(), squares[self.split_experts :].sum()
-        dist.all_reduce(of_all, group=self.parallel.tensor_group)
-        if self.parallel.expert_size > 1:
-            dist.all_reduce(of_experts, group=self.parallel.expert_group)
-        return math.sqrt((of_all + of_experts).item())
+        counts = self.outer, self.split_experts, len(squares) - self.outer - self.split_experts
+        return math.sqrt(self._sum_of_parts(torch.stack([part.sum() for part in squares.split(counts)])).item())
 
     def counts(self) -> ParameterCounts:
         """Count parameters over the ranks that share the model (collective).
 
         Norms, which all tensor-parallel ranks hold, count for each.
         """
-        own, of_experts = [0, 0], [0, 0]
+        local = [[0, 0] for _ in Part]
         for name, parameter in self.module.named_parameters():
-            counted = of_experts if self.is_split(name) else own
+            counted = local[self.part(name)]
             counted[0] += parameter.numel() if name in self.parameters else 0
             counted[1] += parameter.numel()
-        local = torch.tensor([own, of_experts], device=self.device)
-        dist.all_reduce(local[0], group=self.parallel.tensor_group)
-        if self.parallel.expert_size > 1:
-            dist.all_reduce(local[1], group=self.parallel.expert_group)
-        trainable, total = (int(n) for n in local.sum(0).tolist())
+        trainable, total = (int(n) for n in self._sum_of_parts(torch.tensor(local, device=self.device)).tolist())
         return ParameterCounts(trainable, total)
+
+    def _sum_of_parts(self, by_part: torch.Tensor) -> torch.Tensor:
+        """Return the sum over the parts and over all ranks that share the model, given this rank's (collective)."""
+        dist.all_reduce(by_part[Part.REST], group=self.parallel.tensor_group)
+        if self.parallel.expert_size > 1:
+            dist.all_reduce(by_part[Part.EXPERTS], group=self.parallel.expert_group)
+        return by_part.sum(0)

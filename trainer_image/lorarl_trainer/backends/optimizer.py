@@ -138,13 +138,19 @@ class AdapterOptimizer:
         self._write_back()
 
     def sum_over_workers(self) -> None:
-        """Sum the gradients, of experts over the workers that have the same ones: theirs are of all tokens already."""
-        parallel, of_experts = self._model.parallel, self._model.split_experts
-        count = sum(gradient.numel() for gradient in self.gradients[:of_experts])
-        if parallel.expert_data_size > 1 and count:
-            dist.all_reduce(self._gradient[:count], group=parallel.expert_copies)
+        """Sum the gradients, of experts over the workers that have the same ones: theirs are of all tokens already.
+
+        What the experts of all workers share is summed over these too.
+        """
+        parallel, model = self._model.parallel, self._model
+        counts = [gradient.numel() for gradient in self.gradients[: model.outer + model.split_experts]]
+        outer, of_experts = sum(counts[: model.outer]), sum(counts)
+        if parallel.expert_data_size > 1 and of_experts:
+            dist.all_reduce(self._gradient[:of_experts], group=parallel.expert_copies)
+        if parallel.expert_size > 1 and outer:
+            dist.all_reduce(self._gradient[:outer], group=parallel.expert_group)
         if parallel.copies_size > 1:
-            dist.all_reduce(self._gradient[count:], group=parallel.copies_group)
+            dist.all_reduce(self._gradient[of_experts:], group=parallel.copies_group)
 
     def _norm(self) -> float:
         """Return the norm of the gradients. Each rank has a part of the adapter, and all of the heads."""

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
+
+
+class Part(IntEnum):
+    """Which ranks have other elements of a parameter. A model's parameters are in this order."""
+
+    OUTER = 0
+    """None: the experts of a layer share it, also those of other ranks."""
+    EXPERTS = 1
+    """Those that share a layer's experts."""
+    REST = 2
+    """Those that share a layer's other weights. Experts are part of the rest on ranks that share neither."""
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,15 @@ from lorarl_trainer.backends.layout import AdapterLayout, ConflictError
 from lorarl_trainer.backends.model import AdaptedModel
 from lorarl_trainer.backends.optimizer import MOMENTS, AdapterOptimizer
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.random_tensors import uniform
 
 _MASTER = "master"
 
 
-def new_adapter(model: AdaptedModel, layout: AdapterLayout, seed: int) -> dict[str, torch.Tensor]:
+def new_adapter(
+    model: AdaptedModel, layout: AdapterLayout, config: AdapterConfig, seed: int
+) -> dict[str, torch.Tensor]:
     """Return a fresh adapter as PEFT makes one: A uniform in +-1/sqrt(inputs) (Kaiming with a = sqrt(5)), B zero.
 
     DoRA's row lengths are the base's.
@@ -32,8 +35,8 @@ def new_adapter(model: AdaptedModel, layout: AdapterLayout, seed: int) -> dict[s
         for name in target.hf_names:
             rank, inputs = layout.shapes[f"{name}.lora_A.weight"]
             # A fused `lora` adapter has one A for all its parts. They share the first part's stream.
-            first = f"{seed}:{target.hf_names[0]}"
-            adapter[f"{name}.lora_A.weight"] = uniform((rank, inputs), 1 / math.sqrt(inputs), first)
+            stream = f"{seed}:{config.owner(target.hf_names[0], 'A')}"
+            adapter[f"{name}.lora_A.weight"] = uniform((rank, inputs), 1 / math.sqrt(inputs), stream)
             adapter[f"{name}.lora_B.weight"] = torch.zeros(layout.shapes[f"{name}.lora_B.weight"])
     return adapter
 

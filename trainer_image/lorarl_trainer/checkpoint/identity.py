@@ -16,6 +16,8 @@ from lorarl_trainer.storage.fingerprint import same_base_model
 FINGERPRINT = "model.fingerprint"
 _RECORDED_LATER = frozenset(["rollout.maxPromptTokens", "rollout.maxResponseTokens"])
 """Keys that checkpoints of earlier releases lack."""
+_NEWER = {"rslora": False, "dora": False, "experts": "perExpert"}
+"""Defaults of an adapter's options that checkpoints of earlier releases lack."""
 
 _NOT_OF_REWARDS: dict[str, IncEx | bool] = {
     "timeout_seconds": True,
@@ -45,8 +47,7 @@ def training_identity(spec: LoRARLJobSpec, model_fingerprint: str) -> dict[str, 
     algorithm = spec.algorithm  # effective values: writing a default out later does not make another training
     parts = {
         "model": {"uri": spec.model.uri, "revision": spec.model.revision, "fingerprint": model_fingerprint},
-        # Checkpoints of earlier releases have no rslora and no dora.
-        "adapter": {k: v for k, v in spec.adapter.model_dump(by_alias=True).items() if v is not False},
+        "adapter": {k: v for k, v in spec.adapter.model_dump(by_alias=True).items() if v != _NEWER.get(k)},
         "algorithm": {
             "type": algorithm.type,
             "groupSize": algorithm.effective_group_size,

@@ -380,6 +380,7 @@ def _started(launch: Launch, built: Built, resumed: Resumed, rows: inputs.Encode
             trainable_parameters=built.trainable_parameters,
             total_parameters=built.total_parameters,
             expert_rank=built.expert_rank,
+            shares_outer=spec.adapter.shares_outer,
         ),
         total_steps=spec.trainer.steps,
         resumed_from_step=resumed.step or None,

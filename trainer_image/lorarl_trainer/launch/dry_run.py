@@ -29,6 +29,7 @@ from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.choices_table import plan_table, plan_title
 from lorarl_trainer.planning.duration import SHORT, StepTime, arithmetic_speed, step_time
 from lorarl_trainer.progress import METRICS, duration, read_rows, show_downloads
+from lorarl_trainer.progress.console import of_experts
 from lorarl_trainer.progress.records import step_seconds
 from lorarl_trainer.progress.trackers import trackers
 from lorarl_trainer.rewards.output import Output
@@ -129,12 +130,12 @@ def model_lines(job: LoRARLJob, model: JudgedModel) -> list[str]:
     spec, adapted = job.spec, model.sizes.adapted(job.spec.adapter)
     trainable = AdapterSize.of(spec.adapter, model.sizes).trainable(ranks=1)
     expert_rank = model.sizes.expert_rank(spec.adapter) if any(is_expert(one.name) for one in adapted) else None
-    of_experts = f" (of each expert {expert_rank})" if expert_rank else ""
+    expert = of_experts(expert_rank, spec.adapter.shares_outer)
     start = f", starts from {spec.adapter.init_from}" if spec.adapter.init_from else ""
     return [
         f"job {job.name}: {spec.algorithm.type} on {spec.model.uri}",
         f"model    {model.verdict}; {model.sizes.parameters(1):,} parameters",
-        f"adapter  {adapter_kind(spec.adapter)}, rank {spec.adapter.rank}{of_experts}, alpha {spec.adapter.alpha}, "
+        f"adapter  {adapter_kind(spec.adapter)}, rank {spec.adapter.rank}{expert}, alpha {spec.adapter.alpha}, "
         f"{trainable:,} parameters in {len(adapted)} layers{start}",
     ]
 

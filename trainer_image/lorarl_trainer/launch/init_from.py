@@ -19,7 +19,7 @@ from lorarl_api.v1alpha1 import AdapterSpec, LoRARLJobSpec
 from lorarl_trainer.checkpoint.contents import ADAPTER, ADAPTER_CONFIG
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.config import AdapterConfig
-from lorarl_trainer.lora.experts import is_expert
+from lorarl_trainer.lora.experts import expert_layers, is_expert, of_all_experts, outer_matrix
 from lorarl_trainer.lora.files import CONFIG_FILE, INIT_FROM, MAGNITUDE, METADATA_FILE, TEACHER, WEIGHTS_FILE
 from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.lora.peft_options import refused_options
@@ -155,6 +155,8 @@ def require_fitting_modules(
                     f"{shape}",
                     "Use an adapter of this base model.",
                 )
+    if adapter.shares_outer:
+        _check_outer(tensors, expert_layers(wanted), field)
     for name, (_, dtype, data) in tensors.items():
         if not _is_finite(dtype, data):
             got = (
@@ -172,6 +174,20 @@ def _check_expert_rank(initial: InitialAdapter, model: ModelSizes, adapter: Adap
             f"at most {most}, the job's",
             f"Set spec.adapter.expertRank: {initial.expert_rank}.",
         )
+
+
+def _check_outer(tensors: _Tensors, experts: Collection[str], field: str) -> None:
+    """Require that the experts of a layer have the same matrix on the side of the hidden state."""
+    first: dict[str, str] = {}
+    for layer in experts:
+        name = f"{layer}.lora_{outer_matrix(layer)}.weight"
+        if tensors[name] != tensors[other := first.setdefault(of_all_experts(layer), name)]:
+            raise InputError(
+                field,
+                f"an adapter whose {name} is not {other}",
+                "one such matrix for all experts of a layer, as in spec.adapter.experts: sharedOuter",
+                "Set spec.adapter.experts: perExpert, or use an adapter of a training with sharedOuter.",
+            )
 
 
 def _is_empty_expert(name: str, tensors: _Tensors) -> bool:

@@ -83,9 +83,9 @@ def checkpoint_bytes(job: LoRARLJob, sizes: ModelSizes) -> int:
     The state has a critic's adapter too, and the average of adapters that a KL penalty may refer to.
     """
     spec = job.spec
-    trainable = AdapterSize.of(spec.adapter, sizes).trainable(ranks=1)
+    trained = AdapterSize.of(spec.adapter, sizes).written()
     state = _STATE_BYTES * (1 + spec.algorithm.has_critic) + 4 * (spec.reference == "average")
-    return trainable * (state + (4 if spec.precision == "fp32" else 2))
+    return trained * (state + (4 if spec.precision == "fp32" else 2))
 
 
 def in_words(count: int) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from lorarl_api.v1alpha1 import AdapterSpec
+from lorarl_trainer.lora.experts import is_expert, of_all_experts, outer_matrix
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,7 @@ class AdapterConfig:
         dora: the adapter also has the length of each row of the adapted weights.
         expert_rank: rows of A and columns of B of each expert's layers, at most `rank`; None for a model without
             experts. The scale is the same.
+        shares_outer: the experts of a layer share the matrix on the side of the hidden state.
     """
 
     rank: int
@@ -26,11 +29,17 @@ class AdapterConfig:
     rslora: bool = False
     dora: bool = False
     expert_rank: int | None = None
+    shares_outer: bool = False
 
     @classmethod
     def of(cls, adapter: AdapterSpec, expert_rank: int | None) -> AdapterConfig:
         """Return those of a manifest; `expert_rank` may follow from the model."""
-        return cls(adapter.rank, adapter.alpha, adapter.rslora, adapter.dora, expert_rank)
+        return cls(adapter.rank, adapter.alpha, adapter.rslora, adapter.dora, expert_rank, adapter.shares_outer)
+
+    def owner(self, layer: str, matrix: Literal["A", "B"]) -> str:
+        """Return whose matrix a layer's is: its own, or that of all experts."""
+        shared = self.shares_outer and is_expert(layer) and outer_matrix(layer) == matrix
+        return of_all_experts(layer) if shared else layer
 
     @property
     def scale(self) -> float:

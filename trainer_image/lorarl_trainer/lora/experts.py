@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import torch
 
 _EXPERT = re.compile(r"\.experts\.\d+\.[^.]+$")
+_NUMBER = re.compile(r"(?<=\.experts)\.\d+(?=\.[^.]+$)")
 _DOWN = ("down_proj", "w2")
 _A, _B = ".lora_A.weight", ".lora_B.weight"
 EXPERTS = "experts"
@@ -24,6 +25,16 @@ EXPERTS = "experts"
 def is_expert(layer: str) -> bool:
     """Return whether a linear layer, by its full Hugging Face name, belongs to an expert."""
     return _EXPERT.search(layer) is not None
+
+
+def outer_matrix(layer: str) -> Literal["A", "B"]:
+    """Return which matrix of an expert's layer is on the side of the hidden state: B of down, or A."""
+    return "B" if layer.endswith(_DOWN) else "A"
+
+
+def of_all_experts(layer: str) -> str:
+    """Return an expert's layer without the expert's number: what stands for that layer of all experts."""
+    return _NUMBER.sub("", layer)
 
 
 def expert_layers(layers: Iterable[str]) -> list[str]:

@@ -33,6 +33,7 @@ def probe_adapter(probe: Probe, adapter: Adapter) -> Mapping[str, torch.Tensor]:
             bound = 1 / math.sqrt(adapter.shapes[down][1])
             gain = probe.gain if probe.family in (None, last_part(name)) else 0.0
             # The parts of a fused `lora` adapter share one A.
-            tensors[down] = uniform(adapter.shapes[down], bound, f"A {target.hf_names[0]}", device)
-            tensors[up] = uniform(adapter.shapes[up], gain, f"B {name}", device)
+            streams = adapter.config.owner(target.hf_names[0], "A"), adapter.config.owner(name, "B")
+            tensors[down] = uniform(adapter.shapes[down], bound, f"A {streams[0]}", device)
+            tensors[up] = uniform(adapter.shapes[up], gain, f"B {streams[1]}", device)
     return tensors

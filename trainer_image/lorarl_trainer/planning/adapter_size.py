@@ -22,6 +22,7 @@ class AdapterSize:
         served_rank: of the buffers.
         expert_rank: of the buffers of experts on a GPU (`engine/vllm/patches/gpu_experts.py`).
         dora: each output of a layer has a parameter more.
+        sharing: so many experts share each matrix on the side of the hidden state; 0: each has its own.
     """
 
     layers: tuple[tuple[LinearSize, int, int], ...]
@@ -30,6 +31,7 @@ class AdapterSize:
     served_rank: int
     expert_rank: int = 0
     dora: bool = False
+    sharing: int = 0
 
     @classmethod
     def of(cls, adapter: AdapterSpec, model: ModelSizes) -> AdapterSize:
@@ -41,17 +43,20 @@ class AdapterSize:
             for rank, those in ((adapter.rank, plain), (of_experts, experts))
         )
         served_experts = tuple(_by_size(one for one in model.linears if experts and is_expert(one.name)))
-        served_at = served_rank(adapter.rank)
-        return cls(layers, layers_of_experts, served_experts, served_at, padded_rank(of_experts), adapter.dora)
+        served_at, sharing = served_rank(adapter.rank), model.experts if adapter.shares_outer else 0
+        return cls(layers, layers_of_experts, served_experts, served_at, padded_rank(of_experts), adapter.dora, sharing)
 
     def trainable(self, ranks: int, expert_ranks: int = 1) -> int:
         """Return the adapter's parameters on each of so many tensor-parallel ranks, or of those that share experts."""
-        more = int(self.dora)
-        own, of_experts = (
-            sum(n * (r * one.inputs + (r + more) * one.outputs) for one, r, n in layers)
-            for layers in (self.layers, self.layers_of_experts)
-        )
-        return own // ranks + of_experts // expert_ranks
+        own, of_experts = self._of(self.layers), self._of(self.layers_of_experts)
+        if not self.sharing:
+            return own // ranks + of_experts // expert_ranks
+        outer = sum(n * r * _hidden(one) for one, r, n in self.layers_of_experts)
+        return own // ranks + (of_experts - outer) // expert_ranks + outer // self.sharing
+
+    def written(self) -> int:
+        """Return the adapter's parameters in its files, which have for each expert what it shares with others."""
+        return self._of(self.layers) + self._of(self.layers_of_experts)
 
     def served(self, ranks: int, *, on_gpu: bool = False) -> int:
         """Return the elements of vLLM's buffers on each of so many ranks.
@@ -67,6 +72,15 @@ class AdapterSize:
             else:
                 found += count * self.served_rank * _whole_and_split(layer, ranks)
         return found
+
+    def _of(self, layers: Iterable[tuple[LinearSize, int, int]]) -> int:
+        more = int(self.dora)
+        return sum(n * (r * one.inputs + (r + more) * one.outputs) for one, r, n in layers)
+
+
+def _hidden(layer: LinearSize) -> int:
+    """Return the width of an expert's layer on the side of the hidden state."""
+    return layer.inputs if layer.split_output else layer.outputs
 
 
 def _by_size(layers: Iterable[LinearSize]) -> list[tuple[LinearSize, int]]:

@@ -5,15 +5,17 @@ Exactly what tests/trainer/test_experts.py compares is taken. Everything else is
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.lora.experts import expert_layers, of_all_experts
 from lorarl_trainer.planning.families import FAMILIES
 
 if TYPE_CHECKING:
-    from lorarl_trainer.planning.model_sizes import ModelShape
+    from lorarl_trainer.planning.model_sizes import ModelSizes
 
 _COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """What config.json calls the number of a layer's experts."""
@@ -78,7 +80,7 @@ def require_known_mixture(config: Mapping[str, Any]) -> None:
             )
 
 
-def require_mixture_job(spec: LoRARLJobSpec, model: ModelShape) -> None:
+def require_mixture_job(spec: LoRARLJobSpec, model: ModelSizes) -> None:
     """Refuse what a job asks of a mixture of experts and was not compared, or of experts that are not there.
 
     Raises:
@@ -88,6 +90,9 @@ def require_mixture_job(spec: LoRARLJobSpec, model: ModelShape) -> None:
     if not model.experts:
         if rank is not None:
             raise _refused("adapter.expertRank", rank, "no value: the model has no experts", "Remove it.", "")
+        if spec.adapter.shares_outer:
+            expected = "perExpert: the model has no experts"
+            raise _refused("adapter.experts", spec.adapter.experts, expected, "Remove it.", "")
         if (replay := spec.trainer.router_replay) is not None:
             expected = "no value: the model has no experts"
             raise _refused("trainer.routerReplay", str(replay).lower(), expected, "Remove it.", "")
@@ -101,6 +106,8 @@ def require_mixture_job(spec: LoRARLJobSpec, model: ModelShape) -> None:
     for refused, field, got, expected, hint in _not_compared(spec):
         if refused:
             raise _refused(field, got, expected, hint)
+    if spec.adapter.shares_outer:
+        _require_all_experts(spec, model)
 
 
 def _not_compared(spec: LoRARLJobSpec) -> Iterator[tuple[bool, str, object, str, str]]:
@@ -129,6 +136,24 @@ def _require_equal_shares(experts: int, ranks: int) -> None:
         got, expected = f"{ranks} for a model with {experts} experts", "a divisor of that number"
         fix = f"Set it to {' or '.join(fitting)}." if fitting else "Remove it."
         raise _refused("trainer.expertParallelSize", got, expected, fix, "")
+
+
+def _require_all_experts(spec: LoRARLJobSpec, model: ModelSizes) -> None:
+    """Refuse adapters that share matrices, but not on all experts: a worker may have none of those that have one.
+
+    Raises:
+        InputError: naming a layer of an expert that has one, if any has.
+    """
+    adapted = expert_layers(layer.name for layer in model.adapted(spec.adapter))
+    counts = Counter(map(of_all_experts, adapted))
+    expected = "perExpert, or adapters on all experts of a layer"
+    hint = "Remove it, or let spec.adapter.targetModules name {}."
+    if not counts:
+        got = f"{spec.adapter.experts} without an adapter on any expert"
+        raise _refused("adapter.experts", got, expected, hint.format("their layers"), "")
+    if few := next((layer for layer in adapted if counts[of_all_experts(layer)] < model.experts), None):
+        got = f"{spec.adapter.experts} for adapters on {counts[of_all_experts(few)]} of {model.experts} experts ({few})"
+        raise _refused("adapter.experts", got, expected, hint.format("those of all"), "")
 
 
 def _refused(field: str, got: object, expected: str, hint: str, model: str = " for a mixture of experts") -> InputError:

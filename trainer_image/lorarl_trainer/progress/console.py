@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from lorarl_trainer.progress.events import (
-    AdapterSummary,
     BestFound,
     CheckpointDone,
     Downloading,
@@ -160,9 +159,10 @@ def header_lines(event: RunStarted) -> list[str]:
     """Return the first lines of a run: what is trained, on which modules, with how many parameters."""
     adapter = event.adapter
     share = adapter.trainable_parameters / adapter.total_parameters
+    expert = of_experts(adapter.expert_rank, adapter.shares_outer)
     return [
         f"job {event.job}: {event.algorithm} on {event.base_model}",
-        f"adapter: {adapter.type}, rank {adapter.rank}{_of_experts(adapter)}, alpha {adapter.alpha}, "
+        f"adapter: {adapter.type}, rank {adapter.rank}{expert}, alpha {adapter.alpha}, "
         f"on {len(adapter.modules)} modules:",
         *(f"  {name}" for name in collapse_layers(adapter.modules)),
         f"trainable parameters: {adapter.trainable_parameters:,} of {adapter.total_parameters:,} ({share:.2%})",
@@ -171,8 +171,10 @@ def header_lines(event: RunStarted) -> list[str]:
     ]
 
 
-def _of_experts(adapter: AdapterSummary) -> str:
-    return f" (of each expert {adapter.expert_rank})" if adapter.expert_rank else ""
+def of_experts(rank: int | None, shares_outer: bool) -> str:
+    """Return what there is to say of the adapters on experts beside the others' rank."""
+    shared = ", outer matrices shared" if shares_outer else ""
+    return f" (of each expert {rank}{shared})" if rank else ""
 
 
 def resumption_line(event: RunStarted) -> str:

@@ -67,6 +67,8 @@ class AdapterSummary:
     """Parameters of base and adapter together."""
     expert_rank: int | None = None
     """Rank on each expert's layers; None if no expert has an adapter."""
+    shares_outer: bool = False
+    """The experts of a layer share the matrices on the side of the hidden state."""
 
 
 @dataclass(frozen=True, slots=True)

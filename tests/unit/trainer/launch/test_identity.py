@@ -33,8 +33,12 @@ def test_writing_out_a_default_does_not_change_the_identity() -> None:
 
 def test_kinds_of_adapters_that_are_off_are_not_in_it() -> None:
     """Checkpoints of earlier releases do not have them."""
-    assert identity_with("adapter.rslora=false", "adapter.dora=false") == identity_with()
-    assert not {"adapter.rslora", "adapter.dora"} & identity_with().keys()
+    off = ("adapter.rslora=false", "adapter.dora=false", "adapter.experts=perExpert")
+    assert identity_with(*off) == identity_with()
+    assert not {"adapter.rslora", "adapter.dora", "adapter.experts"} & identity_with().keys()
+    assert differences(identity_with(), identity_with("adapter.experts=sharedOuter")) == [
+        'adapter.experts was null, is "sharedOuter"'
+    ]
     assert differences(identity_with(), identity_with("adapter.rslora=true")) == ["adapter.rslora was null, is true"]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save
+from safetensors.numpy import load, save
 
 from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.errors import InputError
@@ -54,6 +54,29 @@ def start(
     assert found is not None
     require_fitting_modules(found, SIZES, spec.adapter)
     return found
+
+
+def test_experts_that_share_matrices_start_from_equal_ones(tmp_path: Path) -> None:
+    shared = {"experts": "sharedOuter", "targetModules": ["q_proj", "gate_proj", "up_proj", "down_proj"]}
+    all_equal = weights(tuple(shared["targetModules"]))
+    assert start(tmp_path, all_equal, shared).expert_rank == 4
+
+    def changed(name: str) -> bytes:
+        tensors = load(all_equal)
+        tensors[f"base_model.model.model.layers.0.mlp.experts.{name}.weight"][0, 0] = 2.0
+        return save(tensors)
+
+    for inner in ("2.up_proj.lora_B", "2.down_proj.lora_A"):
+        start(tmp_path, changed(inner), shared)
+    for outer, first in (("2.up_proj.lora_A", "0.up_proj.lora_A"), ("3.down_proj.lora_B", "0.down_proj.lora_B")):
+        start(tmp_path, changed(outer), shared | {"experts": "perExpert"})
+        with pytest.raises(InputError) as refused:
+            start(tmp_path, changed(outer), shared)
+        prefix = "model.layers.0.mlp.experts."
+        assert f"an adapter whose {prefix}{outer}.weight is not {prefix}{first}.weight, expected one such" in str(
+            refused.value
+        )
+        assert "Set spec.adapter.experts: perExpert" in str(refused.value)
 
 
 def test_what_a_training_publishes_is_a_start(tmp_path: Path) -> None:

@@ -74,6 +74,15 @@ def test_other_layers_are_refused(fields: dict[str, Any], message: str) -> None:
             ["adapter.dora=true", "algorithm.type=sft", "reward=null"],
             "adapter.dora: got true for a mixture of experts, expected false",
         ),
+        (
+            ["adapter.experts=sharedOuter", "adapter.targetModules=[q_proj]"],
+            "adapter.experts: got sharedOuter without an adapter on any expert, expected perExpert, or adapters on all "
+            "experts of a layer. Remove it, or let spec.adapter.targetModules name their layers.",
+        ),
+        (
+            ["adapter.experts=sharedOuter", "adapter.targetModules=[up_proj, '*.layers.1.*.experts.3.down_proj']"],
+            "adapter.experts: got sharedOuter for adapters on 1 of 16 experts (model.layers.1.mlp.experts.3.down_proj)",
+        ),
         (["adapter.targetModules=[gate]"], "adapter.targetModules: got 'gate', expected a layer that may have an"),
     ],
 )
@@ -158,6 +167,10 @@ def test_a_dense_model_has_no_rank_of_experts() -> None:
     assert judge(cpu_job(), dense).family == "Qwen3 (dense)"
     with pytest.raises(InputError, match=r"^spec\.adapter\.expertRank: got 4, expected no value: the model has no"):
         judge(cpu_job("adapter.expertRank=4"), dense)
+    with pytest.raises(
+        InputError, match=r"^spec\.adapter\.experts: got sharedOuter, expected perExpert: the model has"
+    ):
+        judge(cpu_job("adapter.experts=sharedOuter"), dense)
     with pytest.raises(
         InputError, match=r"^spec\.trainer\.routerReplay: got false, expected no value: the model has no"
     ):
@@ -274,6 +287,19 @@ def test_the_plan_counts_every_expert() -> None:
     assert lines["base model"] == 4 * sizes.parameters(1) and "vLLM's base model" not in lines
     assert lines["vLLM's packed weights"] == 4 * 2 * 2048 * (2 * 4096 + 2 * 512), "experts are not packed"
     assert lines["vLLM's adapter"] == 4 * size.served(1)
+
+
+def test_the_plan_counts_what_experts_share_once() -> None:
+    sizes, changes = sizes_of(SMALL), ["adapter.rank=32", "adapter.expertRank=4"]
+    each, shared = (
+        AdapterSize.of(cpu_job(*changes, f"adapter.experts={kind}").adapter, sizes)
+        for kind in ("perExpert", "sharedOuter")
+    )
+    outer, inner = 2 * 3 * 4 * 2048, 2 * 3 * 4 * 768  # of an expert
+    assert each.trainable(1) - shared.trainable(1) == 15 * outer
+    assert shared.trainable(1) - shared.trainable(1, 4) == 12 * inner, "each of four workers has what all share"
+    assert shared.written() == each.written() == each.trainable(1)
+    assert shared.served(1) == each.served(1)
 
 
 @pytest.mark.parametrize(("replay", "planned"), [("null", True), ("true", True), ("false", False)])

@@ -132,15 +132,21 @@ class _OfAllExperts:
             no_up = self.weight.new_zeros(self.weight.shape[1] // len(adapters), example.dim)
             # Looked up once: in each pass, a layer of 128 experts would take the host a millisecond.
             for part in adapters:
-                self.downs.append(Stacked([no_down if one is None else one.linear_in.weight for one in part]))
-                self.ups.append(Stacked([no_up if one is None else one.linear_out.weight for one in part]))
+                self.downs.append(_stacked([no_down if one is None else one.linear_in.weight for one in part]))
+                self.ups.append(_stacked([no_up if one is None else one.linear_out.weight for one in part]))
 
     def adapter(self) -> Adapter | None:
         """Return the adapters of all experts; None where there are none, or they are switched off."""
         if self._wrapper is None or not self._wrapper._adapter_enabled:
             return None
-        downs, ups = ([part.stack() for part in of_parts] for of_parts in (self.downs, self.ups))
+        each = len(self.weight), -1, -1  # what they share is the same for each
+        downs, ups = ([part.stack().expand(each) for part in of_parts] for of_parts in (self.downs, self.ups))
         return Adapter(*joined_adapter(downs, ups), self._scale)
+
+
+def _stacked(matrices: Sequence[torch.Tensor]) -> Stacked:
+    """Return the matrices of all experts, which may be one that they share."""
+    return Stacked(matrices[:1] if all(matrix is matrices[0] for matrix in matrices) else matrices)
 
 
 def _adapters_of(part: str | None, wrappers: Sequence[Any]) -> list[Any]:

@@ -2,6 +2,9 @@
 
 Megatron numbers the experts of each rank from 0. Megatron-Bridge 0.6.2 exports their adapters by these numbers, each
 rank's own alone. Here they get their numbers in the model, and each rank gets those of all.
+
+With `adapter.experts: sharedOuter`, experts of a layer share parameters: the matrices of their adapters that are on the
+side of the hidden state, A of fc1 and B of fc2.
 """
 
 from __future__ import annotations
@@ -9,7 +12,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from itertools import groupby
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,6 +26,7 @@ from lorarl_trainer.lora.targets import Target
 
 _LOCAL = re.compile(r"(?<=\.local_experts\.)\d+")
 _THERE = re.compile(r"(?<=\.experts\.)\d+")
+_OUTER = re.compile(r"\.local_experts\.\d+\.(linear_fc1\..*\.linear_in|linear_fc2\..*\.linear_out)\.weight$")
 _LAYER = re.compile(r"(?<=\.layers\.)\d+")
 
 type _Shapes = dict[int, list[tuple[str, torch.Size]]]
@@ -29,6 +36,29 @@ type _Shapes = dict[int, list[tuple[str, torch.Size]]]
 def is_local(name: str) -> bool:
     """Return whether a module or parameter of Megatron's belongs to an expert."""
     return _LOCAL.search(name) is not None
+
+
+def is_outer(name: str) -> bool:
+    """Return whether a parameter of Megatron's is such a matrix of an expert's adapter."""
+    return _OUTER.search(name) is not None
+
+
+def share_outer(model: torch.nn.Module) -> None:
+    """Let the experts of each layer have one parameter for each such matrix: the first one's."""
+    first: dict[str, Any] = {}
+    for name, linear in model.named_modules():
+        if is_outer(f"{name}.weight"):
+            linear.weight = first.setdefault(_LOCAL.sub("", name), linear).weight
+
+
+@contextmanager
+def by_all_names(model: torch.nn.Module) -> Iterator[None]:
+    """Let `named_parameters` have a parameter by all its names: so the bridge finds the adapter of each expert."""
+    model.named_parameters = partial(model.named_parameters, remove_duplicate=False)
+    try:
+        yield
+    finally:
+        del model.named_parameters
 
 
 class LocalExperts:

@@ -19,7 +19,7 @@ from lorarl_trainer.backends.megatron.context import of_all_ranks, sharing_keys
 from lorarl_trainer.backends.megatron.fused_experts import Compared
 from lorarl_trainer.backends.megatron.fused_layer import fuse_layers
 from lorarl_trainer.backends.megatron.loaded_weights import require_all_weights
-from lorarl_trainer.backends.megatron.local_experts import LocalExperts, is_local
+from lorarl_trainer.backends.megatron.local_experts import LocalExperts, by_all_names, is_local, is_outer, share_outer
 from lorarl_trainer.backends.megatron.own_bridges import register_own_bridges
 from lorarl_trainer.backends.megatron.own_heads import WHOLE, OwnHeads
 from lorarl_trainer.backends.megatron.packed_attention import Current, pack_attention, unpackable
@@ -28,6 +28,7 @@ from lorarl_trainer.backends.megatron.platform import Platform, platform_of
 from lorarl_trainer.backends.megatron.recompute import let_recomputed_layers_learn
 from lorarl_trainer.backends.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
 from lorarl_trainer.backends.model import AdaptedModel
+from lorarl_trainer.backends.parallel import Part
 from lorarl_trainer.devices.base import Device
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.targets import (
@@ -75,11 +76,14 @@ class LoraModel(AdaptedModel):
         if self.parallel.context_size > 1:
             self._context = Ranks.of(self.parallel.context_group)
         self._lora: Any = None
+        self._shares_outer = adapter.shares_outer
         self._load(provider, adapter, model_path, clock)
         trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
-        split = [name for name in trained if self.is_split(name)]
-        self.split_experts = len(split)
-        self.parameters: dict[str, torch.nn.Parameter] = {name: trained[name] for name in split} | trained
+        parts = [self.part(name) for name in trained]
+        self.outer, self.split_experts = parts.count(Part.OUTER), parts.count(Part.EXPERTS)
+        self.parameters: dict[str, torch.nn.Parameter] = {
+            name: trained[name] for name in sorted(trained, key=self.part)
+        }
         self.device = next(self.module.parameters()).device
         self._sequence_parallel, self._vocabulary = provider.sequence_parallel, provider.vocab_size
         self.hidden_size: int = provider.hidden_size
@@ -107,6 +111,8 @@ class LoraModel(AdaptedModel):
             self.excluded_names = excluded_names(linears, adapter.type, adapter.target_modules, adapter.exclude_modules)
             self._lora = make_lora(adapter, self.targets, self._plan.expert_rank, self._experts)
             adapted = list(self._lora(chunks, training=True))
+            if self._shares_outer:
+                share_outer(adapted[0])
             if self._plan.recompute != "none" and not self._plan.fused_layers:
                 let_recomputed_layers_learn(adapted[0].decoder)
             return adapted
@@ -234,15 +240,19 @@ class LoraModel(AdaptedModel):
 
     def exported(self) -> Iterator[tuple[str, torch.Tensor]]:
         """See `AdaptedModel.exported`."""
-        exported = self._bridge.export_adapter_weights(self._chunks, cpu=False, show_progress=False)
-        own = ((item.param_name, item.weight.detach()) for item in exported)
-        if self.parallel.expert_size == 1:
-            return own
-        return self._experts.gather(own, like=next(iter(self.parameters.values())).data)
+        with by_all_names(self.module):
+            exported = self._bridge.export_adapter_weights(self._chunks, cpu=False, show_progress=False)
+            own = ((item.param_name, item.weight.detach()) for item in exported)
+            if self.parallel.expert_size == 1:
+                yield from own
+            else:
+                yield from self._experts.gather(own, like=next(iter(self.parameters.values())).data)
 
-    def is_split(self, name: str) -> bool:
-        """See `AdaptedModel.is_split`."""
-        return self.parallel.splits_experts and is_local(name)
+    def part(self, name: str) -> Part:
+        """See `AdaptedModel.part`."""
+        if self._shares_outer and is_outer(name):
+            return Part.OUTER
+        return Part.EXPERTS if self.parallel.splits_experts and is_local(name) else Part.REST
 
     def base_in_hf_names(self) -> dict[frozenset[str], torch.Tensor]:
         """Return this rank's frozen parameters, by the Hugging Face parameters that each is made of (collective).
