@@ -25,9 +25,12 @@ MODEL = "qwen3_moe-gpu"
 MEAN_DIFFERENCE = 0.02
 
 
-@pytest.mark.parametrize("architecture", [MODEL, "olmoe-gpu", "mixtral-gpu"])
-def test_transformers_and_peft_say_the_same(on_gpu, tmp_path: Path, architecture: str) -> None:
-    worker: Colocated = on_gpu(architecture)
+@pytest.mark.parametrize(
+    ("architecture", "experts"),
+    [(MODEL, "perExpert"), (MODEL, "sharedOuter"), ("olmoe-gpu", "perExpert"), ("mixtral-gpu", "perExpert")],
+)
+def test_transformers_and_peft_say_the_same(on_gpu, tmp_path: Path, architecture: str, experts: str) -> None:
+    worker: Colocated = on_gpu(architecture, adapter__experts=experts)
     assert worker.worker._plan.shared_base and worker.worker._plan.fused_layers
     worker.randomise(scale=0.05)
     worker.sync()
