@@ -73,7 +73,7 @@ def test_few_tokens_with_an_adapter_do_not_depend_on_the_number_of_threads() -> 
 
 
 def test_the_base_models_products_do_not_depend_on_the_number_of_threads() -> None:
-    """vLLM's own do, on a CPU without AVX-512: some of one token, and many of 25 to 40."""
+    """vLLM's own do: some of one token, and without AVX-512 many of 25 to 40."""
     one, two = ([word for word in printed(BASE, threads) if len(word) in (1, 64)] for threads in (1, 2))
     assert (one.pop(), two.pop()) == ("1", "2")
     assert one == two and len(one) == 120

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from lorarl_trainer.lora.experts import is_expert
 from lorarl_trainer.planning.activations import key_bytes, shared_key_bytes, token_bytes
 from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.execution import ExecutionPlan
@@ -127,8 +126,6 @@ def host_engine_lines(model: ModelSizes, adapter: AdapterSize, execution: Execut
     width = execution.precision.bytes
     if not execution.shared_base:
         yield Line("vLLM's base model", model.parameters(1) * width, "always", "its own copy")
-    packed = sum(linear.inputs * linear.outputs for linear in model.linears if not is_expert(linear.name)) * width
-    yield Line("vLLM's packed weights", packed, "always", "linear layers once more, laid out for oneDNN's products")
     yield _served_adapter(adapter, 1, width)
     tokens, sequences = execution.engine_step_tokens, execution.sequences
     mlp = 3 * model.width("up_proj") + 4 * model.hidden
