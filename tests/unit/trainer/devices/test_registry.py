@@ -9,8 +9,10 @@ def test_a_job_without_gpus_runs_on_the_cpu() -> None:
     device = get_device(gpus_per_node=0)
     assert (device.name, device.distributed_backend) == ("cpu", "gloo")
     assert 0 < device.memory().free < device.memory().total
-    assert device.environment(threads=3)["OMP_NUM_THREADS"] == "3"
-    assert device.environment(threads=3)["CUDA_VISIBLE_DEVICES"] == ""
+    environment = device.environment(threads=3)
+    assert environment["OMP_NUM_THREADS"] == "3"
+    assert int(environment["GOMP_SPINCOUNT"]) <= 1000, "threads that spin take the cores of those they wait for"
+    assert environment["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_a_job_with_gpus_runs_on_cuda() -> None:
