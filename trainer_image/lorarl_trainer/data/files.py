@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Fetch = Callable[[str], Path]
 """Returns the local file of a URI."""
 _NAMED_LINES = 3
+_BLOCK_BYTES = 64 << 20
+"""A row of a CSV file may be as long. Arrow's own limit is 1 MiB, and a row's tests of a program are longer."""
 _CHECKED_LINES = 1000
 """Lines in which a key that is there twice is looked for, which makes reading slower."""
 Numbered = Iterator[tuple[int, dict[str, Any]]]
@@ -149,7 +151,10 @@ def _read_csv(path: Path, uri: str, field: str, text_columns: Sequence[str]) -> 
     )
     try:
         table = pyarrow.csv.read_csv(
-            path, convert_options=convert, parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True)
+            path,
+            read_options=pyarrow.csv.ReadOptions(block_size=_BLOCK_BYTES),
+            parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
+            convert_options=convert,
         )
         _require_names(table, uri, field)
         rows = table.to_pylist()

@@ -195,6 +195,13 @@ def test_a_column_of_answers_that_the_manifest_names_is_in_the_data(tmp_path):
     assert load(path, needs_answer=False, answer_field="answr")[1].answer is None, "one row has it"
 
 
+def test_a_csv_cell_of_megabytes_is_read(tmp_path):
+    """Tests of a program are as long, and Arrow reads blocks of 1 MiB by default."""
+    tests = "assert f(1) == 2\n" * 200_000
+    (tmp_path / "train.csv").write_text(f'prompt,answer,tests\na,b,"{tests}"\nc,d,short\n')
+    assert [row.raw["tests"] for row in load(tmp_path / "train.csv")] == [tests, "short"]
+
+
 def test_an_empty_csv_cell_is_a_missing_answer(tmp_path):
     path = tmp_path / "train.csv"
     path.write_text("prompt,answer\na,1\nb,\n")
