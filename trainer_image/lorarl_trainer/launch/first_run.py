@@ -48,7 +48,8 @@ class FirstRun:
             return "the dry run estimates the time"
         if self.seconds > LONGEST_SECONDS:
             return f"about {self.seconds / 60:.0f} minutes here at most: a smaller model is faster"
-        return f"about {max(1, round(self.seconds / 60))} minutes here at most; more steps learn more"
+        minutes = max(1, round(self.seconds / 60))
+        return f"about {minutes} minute{'s' * (minutes > 1)} here at most; more steps learn more"
 
 
 USUAL = FirstRun(8, 8, 32, 20)

@@ -151,17 +151,20 @@ def advice(job: NewJob, columns: Sequence[str]) -> list[str]:
             "Or name the column: --answer-field COLUMN."
         )
     if job.data and job.held_out is None:
-        lines.append("\nNo held-out rows were found, so nothing would be measured. Name them (--held-out), or split:")
-        lines += [f"  {line}" for line in _splitting(job.data)]
+        first, *commands = _splitting(job.data)
+        lines.append(f"\nNo held-out rows were found, so nothing would be measured. Name them (--held-out), or {first}")
+        lines += [f"  {command}" for command in commands]
     return lines
 
 
 def _splitting(data: str) -> list[str]:
     if not (data.startswith("file:") and data.endswith(".jsonl")):
-        return ["put them into another file or split, and remove the # before eval in job.yaml"]
+        where = "name another split" if data.startswith("hf://") else f"move some rows into {beside(data)}"
+        return [f"{where}, and remove the # before eval in {MANIFEST}."]
     path, held_out = (local_path(uri, "--data") for uri in (data, beside(data)))
     train = path.with_name(f"train_{path.name}")
     return [
+        "split:",
         f"head -n 64 {shlex.quote(str(path))} > {shlex.quote(str(held_out))}",
         f"tail -n +65 {shlex.quote(str(path))} > {shlex.quote(str(train))}",
         f"and in {MANIFEST} set data.train to {train.name}, and remove the # before eval",

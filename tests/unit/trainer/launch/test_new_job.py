@@ -17,7 +17,7 @@ from lorarl_api.load import load_job
 from lorarl_trainer.cli import main
 from lorarl_trainer.launch.first_run import FirstRun, first_run
 from lorarl_trainer.launch.new_data import held_out_beside
-from lorarl_trainer.launch.new_job import REWARDS, NewJob
+from lorarl_trainer.launch.new_job import REWARDS, NewJob, advice
 from lorarl_trainer.planning.model_sizes import ModelSizes, sizes_of
 from support.tiny_tokenizers import CHATML, write_tokenizer
 from unit.trainer.planning.shapes import SHAPES
@@ -63,6 +63,19 @@ def test_held_out_rows_are_a_file_of_the_same_kind_beside_the_others() -> None:
     assert suggested("file:rows.csv") == "file:held_out.csv"
     assert suggested("file:///data/rows.parquet") == "file:///data/held_out.parquet"
     assert suggested("hf://org/rows") == "hf://org/rows", "of which the default split is test"
+
+
+@pytest.mark.parametrize(
+    ("data", "first"),
+    [
+        ("file:rows.jsonl", "split:"),
+        ("file:rows.csv", "move some rows into file:held_out.csv, and remove the # before eval in job.yaml."),
+        ("hf://org/rows", "name another split, and remove the # before eval in job.yaml."),
+    ],
+)
+def test_what_holds_rows_out_is_told_as_the_data_allows(data: str, first: str) -> None:
+    [told] = [line for line in advice(NewJob("demo", "hf://org/model", data, "exact"), []) if "held-out" in line]
+    assert told.endswith(f"Name them (--held-out), or {first}")
 
 
 def test_held_out_rows_that_are_there_are_used(tmp_path: Path, base: Path) -> None:
@@ -155,6 +168,10 @@ def test_a_first_run_ends_in_time_on_two_cores() -> None:
     examples = size_of(SMALL, "sft")
     assert examples.seconds is not None and examples.seconds <= 120 and examples.prompts >= 8
     assert (small.every, examples.every) == (small.steps // 2, examples.steps // 2), "three evaluations"
+
+
+def test_a_first_run_of_a_minute_is_one_minute() -> None:
+    assert FirstRun(4, 4, 32, 5, seconds=20.0).duration == "about 1 minute here at most; more steps learn more"
 
 
 def test_a_model_that_is_too_large_says_so() -> None:
