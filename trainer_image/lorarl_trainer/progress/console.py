@@ -236,12 +236,15 @@ def learned(event: StepDone) -> list[str]:
         right = metrics.get("preference/accuracy")
         accuracy = [] if right is None else [f"accuracy {right:.3f}"]
         return [f"loss {metrics['loss']:.4f}", *accuracy]
+    # With dynamic sampling, the metrics are of all that was generated; the event has the groups that are trained.
+    groups = round(metrics.get("sampling/prompts", event.groups))
+    completions = event.completions * groups // event.groups if event.groups else event.completions
     reward = f"reward {metrics['reward_mean']:.3f}"
     if failures := metrics.get("reward_failures"):
-        reward += f" ({event.completions - failures:.0f} of {event.completions} scored)"
+        reward += f" ({completions - failures:.0f} of {completions} scored)"
     signal = metrics.get("signal_share")
-    shown = [reward] if signal is None else [reward, f"signal {signal * event.groups:.0f}/{event.groups}"]
-    return [*shown, *_stopped_programs(metrics, round(event.completions - (failures or 0)))]
+    shown = [reward] if signal is None else [reward, f"signal {signal * groups:.0f}/{groups}"]
+    return [*shown, *_stopped_programs(metrics, round(completions - (failures or 0)))]
 
 
 def _stopped_programs(metrics: Mapping[str, float], scored: int) -> list[str]:

@@ -192,6 +192,13 @@ def test_rewards_that_failed_are_counted_beside_their_mean() -> None:
     assert "reward 0.500 (48 of 64 scored)  signal 0/8  entropy" in text
 
 
+def test_dynamic_sampling_counts_all_groups_that_were_generated() -> None:
+    """4 of 68 groups have signal, and 100 of their 544 completions failed. The event has the 8 groups that are kept."""
+    dynamic = {"sampling/prompts": 68.0, "signal_share": 4 / 68, "reward_failures": 100}
+    text = shown_in_a_pipe([with_metrics(grpo_step(1, reward=0.5), **dynamic)])
+    assert "reward 0.500 (444 of 544 scored)  signal 4/68  entropy" in text
+
+
 def test_programs_that_were_stopped_are_counted_by_cause():
     shares = {"reward/code/stopped_timeout": 3 / 48, "reward/code/stopped_memory": 0.0, "reward/stopped_output": 1 / 48}
     step = with_metrics(grpo_step(1), reward_failures=16, **shares)
