@@ -32,8 +32,8 @@ class CpuDevice:
             # vLLM turns torch.set_num_threads into a no-op, so the number must be set from the start.
             "OMP_NUM_THREADS": str(threads),
             # A thread that waits for another soon sleeps. By default it spins for milliseconds, on the core that the
-            # other may need beside other work. Two runs on two cores took ten times as long per step then.
-            "GOMP_SPINCOUNT": "1000",
+            # other may need beside other work. Beside one busy process, a step took ten times as long then.
+            "GOMP_SPINCOUNT": "10000",
             # The same sums with any number of threads: Intel's MKL would split long ones among them.
             "MKL_CBWR": "AUTO,STRICT",
             "TORCHDYNAMO_DISABLE": "1",
