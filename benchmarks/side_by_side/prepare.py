@@ -52,7 +52,7 @@ def make_model(shape: Shape, folder: Path, device: str) -> float:
         return 0.0
     clock = time.perf_counter()
     config = AutoConfig.for_model(
-        **shape.config, max_position_embeddings=4096, pad_token_id=0, eos_token_id=1, bos_token_id=None
+        **shape.config, max_position_embeddings=4096, rope_theta=1e6, pad_token_id=0, eos_token_id=1, bos_token_id=None
     )
     torch.manual_seed(0)
     with torch.device(device):

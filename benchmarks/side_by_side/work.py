@@ -72,18 +72,7 @@ SHAPES = {
         Shape("0.5b", 896, 4864, 24, 14, 2, 151_936, tie_word_embeddings=True),
         Shape("7b", 3584, 18_944, 28, 28, 4, 152_064, tie_word_embeddings=False),
         # Only the fsdp backend trains these two.
-        Shape(
-            "gemma3-4b",
-            2560,
-            10_240,
-            34,
-            8,
-            4,
-            262_208,
-            tie_word_embeddings=True,
-            model_type="gemma3_text",
-            head_dim=256,
-        ),
+        Shape("gemma3-4b", 2560, 10_240, 34, 8, 4, 262_208, True, "gemma3_text", 256),
         Shape("phi3-mini", 3072, 8192, 32, 32, 32, 32_064, False, "phi3"),
         # For a trial of the benchmark, not for figures.
         Shape("tiny", 256, 512, 2, 4, 2, 2048, tie_word_embeddings=True),
