@@ -161,6 +161,10 @@ class Running:
         """Signal only the command, as `kill PID` and the end of a pod do."""
         self.process.send_signal(number)
 
+    def signal_group(self, number: signal.Signals) -> None:
+        """Signal the whole process group, as `timeout` does."""
+        os.killpg(self.process.pid, number)
+
     def press_ctrl_c(self) -> None:
         """Let the terminal interrupt everything that runs in it."""
         os.write(self._keyboard, b"\x03")

@@ -35,7 +35,10 @@ def test_a_killed_run_leaves_no_process_and_whole_checkpoints(interrupted_job: J
 
 
 def test_a_checkpoint_cut_short_is_skipped_and_sigterm_publishes_one(interrupted_job: Job) -> None:
-    """The file lacks one byte. The checkpoint that is published is of the step just done."""
+    """The file lacks one byte. The checkpoint that is published is of the step just done.
+
+    SIGTERM reaches all that is in the command's process group, as `timeout` sends it.
+    """
     before = published_steps(interrupted_job.checkpoints)
     state = newest(interrupted_job) / "trainer_state" / "state.safetensors"
     state.write_bytes(state.read_bytes()[:-1])
@@ -45,7 +48,7 @@ def test_a_checkpoint_cut_short_is_skipped_and_sigterm_publishes_one(interrupted
     assert f"Skipped {newest(interrupted_job).as_uri()}: trainer_state/state.safetensors has" in run.stdout
     run.wait_for_step(8)
     interrupted_job.gate.touch()
-    run.signal(signal.SIGTERM)
+    run.signal_group(signal.SIGTERM)
     run.wait_for_output("SIGTERM: finishing this step")
     interrupted_job.gate.unlink()
     ended = run.end()

@@ -13,6 +13,7 @@ from typing import Self
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError, LorarlError, NodeLostError, WorkerError
+from lorarl_trainer.launch.ray_groups import Guard, start_apart
 from lorarl_trainer.timing import StartClock
 from lorarl_trainer.workers.group import WorkerGroup
 from lorarl_trainer.workers.nodes import living_machines, reserve
@@ -30,6 +31,7 @@ class RayCluster:
         """Nothing starts before `async with`."""
         self._spec, self._log_dir, self._clock = spec, log_dir, clock
         self._abandoned = threading.Event()
+        self._guard: Guard | None = None
 
     async def __aenter__(self) -> Self:
         """Begin."""
@@ -77,10 +79,12 @@ class RayCluster:
             if (workers := await self._starting) is not None:
                 workers.kill()
         await asyncio.to_thread(_stop_ray)
+        if self._guard is not None:
+            self._guard.dismiss()
 
     def _start(self) -> WorkerGroup | None:
         with self._clock.part("Ray"):
-            _start_ray(self._spec)
+            self._guard = _start_ray(self._spec)
         return None if self._abandoned.is_set() else self._new_group()
 
     def _start_again(self, machines: frozenset[str]) -> WorkerGroup | None:
@@ -105,8 +109,8 @@ class RayCluster:
                 raise NodeLostError("a machine was lost while the workers' processes started") from error
 
 
-def _start_ray(spec: LoRARLJobSpec) -> None:
-    """Connect to Ray.
+def _start_ray(spec: LoRARLJobSpec) -> Guard | None:
+    """Connect to Ray; return the guard of our own Ray.
 
     Raises:
         InputError: the job asks for more GPUs than this machine has.
@@ -120,10 +124,11 @@ def _start_ray(spec: LoRARLJobSpec) -> None:
 
     if "RAY_ADDRESS" in os.environ:
         ray.init(log_to_driver=True)
-        return
+        return None
     # Ray warns about a thread that cannot handle SIGTERM (we do that) and about its own defaults, which no user can
     # fix.
     logging.getLogger("ray").setLevel(logging.ERROR)
+    start_apart()
     for attempt in range(1, _START_ATTEMPTS + 1):
         try:
             ray.init(
@@ -159,6 +164,7 @@ def _start_ray(spec: LoRARLJobSpec) -> None:
             f"at most {gpus}, the number of GPUs in this machine",
             hint,
         )
+    return Guard()
 
 
 def _stop_ray() -> None:
