@@ -40,6 +40,23 @@ def test_files_without_one_of_the_models_weights(
         worker.start(model, STOP, None)
 
 
+@pytest.mark.both_backends(quick=True)
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_a_weight_that_is_no_number(
+    model_folder: Callable[[str], Path], tmp_path: Path, value: float, backend: str
+) -> None:
+    """It failed while the first tokens were sampled, as an index that is out of bounds."""
+    model = tmp_path / "broken"
+    shutil.copytree(model_folder("qwen2-tied"), model)
+    weights = load_file(model / "model.safetensors")
+    weights["model.layers.1.mlp.down_proj.weight"][3, 5] = value
+    save_file(weights, model / "model.safetensors", {"format": "pt"})
+    worker = Worker(tiny_job(model, tmp_path, trainer__backend=backend).spec, ALONE)
+    broken = r"\S+layers\.1\.mlp\.\S+ has values that are not finite \(1 such weights\)"
+    with pytest.raises(InputError, match=rf"spec\.model\.uri: got {model}, whose {broken}"):
+        worker.start(model, STOP, None)
+
+
 def test_an_adapter_of_other_modules_to_start_from(colocated: Callable[..., Colocated], tmp_path: Path) -> None:
     first = colocated()
     adapter = (first.write_peft(tmp_path / "adapter") / "adapter_model.safetensors").read_bytes()

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from lorarl_trainer.backends.micro_batch import MicroBatch
 from lorarl_trainer.backends.parallel import Parallel, Part
 from lorarl_trainer.backends.stacked import Stacked
+from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.targets import Target
 from lorarl_trainer.samples.types import Sample
 
@@ -143,6 +145,25 @@ class AdaptedModel(ABC):
     def base_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the frozen parameters of this rank."""
         yield from ((name, p.detach()) for name, p in self.module.named_parameters() if not p.requires_grad)
+
+    def require_finite_base(self, model_path: Path) -> None:
+        """Require that every weight of the base on this rank is a number.
+
+        Otherwise all that is computed is NaN, and a start fails at whatever is first wrong by that.
+
+        Raises:
+            InputError: naming the first parameter with one that is not.
+        """
+        base = {name: parameter for name, parameter in self.base_parameters() if parameter.numel()}
+        extremes = torch.stack([torch.stack(torch.aminmax(parameter)).float() for parameter in base.values()])
+        broken = [name for name, finite in zip(base, extremes.isfinite().all(1).tolist(), strict=True) if not finite]
+        if broken:
+            raise InputError(
+                "spec.model.uri",
+                f"{model_path}, whose {broken[0]} has values that are not finite ({len(broken)} such weights)",
+                "numbers in all weights",
+                "Copy or download the model again. If it was converted to fp16, convert it to bf16 instead.",
+            )
 
     def part(self, name: str) -> Part:
         """Return which ranks have other elements of a parameter, by the module's name."""

@@ -83,6 +83,7 @@ class FsdpModel(AdaptedModel):
             shard_layers(self._decoder, self._layers, self.device, plan.base_shards)
             self.module.to(self.device)
         self.parameters = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+        self.require_finite_base(model_path)
         self._packing: Current | None = None
         self.unpackable = self._try(model_path)
         self.module.train()

@@ -61,8 +61,8 @@ class LoraModel(AdaptedModel):
 
         Raises:
             InputError: Megatron-Bridge does not know the model's architecture, its logits are more than a product with
-                the output layer's weight, `adapter.targetModules` does not fit it, or it cannot be split over so many
-                ranks.
+                the output layer's weight, one of its weights is no number, `adapter.targetModules` does not fit it, or
+                it cannot be split over so many ranks.
             PlanError: its layers are not what was planned.
         """
         self._platform, self._plan = platform_of(device), plan
@@ -78,6 +78,7 @@ class LoraModel(AdaptedModel):
         self._lora: Any = None
         self._shares_outer = adapter.shares_outer
         self._load(provider, adapter, model_path, clock)
+        self.require_finite_base(model_path)
         trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         parts = [self.part(name) for name in trained]
         self.outer, self.split_experts = parts.count(Part.OUTER), parts.count(Part.EXPERTS)
