@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lorarl_trainer.backends.kernels import logprobs
 from lorarl_trainer.backends.megatron import fused_steps
 from lorarl_trainer.backends.megatron.platform_cuda import CudaPlatform
 from lorarl_trainer.devices.cuda import CudaDevice
 from lorarl_trainer.engine.sync import copy_plan
 from lorarl_trainer.engine.vllm import engine
 from lorarl_trainer.engine.vllm.patches import sampler
+from lorarl_trainer.kernels import logprobs
 from lorarl_trainer.planning import execution
 from support.in_process import Colocated, prompts, samples_of
 from support.tiny_models import VOCABULARY

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from lorarl_trainer.backends.kernels import (
+from lorarl_trainer.kernels import (
     attention,
     logprobs,
     operations,
@@ -18,9 +18,9 @@ from lorarl_trainer.backends.kernels import (
     triton_rows,
     triton_softmax,
 )
-from lorarl_trainer.backends.kernels.gather import Gather
-from lorarl_trainer.backends.kernels.heads import Heads
-from lorarl_trainer.backends.kernels.packed import Segments
+from lorarl_trainer.kernels.gather import Gather
+from lorarl_trainer.kernels.heads import Heads
+from lorarl_trainer.kernels.packed import Segments
 from lorarl_trainer.samples.packing import pack
 from support.tiny_models import VOCABULARY
 from support.training import grouped_samples

@@ -55,7 +55,7 @@ def test_what_is_recomputed_is_what_was_computed(model_folder, recompute: str) -
 
 
 def test_chunked_log_probabilities_are_the_naive_ones() -> None:
-    from lorarl_trainer.backends.kernels.logprobs import token_log_probabilities
+    from lorarl_trainer.kernels.logprobs import token_log_probabilities
 
     if not dist.is_initialized():
         dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)

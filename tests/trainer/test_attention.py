@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from lorarl_trainer.backends.kernels import attention
-from lorarl_trainer.backends.kernels.packed import Segments
 from lorarl_trainer.backends.megatron.packed_attention import PackedAttention
 from lorarl_trainer.devices.cpu import CpuDevice
+from lorarl_trainer.kernels import attention
+from lorarl_trainer.kernels.packed import Segments
 from lorarl_trainer.samples.packing import Packing, pack
 from lorarl_trainer.samples.types import Sample
 from support.tiny_models import VOCABULARY

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 
-from lorarl_trainer.backends.kernels.logprobs import rows_of_chunk, token_log_probabilities
+from lorarl_trainer.kernels.logprobs import rows_of_chunk, token_log_probabilities
 from lorarl_trainer.planning.execution import LOGITS_CHUNK
 
 TOKENS, HIDDEN, VOCABULARY, PADDED, TEMPERATURE = 37, 24, 90, 96, 0.7

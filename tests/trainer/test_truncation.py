@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 
-from lorarl_trainer.backends.kernels.logprobs import token_log_probabilities
+from lorarl_trainer.kernels.logprobs import token_log_probabilities
 from support.in_process import Colocated, prompts, samples_of, update_request, worst
 from support.loop_runs import run_in_process
 

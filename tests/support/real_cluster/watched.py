@@ -108,12 +108,12 @@ class Watched:
             raise AssertionError(f"{error}\n{json.dumps(self.now.status, indent=1)}") from None
 
     def pod(self, role: str) -> Object:
-        """The job's pod of a role that is there and not about to go."""
+        """The job's pod of a role that is there and not about to go; one of them, if there are several."""
         labels = f"lorarl.io/job={self.name},lorarl.io/role={role}"
-        (pod,) = [
+        staying = (
             one for one in self.api.list("Pod", self.namespace, labels) if "deletionTimestamp" not in one["metadata"]
-        ]
-        return pod
+        )
+        return next(staying)
 
     def look(self) -> None:
         """Look until `close`. While the API server is away nothing is seen."""

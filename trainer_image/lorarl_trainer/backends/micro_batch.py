@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from lorarl_trainer.backends.kernels.gather import Gather
-from lorarl_trainer.backends.kernels.packed import Segments
 from lorarl_trainer.devices.transfer import to_device
+from lorarl_trainer.kernels.gather import Gather
+from lorarl_trainer.kernels.packed import Segments
 from lorarl_trainer.samples.context import share_of
 from lorarl_trainer.samples.packing import pack, packed_micro_batches, padded_micro_batches, units
 from lorarl_trainer.samples.types import Sample

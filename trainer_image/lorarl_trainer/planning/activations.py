@@ -40,7 +40,7 @@ Measured on an H200, 7B shape, fused, 16,384 tokens per micro-batch, without vLL
 vLLM: 122 GB. `tests/trainer/test_fsdp_memory.py` counts what these keep in each family.
 
 Without flash attention (on CPU, in fp32, and for windows and capped scores), attention works on padded copies
-(`backends/kernels/attention.py`): of the queries and of its output, each up to twice as long, and two of the keys and
+(`kernels/attention.py`): of the queries and of its output, each up to twice as long, and two of the keys and
 values, in which each completion has its prompt's too. With a group of G, a token keeps up to 4q + 4k (1 + G) more. With
 L the longest sequence, a and g the heads of queries and of keys, a window's mask keeps (a / g) L more, and scores that
 are capped 5 a L: capped, and as probabilities in fp32 and in the model's precision.

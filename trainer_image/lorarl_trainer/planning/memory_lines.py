@@ -15,7 +15,7 @@ from lorarl_trainer.planning.precision import PRECISIONS, Precision
 type Phase = Literal["always", "generation", "training"]
 
 LOGITS_BYTES = 4 + 2 + 4
-"""Per logit of a chunk: itself in fp32, a copy in bf16 and a temporary (`backends/kernels/logprobs.py`)."""
+"""Per logit of a chunk: itself in fp32, a copy in bf16 and a temporary (`kernels/logprobs.py`)."""
 GRAPHS_BYTES = 1_500_000_000
 """Allowance: what vLLM's CUDA graphs take."""
 _HOST_LOGITS = 5

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from lorarl_trainer.backends.kernels.packed import Segments, attend_segments
-from lorarl_trainer.backends.kernels.segments import Batch
+from lorarl_trainer.kernels.packed import Segments, attend_segments
+from lorarl_trainer.kernels.segments import Batch
 
 PACKED = "lorarl-packed"
 """The name by which Transformers finds the function."""

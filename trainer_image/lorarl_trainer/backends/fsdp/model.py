@@ -20,11 +20,11 @@ from lorarl_trainer.backends.fsdp.loading import decoder_layers, language_model,
 from lorarl_trainer.backends.fsdp.output_head import OutputHead
 from lorarl_trainer.backends.fsdp.recompute import recompute
 from lorarl_trainer.backends.fsdp.sharding import own_share, shard_layers
-from lorarl_trainer.backends.kernels.logprobs import rows_of_chunk, token_log_probabilities
 from lorarl_trainer.backends.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
 from lorarl_trainer.backends.model import AdaptedModel
 from lorarl_trainer.backends.parallel import Parallel
 from lorarl_trainer.devices.base import Device
+from lorarl_trainer.kernels.logprobs import rows_of_chunk, token_log_probabilities
 from lorarl_trainer.lora.targets import Target, excluded_names, megatron_linears, resolve_targets
 from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.samples.types import Sample

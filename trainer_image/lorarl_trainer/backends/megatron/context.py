@@ -11,10 +11,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from lorarl_trainer.backends.kernels.gather import Gather
-from lorarl_trainer.backends.kernels.packed import Segments
 from lorarl_trainer.backends.megatron.collectives import Ranks
 from lorarl_trainer.backends.micro_batch import MicroBatch, TrainedShare
+from lorarl_trainer.kernels.gather import Gather
+from lorarl_trainer.kernels.packed import Segments
 
 
 class SharedKeys(Gather):

@@ -30,8 +30,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import pad
 
-from lorarl_trainer.backends.kernels.row_sums import NOWHERE, sum_rows, sum_rows_backward
 from lorarl_trainer.backends.megatron.collectives import Ranks
+from lorarl_trainer.kernels.row_sums import NOWHERE, sum_rows, sum_rows_backward
 from lorarl_trainer.lora.grouped_experts import Compute
 
 _WHOLE_NUMBERS = {2: torch.int16, 4: torch.int32}

@@ -16,11 +16,11 @@ import torch
 from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
-from lorarl_trainer.backends.kernels.operations import rms_norm, rms_norm_backward, swiglu, swiglu_backward
 from lorarl_trainer.backends.megatron.collectives import Ranks
 from lorarl_trainer.backends.megatron.expert_rows import ExpertRows
 from lorarl_trainer.backends.megatron.fused_linear import WRAPPERS, is_plain_linear
 from lorarl_trainer.backends.stacked import Stacked
+from lorarl_trainer.kernels.operations import rms_norm, rms_norm_backward, swiglu, swiglu_backward
 from lorarl_trainer.lora.grouped_experts import Adapter, choose_experts, compute_mixture, joined_adapter, weights_of
 
 

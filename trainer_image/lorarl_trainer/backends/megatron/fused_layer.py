@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from lorarl_trainer.backends.kernels.heads import Heads
 from lorarl_trainer.backends.megatron.collectives import Ranks
 from lorarl_trainer.backends.megatron.fused_experts import Compared, FusedExperts, are_plain_experts
 from lorarl_trainer.backends.megatron.fused_linear import FusedLinear, is_plain_linear, whole_parameters
@@ -31,6 +30,7 @@ from lorarl_trainer.backends.megatron.own_heads import OwnHeads
 from lorarl_trainer.backends.megatron.packed_attention import Current
 from lorarl_trainer.backends.megatron.plain_config import not_plain
 from lorarl_trainer.backends.stacked import Stacked
+from lorarl_trainer.kernels.heads import Heads
 
 _WHOLE_NORMS = "OLMoESelfAttention"
 """Megatron-Bridge's attention that normalises all heads together."""

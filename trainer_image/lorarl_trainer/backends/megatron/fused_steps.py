@@ -12,10 +12,12 @@ from typing import Any
 
 import torch
 
-from lorarl_trainer.backends.kernels.attention import attend, attend_backward
-from lorarl_trainer.backends.kernels.gather import Gather
-from lorarl_trainer.backends.kernels.heads import Angles, Heads
-from lorarl_trainer.backends.kernels.operations import (
+from lorarl_trainer.backends.megatron.context import SharedKeys
+from lorarl_trainer.backends.megatron.fused_linear import FusedLinear
+from lorarl_trainer.kernels.attention import attend, attend_backward
+from lorarl_trainer.kernels.gather import Gather
+from lorarl_trainer.kernels.heads import Angles, Heads
+from lorarl_trainer.kernels.operations import (
     put_heads,
     rms_norm,
     rms_norm_backward,
@@ -23,9 +25,7 @@ from lorarl_trainer.backends.kernels.operations import (
     swiglu_backward,
     take_heads,
 )
-from lorarl_trainer.backends.kernels.segments import Extents
-from lorarl_trainer.backends.megatron.context import SharedKeys
-from lorarl_trainer.backends.megatron.fused_linear import FusedLinear
+from lorarl_trainer.kernels.segments import Extents
 
 Norm = tuple[torch.Tensor, float]
 """Its weight and epsilon."""

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from lorarl_api.v1alpha1 import AdapterSpec
-from lorarl_trainer.backends.kernels.logprobs import rows_of_chunk, token_log_probabilities
 from lorarl_trainer.backends.megatron.bridge_lora import decoder_linears, hf_parts, make_lora
 from lorarl_trainer.backends.megatron.collectives import Ranks
 from lorarl_trainer.backends.megatron.context import of_all_ranks, sharing_keys
@@ -31,6 +30,7 @@ from lorarl_trainer.backends.model import AdaptedModel
 from lorarl_trainer.backends.parallel import Part
 from lorarl_trainer.devices.base import Device
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.kernels.logprobs import rows_of_chunk, token_log_probabilities
 from lorarl_trainer.lora.targets import (
     Target,
     excluded_names,

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from lorarl_trainer.backends.kernels.packed import Segments, attend_segments
+from lorarl_trainer.kernels.packed import Segments, attend_segments
 
 
 class Current:

@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 
 if TYPE_CHECKING:
-    from lorarl_trainer.backends.kernels.gather import Gather
-    from lorarl_trainer.backends.kernels.heads import Angles, Heads
+    from lorarl_trainer.kernels.gather import Gather
+    from lorarl_trainer.kernels.heads import Angles, Heads
 
 _COLUMNS = 2048
 """Columns that one program of an elementwise kernel takes of a row."""

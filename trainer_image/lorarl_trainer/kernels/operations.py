@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch.nn.functional import silu
 
-from lorarl_trainer.backends.kernels.dispatch import with_kernel
-from lorarl_trainer.backends.kernels.gather import Gather
-from lorarl_trainer.backends.kernels.heads import Angles, Heads
+from lorarl_trainer.kernels.dispatch import with_kernel
+from lorarl_trainer.kernels.gather import Gather
+from lorarl_trainer.kernels.heads import Angles, Heads
 
 
 def _triton() -> Any:
-    from lorarl_trainer.backends.kernels import triton_layer  # needs Triton, which a CPU has no use for
+    from lorarl_trainer.kernels import triton_layer  # needs Triton, which a CPU has no use for
 
     return triton_layer
 

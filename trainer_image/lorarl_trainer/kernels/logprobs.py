@@ -15,8 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from lorarl_trainer.backends.kernels.dispatch import with_kernel
-from lorarl_trainer.backends.kernels.truncation import keep_largest, place
+from lorarl_trainer.kernels.dispatch import with_kernel
+from lorarl_trainer.kernels.truncation import keep_largest, place
 
 _ROWS_MULTIPLE = 16
 
@@ -129,7 +129,7 @@ class _TokenLogProbabilities(torch.autograd.Function):
 
 
 def _triton() -> Any:
-    from lorarl_trainer.backends.kernels import triton_softmax  # needs Triton, which a CPU has no use for
+    from lorarl_trainer.kernels import triton_softmax  # needs Triton, which a CPU has no use for
 
     return triton_softmax
 

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from lorarl_trainer.backends.kernels.dispatch import with_kernel
+from lorarl_trainer.kernels.dispatch import with_kernel
 
 NOWHERE = -1
 """The place of a sum that has no row."""
 
 
 def _triton() -> Any:
-    from lorarl_trainer.backends.kernels import triton_rows  # needs Triton, which a CPU has no use for
+    from lorarl_trainer.kernels import triton_rows  # needs Triton, which a CPU has no use for
 
     return triton_rows
 

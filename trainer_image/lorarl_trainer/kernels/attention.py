@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from lorarl_trainer.backends.kernels.dispatch import with_kernel
-from lorarl_trainer.backends.kernels.segments import Extents
+from lorarl_trainer.kernels.dispatch import with_kernel
+from lorarl_trainer.kernels.segments import Extents
 
 Statistics = tuple[torch.Tensor, ...]
 """Of each query and head, the logarithm of the sum of exp(score): in [A, T], or in a batch's shape for each batch."""

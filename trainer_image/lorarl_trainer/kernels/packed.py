@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from lorarl_trainer.backends.kernels.attention import attend, attend_backward
-from lorarl_trainer.backends.kernels.gather import Gather
-from lorarl_trainer.backends.kernels.segments import Extents
 from lorarl_trainer.devices.transfer import to_device
+from lorarl_trainer.kernels.attention import attend, attend_backward
+from lorarl_trainer.kernels.gather import Gather
+from lorarl_trainer.kernels.segments import Extents
 from lorarl_trainer.samples.packing import Packing
 
 
