@@ -1,6 +1,6 @@
 """Weighted sums of a few rows each, and their gradients: in PyTorch, or by Triton kernels on a GPU.
 
-Functions on tensors that autograd does not see: `backends/megatron/expert_rows.py` puts them together. They add in
+Functions on tensors that autograd does not see: `lora/grouped_experts.py` puts them together. They add in
 float32 and in a fixed order, round once, and read each row once: no copy of the rows for each sum is made.
 Shape suffixes: T sums, K places of a sum, N rows, H columns.
 """

@@ -10,8 +10,8 @@ router's weight w,
 If ranks share the experts, a token's row travels to the ranks that have some of its experts, and the sum of what they
 make of it travels back (`backends/megatron/expert_rows.py`).
 
-Shape suffixes: T tokens, K experts of a token, N = T K rows, E experts, H hidden size, F an expert's inner size, I
-inputs and O outputs of a layer, R rank of the adapter (of all parts), padded.
+Shape suffixes: T tokens, K experts of a token, N = T K pairs of both, E experts, H hidden size, F an expert's inner
+size, I inputs and O outputs of a layer, R rank of the adapter (of all parts), padded.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.nn.functional import grouped_mm, pad
 
+from lorarl_trainer.kernels.experts import add_product, sort_by_expert
+from lorarl_trainer.kernels.row_sums import sum_rows, sum_rows_backward
 from lorarl_trainer.lora.experts import padded_rank
 
 
@@ -34,21 +36,21 @@ class Adapter(NamedTuple):
     scale: float = 1.0
 
 
-class Routing(NamedTuple):
-    """Which rows each expert gets: `order` sorts the rows, and `ends` has where each expert's rows end."""
+class Routing:
+    """The pairs of a token and an expert, sorted by expert.
 
-    order_N: torch.Tensor
-    inverse_N: torch.Tensor
-    ends_E: torch.Tensor
+    Attributes:
+        order_N: each pair's index into [T, K], flat.
+        token_N: each pair's token.
+        place_T_K: where each pair is, `NOWHERE` if it is left out.
+        ends_E: where the pairs of each expert end.
+    """
 
-    @classmethod
-    def of(cls, chosen_T_K: torch.Tensor, experts: int) -> Routing:
-        """Sort rows by expert. Nothing here waits for a GPU, so CUDA graphs can hold it."""
-        expert_N, order_N = chosen_T_K.flatten().sort(stable=True)
-        rows = torch.arange(len(order_N), device=order_N.device)
-        inverse_N = torch.empty_like(order_N).scatter_(0, order_N, rows)
-        numbers = torch.arange(experts, device=order_N.device, dtype=expert_N.dtype)
-        return cls(order_N, inverse_N, torch.searchsorted(expert_N, numbers, right=True, out_int32=True))
+    def __init__(self, chosen_T_K: torch.Tensor, experts: int, first: int = 0, count: int | None = None) -> None:
+        """Take the pairs of so many `experts` from the `first` on, `count` in all; None for all pairs."""
+        order_N, self.place_T_K, self.ends_E = sort_by_expert(chosen_T_K, first, experts)
+        self.order_N = order_N[:count]
+        self.token_N = self.order_N // chosen_T_K.shape[1]
 
 
 type Compute = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -111,10 +113,21 @@ def compute_mixture(
     own = partial(_compute_rows, weights=(gate_up_E_2F_H, down_E_H_F), adapters=adapters, activate=activate)
     if others is not None:
         return others.mix(x_T_H, weights_T_K, chosen_T_K, len(down_E_H_F), own)
-    routing = Routing.of(chosen_T_K, len(down_E_H_F))
-    y_N_H = own(_Spread.apply(x_T_H, routing, chosen_T_K.shape[1]), routing.ends_E)
-    y_T_K_H = _Permuted.apply(y_N_H, routing.inverse_N, routing.order_N).view(*chosen_T_K.shape, -1)
-    return torch.bmm(weights_T_K[:, None], y_T_K_H)[:, 0]
+    routing = Routing(chosen_T_K, len(down_E_H_F))
+    y_N_H = own(spread(x_T_H, routing), routing.ends_E)
+    return mixed(y_N_H, weights_T_K, routing)
+
+
+def spread(x_T_H: torch.Tensor, routing: Routing) -> torch.Tensor:
+    """Return a row of a token for each pair, [N, H], differentiable."""
+    rows_N_H: torch.Tensor = _Spread.apply(x_T_H, routing)
+    return rows_N_H
+
+
+def mixed(y_N_H: torch.Tensor, weights_T_K: torch.Tensor, routing: Routing) -> torch.Tensor:
+    """Return the weighted sum of each token's pairs, [T, H], differentiable."""
+    mixed_T_H: torch.Tensor = _Mixed.apply(y_N_H, weights_T_K, routing)
+    return mixed_T_H
 
 
 def joined_adapter(downs: Sequence[torch.Tensor], ups: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -144,36 +157,71 @@ def _compute_rows(
 def _multiply(
     x_N_I: torch.Tensor, weight_E_O_I: torch.Tensor, adapter: Adapter | None, ends_E: torch.Tensor
 ) -> torch.Tensor:
-    output_N_O = grouped_mm(x_N_I, weight_E_O_I.transpose(1, 2), offs=ends_E)
     if adapter is None:
-        return output_N_O
-    low_N_R = grouped_mm(x_N_I, adapter.down_E_R_I.transpose(1, 2), offs=ends_E)
-    if adapter.scale != 1.0:
-        low_N_R = low_N_R * adapter.scale
-    return output_N_O + grouped_mm(low_N_R, adapter.up_E_O_R.transpose(1, 2), offs=ends_E)
+        return grouped_mm(x_N_I, weight_E_O_I.transpose(1, 2), offs=ends_E)
+    output_N_O: torch.Tensor = _Adapted.apply(x_N_I, *adapter, weight_E_O_I, ends_E)
+    return output_N_O
+
+
+class _Adapted(torch.autograd.Function):
+    """The grouped product with frozen weights and with their adapters, which are added without a copy of either."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_N_I: torch.Tensor,
+        down_E_R_I: torch.Tensor,
+        up_E_O_R: torch.Tensor,
+        scale: float,
+        weight_E_O_I: torch.Tensor,
+        ends_E: torch.Tensor,
+    ) -> torch.Tensor:
+        low_N_R = _scaled(grouped_mm(x_N_I, down_E_R_I.transpose(1, 2), offs=ends_E), scale)
+        ctx.scale, ctx.weight_E_O_I, ctx.ends_E = scale, weight_E_O_I, ends_E
+        ctx.save_for_backward(x_N_I, down_E_R_I, up_E_O_R, low_N_R)
+        return add_product(grouped_mm(x_N_I, weight_E_O_I.transpose(1, 2), offs=ends_E), low_N_R, up_E_O_R, ends_E)
+
+    @staticmethod
+    def backward(ctx: Any, by_output_N_O: torch.Tensor) -> Any:
+        x_N_I, down_E_R_I, up_E_O_R, low_N_R = ctx.saved_tensors
+        by_output_N_O, ends_E = by_output_N_O.contiguous(), ctx.ends_E
+        by_low_N_R = _scaled(grouped_mm(by_output_N_O, up_E_O_R, offs=ends_E), ctx.scale)
+        by_down, by_up, by_x = None, None, None
+        if ctx.needs_input_grad[1]:
+            by_down = grouped_mm(by_low_N_R.t(), x_N_I, offs=ends_E)
+        if ctx.needs_input_grad[2]:
+            by_up = grouped_mm(by_output_N_O.t(), low_N_R, offs=ends_E)
+        if ctx.needs_input_grad[0]:
+            by_x = grouped_mm(by_output_N_O, ctx.weight_E_O_I, offs=ends_E)
+            add_product(by_x, by_low_N_R, down_E_R_I.transpose(1, 2), ends_E)
+        return by_x, by_down, by_up, None, None, None
+
+
+def _scaled(low_N_R: torch.Tensor, scale: float) -> torch.Tensor:
+    return low_N_R if scale == 1.0 else low_N_R * scale
 
 
 class _Spread(torch.autograd.Function):
-    """A row of a token for each of its experts, sorted. Torch's own backward pass would add in any order."""
+    """Torch's own backward pass would add in any order."""
 
     @staticmethod
-    def forward(ctx: Any, x_T_H: torch.Tensor, routing: Routing, active: int) -> torch.Tensor:
-        ctx.inverse, ctx.active = routing.inverse_N, active
-        return x_T_H[routing.order_N // active]
-
-    @staticmethod
-    def backward(ctx: Any, by_rows_N_H: torch.Tensor) -> Any:
-        return by_rows_N_H[ctx.inverse].unflatten(0, (-1, ctx.active)).sum(1), None, None
-
-
-class _Permuted(torch.autograd.Function):
-    """Rows in another order. Torch's own backward pass would add them to zeros, one by one."""
-
-    @staticmethod
-    def forward(ctx: Any, rows_N_H: torch.Tensor, order_N: torch.Tensor, inverse_N: torch.Tensor) -> torch.Tensor:
-        ctx.inverse = inverse_N
-        return rows_N_H[order_N]
+    def forward(ctx: Any, x_T_H: torch.Tensor, routing: Routing) -> torch.Tensor:
+        ctx.routing = routing
+        return x_T_H[routing.token_N]
 
     @staticmethod
     def backward(ctx: Any, by_rows_N_H: torch.Tensor) -> Any:
-        return by_rows_N_H[ctx.inverse], None, None
+        return sum_rows(by_rows_N_H, ctx.routing.place_T_K), None
+
+
+class _Mixed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y_N_H: torch.Tensor, weights_T_K: torch.Tensor, routing: Routing) -> torch.Tensor:
+        ctx.order_N = routing.order_N
+        ctx.save_for_backward(y_N_H, weights_T_K)
+        return sum_rows(y_N_H, routing.place_T_K, weights_T_K)
+
+    @staticmethod
+    def backward(ctx: Any, by_mixed_T_H: torch.Tensor) -> Any:
+        y_N_H, weights_T_K = ctx.saved_tensors
+        return *sum_rows_backward(by_mixed_T_H, y_N_H, ctx.order_N, weights_T_K), None

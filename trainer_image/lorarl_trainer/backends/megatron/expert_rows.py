@@ -31,8 +31,8 @@ import torch.distributed as dist
 from torch.nn.functional import pad
 
 from lorarl_trainer.backends.megatron.collectives import Ranks
-from lorarl_trainer.kernels.row_sums import NOWHERE, sum_rows, sum_rows_backward
-from lorarl_trainer.lora.grouped_experts import Compute
+from lorarl_trainer.kernels.row_sums import sum_rows
+from lorarl_trainer.lora.grouped_experts import Compute, Routing, mixed, spread
 
 _WHOLE_NUMBERS = {2: torch.int16, 4: torch.int32}
 """Of as many bytes as the elements of a row: the experts' numbers travel in it."""
@@ -51,14 +51,13 @@ class ExpertRows:
         """See `RowsOfRanks.mix`."""
         trip = _Trip(self._ranks, chosen_T_K // experts)
         x_M_H, weights_M_K, chosen_M_K = _Sent.apply(_needing_gradient(x_T_H), weights_T_K, chosen_T_K, trip)
-        rank, ranks = self._ranks.rank, self._ranks.size
-        pairs = _Pairs(chosen_M_K, rank * experts, ranks, experts, trip.sizes.pairs)
-        x_J_H = _Spread.apply(x_M_H, pairs)
+        pairs = Routing(chosen_M_K, experts, self._ranks.rank * experts, trip.sizes.pairs)
+        x_J_H = spread(x_M_H, pairs)
         if trip.sizes.pairs:
-            y_J_H = own(x_J_H, pairs.ends_L)
+            y_J_H = own(x_J_H, pairs.ends_E)
         else:  # products of no rows have no gradient, so a row of zeros stands for them
-            y_J_H = own(pad(x_J_H, (0, 0, 0, 1)), pairs.ends_L.clamp(min=1))[:0]
-        y_T_H: torch.Tensor = _Returned.apply(_Mixed.apply(y_J_H, weights_M_K, pairs), trip)
+            y_J_H = own(pad(x_J_H, (0, 0, 0, 1)), pairs.ends_E.clamp(min=1))[:0]
+        y_T_H: torch.Tensor = _Returned.apply(mixed(y_J_H, weights_M_K, pairs), trip)
         return y_T_H
 
 
@@ -131,31 +130,6 @@ class _Trip:
         return arrived
 
 
-class _Pairs:
-    """The pairs of a row that came and an expert of this rank, sorted by expert.
-
-    Attributes:
-        order_J: each pair's index into [M, K], flat.
-        row_J: each pair's row.
-        ends_L: where the pairs of each of this rank's experts end.
-    """
-
-    def __init__(self, chosen_M_K: torch.Tensor, first: int, ranks: int, experts: int, count: int) -> None:
-        """Sort `count` pairs, given each row's experts. This rank has so many `experts` from the `first` on."""
-        # This rank's come first, those of others behind.
-        number, order = (chosen_M_K.flatten() - first).remainder(ranks * experts).sort(stable=True)
-        self.order_J, self._shape = order[:count], chosen_M_K.shape
-        self.row_J = self.order_J // self._shape[1]
-        numbers = torch.arange(experts, device=order.device, dtype=number.dtype)
-        self.ends_L = torch.searchsorted(number, numbers, right=True, out_int32=True)
-
-    @cached_property
-    def places(self) -> torch.Tensor:
-        """Where each pair is, [M, K], `NOWHERE` if the expert is another rank's."""
-        place = self.order_J.new_full((self._shape.numel(),), NOWHERE)
-        return place.scatter_(0, self.order_J, torch.arange(len(self.order_J), device=place.device)).view(self._shape)
-
-
 class _Sent(torch.autograd.Function):
     """Rows of tokens, with their experts and weights, that come to this rank; and back their gradients."""
 
@@ -191,31 +165,3 @@ class _Returned(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, by_y_T_H: torch.Tensor) -> Any:
         return ctx.trip.there(by_y_T_H), None
-
-
-class _Spread(torch.autograd.Function):
-    """A row for each of its experts here."""
-
-    @staticmethod
-    def forward(ctx: Any, x_M_H: torch.Tensor, pairs: _Pairs) -> torch.Tensor:
-        ctx.pairs = pairs
-        return x_M_H[pairs.row_J]
-
-    @staticmethod
-    def backward(ctx: Any, by_rows_J_H: torch.Tensor) -> Any:
-        return sum_rows(by_rows_J_H, ctx.pairs.places), None
-
-
-class _Mixed(torch.autograd.Function):
-    """The weighted sum of what this rank's experts make of each row."""
-
-    @staticmethod
-    def forward(ctx: Any, y_J_H: torch.Tensor, weights_M_K: torch.Tensor, pairs: _Pairs) -> torch.Tensor:
-        ctx.order = pairs.order_J
-        ctx.save_for_backward(y_J_H, weights_M_K)
-        return sum_rows(y_J_H, pairs.places, weights_M_K)
-
-    @staticmethod
-    def backward(ctx: Any, by_y_M_H: torch.Tensor) -> Any:
-        y_J_H, weights_M_K = ctx.saved_tensors
-        return *sum_rows_backward(by_y_M_H, y_J_H, ctx.order, weights_M_K), None
