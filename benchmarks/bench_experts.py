@@ -1,12 +1,14 @@
 """Times layers of a mixture of experts, forward and backward, on one GPU and on two that share the experts.
 
 python benchmarks/bench_experts.py              four layers of Qwen3-30B-A3B's shape, 8,192 tokens: a minute on two GPUs
+python benchmarks/bench_experts.py --generation 8 64 256 512    a step of generation with so many tokens: seconds
 python benchmarks/bench_experts.py --tiny --raw /tmp/experts.json      a trial on a CPU
 
 The layers are the trainer's own norm, router, experts and adapters (rank 16), with random weights. All ranks together
 have the same tokens. Beside the time stands the least that is possible: products at the peak of an H100, and rows of
-tokens over NVLink, one after the other. Where the host is as slow as the whole, a GPU waits for Python. Figures are
-added to the file.
+tokens over NVLink, one after the other. Where the host is as slow as the whole, a GPU waits for Python. A step of
+generation is one layer without norm and router, in a CUDA graph; there the least is to read the experts once. Figures
+are added to the file.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from math import comb
 from pathlib import Path
@@ -31,6 +34,9 @@ from torch.nn import Module, ModuleDict, Parameter  # noqa: E402
 
 from lorarl_trainer.backends.megatron.fused_experts import Compared, FusedExperts  # noqa: E402
 from lorarl_trainer.backends.stacked import Taker  # noqa: E402
+from lorarl_trainer.engine.vllm.patches.gpu_experts import swiglu  # noqa: E402
+from lorarl_trainer.lora.experts import padded_rank  # noqa: E402
+from lorarl_trainer.lora.grouped_experts import Adapter, compute_mixture  # noqa: E402
 from toy import read_figures, write_figures  # noqa: E402
 
 RAW = ROOT / "benchmarks/results/experts.json"
@@ -45,11 +51,16 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--tokens", type=int, help="of all ranks together")
     parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--generation", type=int, nargs="+", default=[], help="numbers of tokens, on one GPU")
     parser.add_argument("--label", default="", help="kept with the figures")
     parser.add_argument("--tiny", action="store_true", help="small shapes")
     parser.add_argument("--raw", type=Path, default=RAW, help="figures, to which these are added")
     chosen = parser.parse_args()
     shape = (TINY if chosen.tiny else SHAPE) | ({"tokens": chosen.tokens} if chosen.tokens else {})
+    if chosen.generation:
+        steps = [{"label": chosen.label, **generation(shape | {"tokens": tokens})} for tokens in chosen.generation]
+        write_figures(chosen.raw, read_figures(chosen.raw, []) + steps)
+        return
     found: list[dict[str, Any]] = []
     for ranks in chosen.ranks:
         figures = multiprocessing.get_context("spawn").SimpleQueue()
@@ -116,6 +127,45 @@ def measure(rank: int, ranks: int, folder: Path, shape: dict[str, int], steps: i
     if rank == 0:
         figures.put(dict(zip(("forward_ms", "backward_ms", "ms", "host_ms"), middle.tolist(), strict=True)))
     dist.destroy_process_group()
+
+
+def generation(shape: dict[str, int]) -> dict[str, Any]:
+    """Return the microseconds of one layer's experts in a step of generation, by both ways."""
+    from lorarl_trainer.kernels.triton_experts import mix_few
+
+    hidden, inner, experts, rank = shape["hidden"], shape["inner"], shape["experts"], padded_rank(shape["rank"])
+    new = partial(draw, device=torch.device("cuda"))
+    x, gate_up, down = new(shape["tokens"], hidden), new(experts, 2 * inner, hidden), new(experts, hidden, inner)
+    weights, chosen = torch.randn(len(x), experts, device="cuda").softmax(-1).topk(shape["active"])
+    first = Adapter(new(experts, 2 * rank, hidden), new(experts, 2 * inner, 2 * rank))
+    second = Adapter(new(experts, rank, inner), new(experts, hidden, rank))
+    ways = {
+        "few": lambda: mix_few(x, weights, chosen, (gate_up, *first[:2]), (down, *second[:2])),
+        "grouped": lambda: compute_mixture(x, weights, chosen, gate_up, down, (first, second), swiglu),
+    }
+    found = {name: 1e3 * milliseconds_of_graph(compute) for name, compute in ways.items()}
+    read = (gate_up.nbytes + down.nbytes) * len(chosen.unique()) / experts
+    print(f"{shape['tokens']} tokens: {found} microseconds; {read / 1e6:.0f} MB to read", flush=True)
+    return {**shape, "layers": 1, "microseconds": found, "bytes": read, "device": torch.cuda.get_device_name()}
+
+
+def milliseconds_of_graph(compute: Callable[[], Any]) -> float:
+    """Return the time of a CUDA graph of it."""
+    compute()
+    graph, start, end = (
+        torch.cuda.CUDAGraph(),
+        torch.cuda.Event(enable_timing=True),
+        torch.cuda.Event(enable_timing=True),
+    )
+    with torch.no_grad(), torch.cuda.graph(graph):
+        compute()
+    for times in (5, 50):
+        start.record()
+        for _ in range(times):
+            graph.replay()
+        end.record()
+        end.synchronize()
+    return start.elapsed_time(end) / times
 
 
 def layer_of(shape: dict[str, int], ranks: int, device: torch.device) -> FusedExperts:

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from lorarl_trainer.devices.cuda import CudaDevice
 from lorarl_trainer.engine.vllm.patches.gpu_experts import swiglu
+from lorarl_trainer.kernels import triton_experts
 from lorarl_trainer.lora.grouped_experts import Adapter, compute_mixture, joined_adapter
 from support.in_process import Colocated, prompts, samples_of
 from support.tiny_models import VOCABULARY
@@ -85,8 +86,9 @@ def test_recomputed_experts_have_the_same_gradients(model_folder, recompute: str
     assert relative_difference(same_gradients, gradients) < 1e-3
 
 
+@pytest.mark.parametrize("few", [False, True], ids=["many", "few"])
 @pytest.mark.parametrize(("tokens", "rank"), [(1, 4), (7, 4), (300, 12)])
-def test_grouped_products_are_those_of_each_expert(tokens: int, rank: int) -> None:
+def test_grouped_products_are_those_of_each_expert(tokens: int, rank: int, few: bool) -> None:
     """Also in a CUDA graph, with experts that no token has."""
     stream = torch.Generator("cuda").manual_seed(0)
     experts, hidden, inner, active = 32, 256, 128, 4
@@ -102,6 +104,8 @@ def test_grouped_products_are_those_of_each_expert(tokens: int, rank: int) -> No
     second = Adapter(*joined_adapter((draw(experts, rank, inner),), (draw(experts, hidden, rank),)))
 
     def compute() -> torch.Tensor:
+        if few:
+            return triton_experts.mix_few(x, weights, chosen, (gate_up, *first[:2]), (down, *second[:2]))
         return compute_mixture(x, weights, chosen, gate_up, down, (first, second), swiglu)
 
     with torch.no_grad():

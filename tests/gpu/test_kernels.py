@@ -11,9 +11,11 @@ import torch
 
 from lorarl_trainer.kernels import (
     attention,
+    experts,
     logprobs,
     operations,
     row_sums,
+    triton_experts,
     triton_layer,
     triton_rows,
     triton_softmax,
@@ -81,6 +83,27 @@ def test_sums_of_rows(sums: int, places: int, rows: int, columns: int) -> None:
     for more in ((), (weights,)):
         same(triton_rows.sum_rows, row_sums.sum_rows, x, place, *more)
     same(triton_rows.sum_rows_backward, row_sums.sum_rows_backward, by_sums, x, order, weights)
+
+
+@pytest.mark.parametrize(("tokens", "active", "first", "count"), [(37, 3, 0, 8), (700, 4, 4, 4), (1, 2, 0, 8)])
+def test_sorting_by_expert(tokens: int, active: int, first: int, count: int) -> None:
+    torch.manual_seed(0)
+    chosen = random(tokens, 8).topk(active).indices
+    order, place, ends = experts.sort_by_expert(chosen, first, count)
+    for kind in (torch.int64, torch.int16):
+        found = triton_experts.sort_by_expert(chosen.to(DEVICE, kind), first, count)
+        assert torch.equal(found[0][: ends[-1]].cpu(), order[: ends[-1]])
+        assert torch.equal(found[1].cpu(), place) and torch.equal(found[2].cpu(), ends)
+
+
+@pytest.mark.parametrize("rank", [8, 24])
+def test_products_that_are_added(rank: int) -> None:
+    """Some experts have no rows, and some share a block with others. A matrix may be a transposed view."""
+    torch.manual_seed(0)
+    output, low, up, across = random(150, 200), random(150, rank), random(6, 200, rank), random(6, rank, 200)
+    ends = torch.tensor([0, 70, 70, 71, 150, 150], dtype=torch.int32)
+    same(triton_experts.add_product, experts.add_product, output, low, up, ends)
+    same(triton_experts.add_product, experts.add_product, output, low, across.transpose(1, 2), ends)
 
 
 @pytest.mark.parametrize(("queries", "groups", "size"), [(7, 2, 64), (7, 4, 128), (1, 3, 96)])

@@ -2,7 +2,8 @@
 
 vLLM's own kernels serve many adapters at a time, and give each expert's adapter the rank of the largest one. Here the
 buffers have the rank of the experts' adapter, and the products are those of the trainer (`lora.grouped_experts`), so
-both round alike. vLLM's own code routes the tokens. CUDA graphs hold all of it.
+both round alike. A step of generation has few tokens, for which `kernels.triton_experts` reads the weights once. vLLM's
+own code routes the tokens. CUDA graphs hold all of it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch.nn.functional import silu
 
 from lorarl_trainer.engine.vllm.names import GpuExperts
 from lorarl_trainer.engine.vllm.patches.expert_buffers import expert_buffers
+from lorarl_trainer.kernels import triton_experts
 from lorarl_trainer.lora.experts import padded_rank
 from lorarl_trainer.lora.grouped_experts import Adapter, compute_mixture
 
@@ -39,7 +41,10 @@ def one_adapter_method() -> type:
         def apply(
             self, layer: Any, x: torch.Tensor, topk_weights: torch.Tensor, topk_ids: torch.Tensor, *_: Any, **__: Any
         ) -> torch.Tensor:
-            weights = layer.w13_weight, layer.w2_weight
+            weights, (gate_up, down) = (layer.w13_weight, layer.w2_weight), self.adapters
+            if gate_up and down and triton_experts.are_few(topk_ids.numel(), len(layer.w2_weight)):
+                each = (weights[0], *gate_up[:2]), (weights[1], *down[:2])  # B includes the scale
+                return triton_experts.mix_few(x, topk_weights, topk_ids, *each)
             return compute_mixture(x, topk_weights, topk_ids, *weights, self.adapters, swiglu)
 
     return OneAdapterMethod
