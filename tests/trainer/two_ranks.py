@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from lorarl_trainer.devices.cpu import CpuDevice
 
@@ -111,13 +112,14 @@ def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
 def count_exports(worker: Worker) -> list[None]:
     """Return a list that grows by an entry with each export of this rank."""
     made: list[None] = []
-    export = worker.backend.model._bridge.export_adapter_weights
+    export: Any = worker.backend.model._export  # type: ignore[attr-defined]  # Megatron's
+    run = export.run
 
-    def counted(*arguments: object, **named: object) -> object:
+    def counted() -> object:
         made.append(None)
-        return export(*arguments, **named)
+        return run()
 
-    worker.backend.model._bridge.export_adapter_weights = counted
+    export.run = counted
     return made
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from lorarl_api.v1alpha1 import AdapterSpec
+from lorarl_trainer.backends.megatron.adapter_export import AdapterExport
 from lorarl_trainer.backends.megatron.bridge_lora import decoder_linears, hf_parts, make_lora
 from lorarl_trainer.backends.megatron.collectives import Ranks
 from lorarl_trainer.backends.megatron.context import of_all_ranks, sharing_keys
@@ -25,6 +26,7 @@ from lorarl_trainer.backends.megatron.packed_attention import Current, pack_atte
 from lorarl_trainer.backends.megatron.parallel import open_groups
 from lorarl_trainer.backends.megatron.platform import Platform, platform_of
 from lorarl_trainer.backends.megatron.recompute import let_recomputed_layers_learn
+from lorarl_trainer.backends.megatron.weight_files import open_files
 from lorarl_trainer.backends.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
 from lorarl_trainer.backends.model import AdaptedModel
 from lorarl_trainer.backends.parallel import Part
@@ -121,12 +123,13 @@ class LoraModel(AdaptedModel):
         # Between the two the bridge loads the weights.
         provider.register_pre_wrap_hook(before_loading, prepend=True)
         provider.register_pre_wrap_hook(attach)
-        self._chunks: list[Any] = provider.provide_distributed_model(
-            wrap_with_ddp=False,
-            use_cpu_initialization=provider.use_cpu_initialization,
-            init_model_with_meta_device=False,
-        )
-        self.module = self._chunks[0]
+        with open_files(self._bridge):
+            self._chunks: list[Any] = provider.provide_distributed_model(
+                wrap_with_ddp=False,
+                use_cpu_initialization=provider.use_cpu_initialization,
+                init_model_with_meta_device=False,
+            )
+        self.module, self._export = self._chunks[0], AdapterExport(self._bridge, self._chunks)
 
     def _pack(self, model_path: Path) -> None:
         """Let the model take packed sequences, and compute its layers in a few steps, as planned."""
@@ -242,8 +245,7 @@ class LoraModel(AdaptedModel):
     def exported(self) -> Iterator[tuple[str, torch.Tensor]]:
         """See `AdaptedModel.exported`."""
         with by_all_names(self.module):
-            exported = self._bridge.export_adapter_weights(self._chunks, cpu=False, show_progress=False)
-            own = ((item.param_name, item.weight.detach()) for item in exported)
+            own = self._export.run()
             if self.parallel.expert_size == 1:
                 yield from own
             else:
