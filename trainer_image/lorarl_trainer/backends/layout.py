@@ -11,13 +11,14 @@ q = [0, 2] and k = [1, 3]. So q's rows are the parameter's rows 0 and 2: an impo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.distributed as dist
 
 from lorarl_trainer.backends.model import AdaptedModel
-from lorarl_trainer.lora.blocks import Block, rectangles
+from lorarl_trainer.lora.blocks import Block, Numbers, as_slice, rectangles
+from lorarl_trainer.lora.numbered import column_numbers, on_host, owner_numbers, row_numbers, split
 
 _EXACT_IN_FLOAT32 = 2**24
 
@@ -48,13 +49,14 @@ class AdapterLayout:
                 f"{dist.get_world_size()} ranks with {count} adapter tensors cannot be numbered in float32"
             )
         first = 1 + self._rank * count  # this rank's tensors are numbered from here on
-        owners = self.gather([torch.full(p.shape, float(first + i), device=p.device) for i, p in enumerate(parameters)])
-        rows = self.gather([_numbers(p, 0) for p in parameters])
-        columns = self.gather([_numbers(p, 1) for p in parameters])
-        self.shapes: dict[str, tuple[int, ...]] = {name: tuple(t.shape) for name, t in owners.items()}
+        shapes = [parameter.shape for parameter in parameters]
+        owners = self._arrived(owner_numbers(shapes, first, model.device), shapes)
+        rows = self._arrived(row_numbers(shapes, model.device), shapes)
+        columns = self._arrived(column_numbers(shapes, model.device), shapes)
+        self.shapes: dict[str, tuple[int, ...]] = {name: array.shape for name, array in owners.items()}
         self.blocks: dict[tuple[int, int], list[Block]] = {(self._rank, i): [] for i in range(len(parameters))}
         for name, owner in owners.items():
-            numbers = (_matrix(of).cpu().numpy() for of in (owner, rows[name], columns[name]))
+            numbers = (_matrix(of) for of in (owner, rows[name], columns[name]))
             try:
                 for number, found in rectangles(*numbers):
                     block = Block(name, found.there_rows, found.there_columns, found.here_rows, found.here_columns)
@@ -72,21 +74,32 @@ class AdapterLayout:
         Raises:
             ConflictError: tensors that must be one parameter differ.
         """
-        shares = []
+        values, shares = _moved(adapter, self._model.device), []
         for index, parameter in enumerate(self._model.parameters.values()):
             blocks = self.blocks[self._rank, index]
-            kind = {"dtype": adapter[blocks[0].name].dtype, "device": parameter.device}
-            share = torch.full(_matrix(parameter).shape, float("nan"), **kind)  # NaN: not written yet
-            for block in blocks:
-                value = _matrix(adapter[block.name]).to(parameter.device)[block.hf_rows][:, block.hf_columns]
-                there = share[block.rows][:, block.columns]
-                if not torch.equal(torch.where(torch.isnan(there), value, there), value):
-                    raise ConflictError(
-                        f"{blocks[0].name} and {block.name} are one tensor in a fused adapter, but differ"
-                    )
-                share[block.rows[:, None], block.columns] = value
-            shares.append(share.view(parameter.shape))
+            share = self._share(parameter, blocks, values)
+            shares.append(share.clone() if share is adapter[blocks[0].name] else share)
         return shares
+
+    def _share(
+        self, parameter: torch.Tensor, blocks: Sequence[Block], values: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        first = values[blocks[0].name]
+        if len(blocks) == 1 and first.shape == parameter.shape and _is_all_of(blocks[0], _matrix(first)):
+            return first
+        share = torch.full(_matrix(parameter).shape, float("nan"), dtype=first.dtype, device=first.device)
+        for block in blocks:  # NaN: not written yet
+            value = _matrix(values[block.name])[block.hf_rows][:, block.hf_columns]
+            there = share[block.rows][:, block.columns]
+            if not torch.equal(torch.where(torch.isnan(there), value, there), value):
+                raise ConflictError(f"{blocks[0].name} and {block.name} are one tensor in a fused adapter, but differ")
+            share[block.rows[:, None], block.columns] = value
+        return share.view(parameter.shape)
+
+    def _arrived(self, numbers: torch.Tensor, shapes: Sequence[torch.Size]) -> dict[str, Numbers]:
+        """Return the numbers that each element of the adapter gets, given those of all parameters (collective)."""
+        exported = self.gather(split(numbers, shapes))
+        return dict(zip(exported, on_host(list(exported.values())), strict=True))
 
     def gather(self, values: list[torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return values of the trainable parameters' shapes, as moments, in Hugging Face names (collective).
@@ -102,13 +115,27 @@ class AdapterLayout:
             self._model.help_export()
 
 
-def _numbers(parameter: torch.Tensor, dimension: int) -> torch.Tensor:
-    """Return a tensor of the parameter's shape that holds each element's row (0) or column (1)."""
-    shape = _matrix(parameter).shape
-    numbers = torch.arange(shape[dimension], device=parameter.device, dtype=torch.float32)
-    return (numbers[:, None] if dimension == 0 else numbers).expand(shape).contiguous().view(parameter.shape)
+def _matrix[T: (torch.Tensor, Numbers)](values: T) -> T:
+    """Return values with two dimensions: DoRA's row lengths as a column."""
+    return values[:, None] if values.ndim == 1 else values
 
 
-def _matrix(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with two dimensions: DoRA's row lengths as a column."""
-    return tensor[:, None] if tensor.dim() == 1 else tensor
+def _is_all_of(block: Block, matrix: torch.Tensor) -> bool:
+    """Return whether a block takes a matrix as it is."""
+    height, width = matrix.shape
+    whole = [(block.rows, height), (block.hf_rows, height), (block.columns, width), (block.hf_columns, width)]
+    return all(as_slice(indices) == slice(0, length) for indices, length in whole)
+
+
+def _moved(adapter: Mapping[str, torch.Tensor], device: torch.device) -> Mapping[str, torch.Tensor]:
+    """Return an adapter's tensors on a device. They go in one transfer: waiting for each would take longer."""
+    by_type: dict[tuple[torch.dtype, torch.device], list[str]] = {}
+    for name, tensor in adapter.items():
+        by_type.setdefault((tensor.dtype, tensor.device), []).append(name)
+    moved = dict(adapter)
+    for (_, where), names in by_type.items():
+        if where.type != device.type:
+            tensors = [adapter[name] for name in names]
+            flat = torch.cat([tensor.flatten() for tensor in tensors]).to(device)
+            moved |= zip(names, split(flat, [tensor.shape for tensor in tensors]), strict=True)
+    return moved

@@ -128,9 +128,9 @@ class AdapterOptimizer:
     def load(self, masters: list[torch.Tensor], moments: dict[str, list[torch.Tensor]], updates: int) -> None:
         """Resume from saved masters and moments, one tensor per parameter in their order, after so many updates."""
         self.updates = updates
-        for index, master in enumerate(self.masters):
-            master.copy_(masters[index])
-            if updates:
+        torch._foreach_copy_(self.masters, masters)
+        if updates:
+            for index, master in enumerate(self.masters):
                 # AdamW keeps its step count as a float32 tensor, on the GPU only if it is fused.
                 state = {"step": torch.tensor(float(updates), device=master.device)}
                 state.update({name: moments[name][index].to(master, copy=True) for name in MOMENTS})

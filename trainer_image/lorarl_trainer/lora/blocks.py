@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 Indices = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float32]
 """Whole numbers, as they come from an adapter's tensors."""
+_NOT_WHOLE = "the elements are not whole rows and columns"
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,11 @@ def rectangles(owners: Numbers, rows: Numbers, columns: Numbers) -> Iterator[tup
     Raises:
         ValueError: an owner's elements are not a block of whole rows and columns, here or there.
     """
-    for number in _distinct(owners):
+    distinct = _distinct(owners)
+    if len(distinct) == 1 and distinct[0]:
+        yield distinct[0], _whole(rows, columns)
+        return
+    for number in distinct:
         if number:
             yield number, _rectangle(owners == number, rows, columns)
 
@@ -89,16 +95,47 @@ def _distinct(numbers: Numbers) -> list[int]:
 def _rectangle(marked: npt.NDArray[np.bool_], rows: Numbers, columns: Numbers) -> Rectangle:
     here_rows, here_columns = np.flatnonzero(marked.any(1)), np.flatnonzero(marked.any(0))
     here = _span(here_rows), _span(here_columns)
-    rows, columns = (numbers[here[0]][:, here[1]] for numbers in (rows, columns))
-    if not (marked[here[0]][:, here[1]].all() and (rows == rows[:, :1]).all() and (columns == columns[:1]).all()):
-        raise ValueError("the elements are not whole rows and columns")
-    return Rectangle(here_rows, here_columns, rows[:, 0].astype(np.int64), columns[0].astype(np.int64))
+    if not marked[here[0]][:, here[1]].all():
+        raise ValueError(_NOT_WHOLE)
+    there = _whole(*(numbers[here[0]][:, here[1]] for numbers in (rows, columns)))
+    return Rectangle(_shared(here_rows), _shared(here_columns), there.there_rows, there.there_columns)
+
+
+def _whole(rows: Numbers, columns: Numbers) -> Rectangle:
+    """Return the rectangle that all elements of a matrix are."""
+    if not ((rows == rows[:, :1]).all() and (columns == columns[:1]).all()):
+        raise ValueError(_NOT_WHOLE)
+    there = (_shared(numbers.astype(np.int64)) for numbers in (rows[:, 0], columns[0]))
+    return Rectangle(*(_count(0, length) for length in rows.shape), *there)
 
 
 def _span(indices: Indices) -> slice | Indices:
-    """Return indices as a slice if they are neighbours, which they mostly are: a matrix gives a view for that."""
+    """Return indices in ascending order as a slice if they are neighbours: a matrix gives a view for that."""
     first, last = int(indices[0]), int(indices[-1])
     return slice(first, last + 1) if last - first + 1 == len(indices) else indices
+
+
+@lru_cache(1024)
+def _count(first: int, end: int) -> Indices:
+    """Return the numbers from `first` to before `end`, always as the same array, which nothing may change."""
+    return np.arange(first, end)
+
+
+def _shared(indices: Indices) -> Indices:
+    """Return indices as the array of `_count` if they go up by one, which they mostly do."""
+    counted = _counted_like(indices)
+    return counted if counted is not None and np.array_equal(indices, counted) else indices
+
+
+def _counted_like(indices: Indices) -> Indices | None:
+    """Return the array of `_count` between the same ends; None if it would have another length."""
+    first, end = int(indices[0]), int(indices[-1]) + 1
+    return _count(first, end) if end - first == len(indices) else None
+
+
+def as_slice(indices: Indices) -> slice | None:
+    """Return indices of a block as a slice if they are known to go up by one."""
+    return slice(int(indices[0]), int(indices[-1]) + 1) if indices is _counted_like(indices) else None
 
 
 def copies(source: Block, target: Block) -> Iterator[SliceCopy]:
@@ -114,9 +151,21 @@ def _runs(
     source_keys: Indices, source: Indices, target_keys: Indices, target: Indices
 ) -> Iterator[tuple[slice, slice]]:
     """Yield the longest runs in which both sides go up by one, over the keys that both have."""
+    slices = [as_slice(indices) for indices in (source_keys, source, target_keys, target)]
+    if None not in slices:
+        yield from _run(*slices)  # type: ignore[arg-type]  # none is None
+        return
     _, at_source, at_target = np.intersect1d(source_keys, target_keys, assume_unique=True, return_indices=True)
     froms, tos = source[at_source], target[at_target]
     breaks = np.flatnonzero((np.diff(froms) != 1) | (np.diff(tos) != 1)) + 1
     for part in np.split(np.arange(len(froms)), breaks):
         if len(part):
             yield slice(int(froms[part[0]]), int(froms[part[-1]]) + 1), slice(int(tos[part[0]]), int(tos[part[-1]]) + 1)
+
+
+def _run(source_keys: slice, source: slice, target_keys: slice, target: slice) -> Iterator[tuple[slice, slice]]:
+    """Yield the run over the keys that both have, where all indices go up by one; none if they have none."""
+    first, end = max(source_keys.start, target_keys.start), min(source_keys.stop, target_keys.stop)
+    if first < end:
+        of_source, of_target = source.start - source_keys.start, target.start - target_keys.start
+        yield slice(first + of_source, end + of_source), slice(first + of_target, end + of_target)

@@ -18,6 +18,7 @@ from lorarl_trainer.engine.vllm.names import AdapterSlots
 from lorarl_trainer.lora.blocks import Block, Numbers, rectangles
 from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.experts import completed, is_expert
+from lorarl_trainer.lora.numbered import column_numbers, on_host, owner_numbers, row_numbers, split
 from lorarl_trainer.lora.peft_format import PEFT_PREFIX, adapter_config
 
 _INDEX = 0
@@ -53,11 +54,15 @@ class AdapterSlot:
     @torch.no_grad()
     def load(self, adapter: Mapping[str, torch.Tensor], config: AdapterConfig, version: int) -> None:
         """Put an adapter in Hugging Face names into the slot."""
+        # vLLM scales B in place, so it gets its own tensors.
+        self._load({name: tensor.clone() for name, tensor in adapter.items()}, config, version)
+
+    def _load(self, adapter: Mapping[str, torch.Tensor], config: AdapterConfig, version: int) -> None:
+        """Put an adapter, whose tensors vLLM may change, into the slot."""
         content = adapter_config(adapter, config, base_model="")
         model = AdapterSlots.LoRAModel.from_lora_tensors(
             lora_model_id=version,
-            # vLLM scales B in place, so it gets its own tensors.
-            tensors={PEFT_PREFIX + name: tensor.clone() for name, tensor in self._completed(adapter).items()},
+            tensors={PEFT_PREFIX + name: tensor for name, tensor in self._completed(adapter).items()},
             peft_helper=AdapterSlots.PEFTHelper.from_dict(content),
             device=self._device,
             dtype=self._loras.lora_config.lora_dtype,
@@ -116,29 +121,32 @@ class AdapterSlot:
 
     def _read_layout(self, shapes: Mapping[str, tuple[int, ...]], rank: int) -> list[list[Block]]:
         tensors = sorted(shapes)
-        count = partial(torch.arange, dtype=torch.float32, device=self._device)
-        owners = self._arrived({name: count(i + 1, i + 2).expand(shapes[name]) for i, name in enumerate(tensors)}, rank)
-        rows = self._arrived({name: count(shapes[name][0])[:, None].expand(shapes[name]) for name in tensors}, rank)
-        columns = self._arrived({name: count(shapes[name][1]).expand(shapes[name]) for name in tensors}, rank)
+        of_each = [shapes[name] for name in tensors]
+        most_rows, most_columns = (max(shape[dimension] for shape in of_each) for dimension in (0, 1))
+        arrived = partial(self._arrived, {name: shapes[name] for name in tensors}, rank)
+        owners = arrived(owner_numbers(of_each, 1, self._device), len(tensors))
+        rows = arrived(row_numbers(of_each, self._device), most_rows - 1)
+        columns = arrived(column_numbers(of_each, self._device), most_columns - 1)
         self._clear()
-        for buffer in self.buffers():
-            buffer.zero_()
+        torch._foreach_zero_(self.buffers())
         layout: list[list[Block]] = []
         for owner, row, column in zip(owners, rows, columns, strict=True):
             layout.append([Block(tensors[number - 1], *found) for number, found in rectangles(owner, row, column)])
         return layout
 
-    def _arrived(self, numbers: Mapping[str, torch.Tensor], rank: int) -> list[Numbers]:
-        """Return which of the numbers each element of each buffer gets."""
-        arrived = [torch.zeros(buffer.shape, dtype=torch.float32, device=self._device) for buffer in self.buffers()]
-        largest, unit = max(int(number.max()) for number in numbers.values()), 1
+    def _arrived(
+        self, shapes: Mapping[str, tuple[int, ...]], rank: int, numbers: torch.Tensor, largest: int
+    ) -> list[Numbers]:
+        """Return which of the numbers each element of each buffer gets, given those of an adapter's in a row."""
+        buffers = self.buffers()
+        arrived = torch.zeros(sum(buffer.numel() for buffer in buffers), dtype=torch.float32, device=self._device)
+        unit, one = 1, AdapterConfig(rank, alpha=rank)  # a scale of 1
         while unit <= largest:
-            digits = {name: (number // unit) % _DIGIT for name, number in numbers.items()}
-            self.load(digits, AdapterConfig(rank, alpha=rank), version=1)  # a scale of 1
-            for numbers_of_buffer, buffer in zip(arrived, self.buffers(), strict=True):
-                numbers_of_buffer.add_(buffer, alpha=unit)
+            digits = ((numbers // unit) % _DIGIT).to(self._loras.lora_config.lora_dtype)
+            self._load(dict(zip(shapes, split(digits, list(shapes.values())), strict=True)), one, version=1)
+            arrived.add_(torch.cat([buffer.flatten() for buffer in buffers]), alpha=unit)
             unit *= _DIGIT
-        return [numbers_of_buffer.cpu().numpy() for numbers_of_buffer in arrived]
+        return on_host(split(arrived, [buffer.shape for buffer in buffers]))
 
     def _completed(self, adapter: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """Return an adapter as vLLM takes it: with an adapter on all experts or on none."""
