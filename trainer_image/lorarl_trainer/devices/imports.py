@@ -18,19 +18,31 @@ _UNUSED = ("wandb",)
 def quick_imports() -> Iterator[None]:
     """Make the imports within the block a quarter faster: without unused packages, and without the garbage collector.
 
-    The collector would go through a million objects that live as long as the process, again and again. It would also do
-    so later, at every full collection (0.6 s on a CPU), and vLLM's start asks for several. So these objects are hidden
-    from it permanently.
+    It would also go through the modules' million objects later, at every full collection (0.6 s on a CPU), and vLLM's
+    start asks for several.
     """
     left_out = [name for name in _UNUSED if name not in sys.modules]
     sys.modules.update(dict.fromkeys(left_out))  # type: ignore[arg-type]  # None: it cannot be imported
+    try:
+        with lasting_objects():
+            yield
+    finally:
+        for name in left_out:
+            del sys.modules[name]
+
+
+@contextmanager
+def lasting_objects() -> Iterator[None]:
+    """Keep the garbage collector away from what the block makes, during the block and ever after.
+
+    It would go through objects that live as long as the process again and again: a mixture of 48 layers with 128
+    experts has a million of them.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        for name in left_out:
-            del sys.modules[name]
         gc.freeze()
         if enabled:
             gc.enable()

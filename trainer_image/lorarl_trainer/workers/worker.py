@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu, Host
-from lorarl_trainer.devices.imports import quick_imports
+from lorarl_trainer.devices.imports import lasting_objects, quick_imports
 from lorarl_trainer.devices.registry import get_device
 from lorarl_trainer.lora.files import INIT_FROM, TEACHER
 from lorarl_trainer.pods.drain import drain_asked, in_a_pod, register
@@ -170,7 +170,7 @@ class Worker:
             self._init_process_group()
             self._plan = plan = plan_job(spec, model_path, there)
             self._watch = MemoryWatch(plan, self._device.memory)
-        with self._clock.part("trainer"), self._memory_explained("the base model was loaded"):
+        with self._clock.part("trainer"), self._memory_explained("the base model was loaded"), lasting_objects():
             kind = get_backend(plan.backend)
             kind.import_libraries(self._device)
             self.backend = kind(self._device, spec, model_path, plan, self._clock)
