@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lorarl_trainer.progress import METRICS, read_rows
-from recipes.tasks import DPO_BETA, Recipe, Settings
+from recipes.tasks import DPO_BETA, DPO_LEARNING_RATE, Recipe, Settings
 
 NAME = "recipe"
 SHARED_GPU = ("spec.rollout.gpuMemoryFraction=0.05", "spec.trainer.tokensPerMicroBatch=4096")
@@ -29,6 +29,7 @@ ALGORITHMS: Mapping[str, Sequence[str]] = {
         "spec.algorithm.groupSize=null",
         "spec.rollout.gpuMemoryFraction=null",  # nothing is generated
         f"spec.algorithm.dpo={{beta: {DPO_BETA}}}",
+        f"spec.trainer.learningRate={DPO_LEARNING_RATE}",
         f"spec.data.train={{uri: 'file:{DATA}/pairs.jsonl'}}",
     ),
     "distillation": ("spec.reward=null", f"spec.algorithm.distillation={{adapter: 'file:{TEACHER}'}}"),

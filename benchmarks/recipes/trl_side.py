@@ -19,7 +19,7 @@ from typing import Any
 
 from recipes.data import read
 from recipes.reward import scored
-from recipes.tasks import DPO_BETA, RECIPES, Recipe, Settings
+from recipes.tasks import DPO_BETA, DPO_LEARNING_RATE, RECIPES, Recipe, Settings
 
 DRIFT = "sampling/sampling_logp_difference/mean"
 ROWS_ON_CPU, ROWS_ON_SHARED_GPU = 16, 64
@@ -155,7 +155,7 @@ def make_dpo_trainer(recipe: Recipe, model: Path, data: Path, out: Path, seed: i
             per_device_train_batch_size=settings.prompts,
             beta=DPO_BETA,
             max_length=settings.prompt_tokens + recipe.response_tokens,
-            **common(out, seed, settings, torch.cuda.is_available()),
+            **common(out, seed, settings, torch.cuda.is_available()) | {"learning_rate": DPO_LEARNING_RATE},
         ),
         train_dataset=Dataset(pyarrow.Table.from_pylist(read(data, "pairs")), fingerprint=f"{recipe.name}-pairs"),
         processing_class=AutoTokenizer.from_pretrained(model),

@@ -14,7 +14,7 @@ benchmarks/results/agreement-2026-11-23.md. Nothing here imports torch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -132,6 +132,17 @@ class AgreementLimits:
         """
         noise = _ratio(base.differences.sum(), base.uncertainty.sum())
         return cls(TIMES_NORMAL * base.mean, TIMES_NORMAL * max(least, noise))
+
+    def for_probe(self, rounding: float) -> AgreementLimits:
+        """Return what a probe must keep to, of whose effect on log-probabilities so many nats may be lost to rounding.
+
+        A base that is nearly sure of all its tokens hardly shows any noise, and a probe makes it show.
+        """
+        return replace(self, mean=max(self.mean, rounding))
+
+    def after_probe(self, probed: Agreement) -> AgreementLimits:
+        """Return what is normal if a probe, which is right, shows so much: so much noise may any adapter bring."""
+        return replace(self, noise=max(self.noise, TIMES_NORMAL * probed.noise))
 
     def exceeded(self, agreement: Agreement) -> Disagreement | None:
         """Return what is too large, if anything is. A difference that is not a number is too large."""
