@@ -98,6 +98,7 @@ def command(
         held_out=new_data.data_uri(held_out, folder) if held_out else uri and new_data.held_out_beside(uri),
         gpus=(1 if largest_gpu() else 0) if gpus is None else gpus,
         positions=new_job.positions_of(base),
+        chat_template=new_job.has_chat_template(base),
     )
     job.load()  # names what is wrong with the answers
     job = new_job.sized(job, sample)

@@ -35,6 +35,8 @@ ALGORITHMS = {
     "dpo": "from pairs of a better and a worse answer",
 }
 """What a model can learn from, in words."""
+_TEMPLATES = ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
+"""Where a model may have its chat template, besides tokenizer_config.json."""
 _LONGEST_GENERATED, _CONVERSATION = 64, 256
 """Tokens: of completions in a first run on a CPU, whatever the answers have; and for conversations."""
 
@@ -53,6 +55,7 @@ class NewJob:
         held_out: URI of rows to measure with; None if there are none yet.
         gpus: of this machine that the job uses.
         positions: tokens that the base model can see at once, if that is known.
+        chat_template: whether the base model has one.
         size: how much its first run does.
     """
 
@@ -65,6 +68,7 @@ class NewJob:
     held_out: str | None = None
     gpus: int = 0
     positions: int | None = None
+    chat_template: bool = True
     size: FirstRun = USUAL
 
     def files(self) -> dict[str, str]:
@@ -79,6 +83,7 @@ class NewJob:
             data=data,
             held_out=self.held_out or (beside(data) if self.data else f"file:{HELD_OUT_FILE}"),
             is_there=self.held_out is not None or self.data is None,
+            chat_template=self.chat_template,
             reward=f"{reward}   # {REWARDS[self.reward]}",
             longest_prompt=min(512, self.positions - response) if self.positions else 512,
             manifest=MANIFEST,
@@ -190,6 +195,19 @@ def positions_of(uri: str) -> int | None:
         return None
     found = read_model_config(local_path(uri, "--model")).get("max_position_embeddings")
     return found if isinstance(found, int) else None
+
+
+def has_chat_template(uri: str) -> bool:
+    """Return whether a base model has a chat template; True if it is not on this machine."""
+    if not uri.startswith("file:"):
+        return True
+    folder = local_path(uri, "--model")
+    if any((folder / name).exists() for name in _TEMPLATES):
+        return True
+    try:
+        return bool(json.loads((folder / "tokenizer_config.json").read_text()).get("chat_template"))
+    except (OSError, ValueError):
+        return True  # `lorarl validate` and the dry run say what is wrong with the tokenizer
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> list[Path]:

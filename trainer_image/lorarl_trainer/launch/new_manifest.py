@@ -43,7 +43,7 @@ spec:
 {algorithm}
   data:
     train: {{{train}}}
-    {evaluation}
+    {evaluation}{as_it_is}
   rollout:
     promptsPerStep: {prompts:<16} # {a_step}
     maxPromptTokens: {longest_prompt:<15} # rows with longer prompts are left out
@@ -56,6 +56,7 @@ spec:
     every: {every}
   cluster: {{gpusPerNode: {gpus}}}          # 0 trains on the CPU
 """
+_AS_IT_IS = "\n    chatTemplate: false              # this base model has none: a prompt is used as it is"
 _RATES = {"grpo": "1.0e-4", "sft": "2.0e-4", "dpo": "2.0e-5"}
 _ALGORITHMS = {
     "grpo": "  algorithm: {{type: grpo, groupSize: {group}}}   # the completions of each prompt are compared\n"
@@ -66,7 +67,15 @@ _ALGORITHMS = {
 
 
 def manifest_text(
-    algorithm: str, *, columns: dict[str, str], data: str, held_out: str, is_there: bool, reward: str, **values: Any
+    algorithm: str,
+    *,
+    columns: dict[str, str],
+    data: str,
+    held_out: str,
+    is_there: bool,
+    chat_template: bool,
+    reward: str,
+    **values: Any,
 ) -> str:
     """Return a manifest.
 
@@ -76,6 +85,7 @@ def manifest_text(
         data: URI of the training rows.
         held_out: URI of the held-out rows.
         is_there: whether there are such rows; otherwise they are a comment.
+        chat_template: whether the base model has one.
         reward: the reward, in YAML; for grpo.
         values: what else the text has.
     """
@@ -86,6 +96,7 @@ def manifest_text(
         algorithm=_ALGORITHMS[algorithm].format(group=group, reward=reward),
         train=f"uri: {json.dumps(data)}{fields}",
         evaluation=evaluation if is_there else f"# {evaluation}   # rows to measure with, which are not trained on",
+        as_it_is="" if chat_template else _AS_IT_IS,
         rate=_RATES[algorithm],
         a_step=f"x groupSize = {prompts * group} completions a step" if algorithm == "grpo" else "rows a step",
         longer="longer completions are cut off" if algorithm == "grpo" else "rows with longer answers are left out",

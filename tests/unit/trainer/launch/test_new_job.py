@@ -107,6 +107,15 @@ def test_data_without_answers_asks_for_a_rule(tmp_path: Path, base: Path) -> Non
     assert "`row` has letter." in done.stdout
 
 
+@pytest.mark.parametrize("template", [CHATML, None])
+def test_a_base_without_a_chat_template_takes_prompts_as_they_are(tmp_path: Path, template: str | None) -> None:
+    base = write_tokenizer(tmp_path / "base", template=template)
+    (base / "config.json").write_text(json.dumps(SHAPES["0.5B"]))
+    assert init(tmp_path / "job", "--model", base, "--reward", "numeric").exit_code == 0
+    job = load_job((tmp_path / "job" / "job.yaml").read_text())
+    assert job.spec.data.chat_template == (template is not None)
+
+
 @pytest.mark.parametrize("algorithm", ["sft", "dpo"])
 def test_examples_and_pairs_make_jobs_without_a_reward(tmp_path: Path, base: Path, algorithm: str) -> None:
     done = init(tmp_path / "new", "--model", base, "--algorithm", algorithm)
