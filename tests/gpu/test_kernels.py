@@ -1,4 +1,7 @@
-"""The trainer's Triton kernels against the same operations in PyTorch."""
+"""The trainer's Triton kernels against the same operations in PyTorch.
+
+Without a GPU, `tests/trainer/test_kernels.py` runs them in Triton's interpreter, in float32.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,13 @@ from lorarl_trainer.kernels import (
 from lorarl_trainer.kernels.gather import Gather
 from lorarl_trainer.kernels.heads import Heads
 from lorarl_trainer.kernels.packed import Segments
+from lorarl_trainer.lora.grouped_experts import Adapter, compute_mixture
 from lorarl_trainer.samples.packing import pack
 from support.tiny_models import VOCABULARY
 from support.training import grouped_samples
 
-DEVICE = torch.device("cuda")
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+PRECISIONS = [(torch.float32, 1e-5), *([(torch.bfloat16, 2e-2)] if DEVICE.type == "cuda" else [])]
 
 
 def random(*shape: int) -> torch.Tensor:
@@ -36,7 +41,7 @@ def random(*shape: int) -> torch.Tensor:
 
 def same(kernel: Callable[..., Any], plain: Callable[..., Any], *arguments: Any) -> None:
     """Run both in float32, the kernel on `DEVICE`, on copies (some write into an argument), and in bf16."""
-    for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
+    for dtype, tolerance in PRECISIONS:
         cast = [
             a.to(dtype) if isinstance(a, torch.Tensor) and a.is_floating_point() and a.dim() > 1 else a
             for a in arguments
@@ -104,6 +109,21 @@ def test_products_that_are_added(rank: int) -> None:
     ends = torch.tensor([0, 70, 70, 71, 150, 150], dtype=torch.int32)
     same(triton_experts.add_product, experts.add_product, output, low, up, ends)
     same(triton_experts.add_product, experts.add_product, output, low, across.transpose(1, 2), ends)
+
+
+@pytest.mark.parametrize(("tokens", "hidden", "inner", "rank"), [(20, 64, 32, 8), (100, 128, 96, 16), (1, 200, 72, 8)])
+def test_mixtures_of_few_tokens(tokens: int, hidden: int, inner: int, rank: int) -> None:
+    """Of a kernel's blocks, some are not full, and some experts have no token or more than one block."""
+    torch.manual_seed(0)
+    count, active = 8, 3
+    gate_up, down = random(count, 2 * inner, hidden) / 8, random(count, hidden, inner) / 8
+    first = Adapter(random(count, 2 * rank, hidden) / 8, random(count, 2 * inner, 2 * rank) / 8)
+    second = Adapter(random(count, rank, inner) / 8, random(count, hidden, rank) / 8)
+    x, (weights, chosen) = random(tokens, hidden), random(tokens, count).softmax(-1).topk(active)
+    expected = compute_mixture(x, weights, chosen, gate_up, down, (first, second), operations.swiglu)
+    there = [_copies(layer, DEVICE) for layer in ((gate_up, *first[:2]), (down, *second[:2]))]
+    found = triton_experts.mix_few(*_copies((x, weights, chosen), DEVICE), *map(tuple, there))
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("queries", "groups", "size"), [(7, 2, 64), (7, 4, 128), (1, 3, 96)])

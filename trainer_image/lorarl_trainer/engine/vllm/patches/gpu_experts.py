@@ -16,7 +16,6 @@ from torch.nn.functional import silu
 
 from lorarl_trainer.engine.vllm.names import GpuExperts
 from lorarl_trainer.engine.vllm.patches.expert_buffers import expert_buffers
-from lorarl_trainer.kernels import triton_experts
 from lorarl_trainer.lora.experts import padded_rank
 from lorarl_trainer.lora.grouped_experts import Adapter, compute_mixture
 
@@ -24,6 +23,8 @@ from lorarl_trainer.lora.grouped_experts import Adapter, compute_mixture
 @cache
 def one_adapter_method() -> type:
     """Return what computes a layer's experts in the place of vLLM's method. vLLM must have been set up."""
+    from lorarl_trainer.kernels import triton_experts  # needs Triton, which a CPU has no use for
+
     base: Any = GpuExperts.FusedMoEMethodBase
 
     class OneAdapterMethod(base, torch.nn.Module):
