@@ -17,7 +17,6 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from functools import partial
 from math import comb
 from pathlib import Path
@@ -32,9 +31,10 @@ import torch.distributed as dist  # noqa: E402
 import torch.multiprocessing as multiprocessing  # noqa: E402
 from torch.nn import Module, ModuleDict, Parameter  # noqa: E402
 
+from generation.products import in_graph  # noqa: E402
 from lorarl_trainer.backends.megatron.fused_experts import Compared, FusedExperts  # noqa: E402
 from lorarl_trainer.backends.stacked import Taker  # noqa: E402
-from lorarl_trainer.engine.vllm.patches.gpu_experts import swiglu  # noqa: E402
+from lorarl_trainer.kernels.operations import swiglu  # noqa: E402
 from lorarl_trainer.lora.experts import padded_rank  # noqa: E402
 from lorarl_trainer.lora.grouped_experts import Adapter, compute_mixture  # noqa: E402
 from toy import read_figures, write_figures  # noqa: E402
@@ -143,29 +143,10 @@ def generation(shape: dict[str, int]) -> dict[str, Any]:
         "few": lambda: mix_few(x, weights, chosen, (gate_up, *first[:2]), (down, *second[:2])),
         "grouped": lambda: compute_mixture(x, weights, chosen, gate_up, down, (first, second), swiglu),
     }
-    found = {name: 1e3 * milliseconds_of_graph(compute) for name, compute in ways.items()}
+    found = {name: 1e3 * in_graph(compute, repeats=50) for name, compute in ways.items()}
     read = (gate_up.nbytes + down.nbytes) * len(chosen.unique()) / experts
     print(f"{shape['tokens']} tokens: {found} microseconds; {read / 1e6:.0f} MB to read", flush=True)
     return {**shape, "layers": 1, "microseconds": found, "bytes": read, "device": torch.cuda.get_device_name()}
-
-
-def milliseconds_of_graph(compute: Callable[[], Any]) -> float:
-    """Return the time of a CUDA graph of it."""
-    compute()
-    graph, start, end = (
-        torch.cuda.CUDAGraph(),
-        torch.cuda.Event(enable_timing=True),
-        torch.cuda.Event(enable_timing=True),
-    )
-    with torch.no_grad(), torch.cuda.graph(graph):
-        compute()
-    for times in (5, 50):
-        start.record()
-        for _ in range(times):
-            graph.replay()
-        end.record()
-        end.synchronize()
-    return start.elapsed_time(end) / times
 
 
 def layer_of(shape: dict[str, int], ranks: int, device: torch.device) -> FusedExperts:

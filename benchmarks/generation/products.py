@@ -77,7 +77,7 @@ def products(options: argparse.Namespace) -> dict[str, Any]:
     return {"products_ms": found}
 
 
-def in_graph(run: Callable[[], None], repeats: int = 10) -> float:
+def in_graph(run: Callable[[], object], repeats: int = 10) -> float:
     """Return the milliseconds of one replay."""
     run()
     graph = torch.cuda.CUDAGraph()

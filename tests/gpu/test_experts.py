@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import silu
 from transformers import AutoModelForCausalLM
 
 from lorarl_trainer.devices.cuda import CudaDevice
-from lorarl_trainer.engine.vllm.patches.gpu_experts import swiglu
 from lorarl_trainer.kernels import triton_experts
+from lorarl_trainer.kernels.operations import swiglu
 from lorarl_trainer.lora.grouped_experts import Adapter, compute_mixture, joined_adapter
 from support.in_process import Colocated, prompts, samples_of
 from support.tiny_models import VOCABULARY
@@ -120,6 +121,7 @@ def test_grouped_products_are_those_of_each_expert(tokens: int, rank: int, few: 
     expected = torch.zeros(tokens, hidden, dtype=torch.double, device="cuda")
     for place in range(active):
         rows = torch.einsum("th,toh->to", x.double(), whole_gate_up[chosen[:, place]])
-        product = torch.einsum("tf,thf->th", swiglu(rows), whole_down[chosen[:, place]])
+        gate, up = rows.chunk(2, dim=-1)
+        product = torch.einsum("tf,thf->th", silu(gate) * up, whole_down[chosen[:, place]])
         expected += weights[:, place, None] * product
     assert (found - expected).norm() / expected.norm() < 0.01

@@ -27,7 +27,7 @@ from lorarl_trainer.backends.layout import AdapterLayout
 from lorarl_trainer.backends.megatron.collectives import Ranks
 from lorarl_trainer.backends.megatron.expert_rows import ExpertRows
 from lorarl_trainer.backends.registry import get_backend
-from lorarl_trainer.engine.vllm.patches.gpu_experts import swiglu
+from lorarl_trainer.kernels.operations import swiglu
 from lorarl_trainer.lora.grouped_experts import Adapter, compute_mixture
 from lorarl_trainer.samples.types import LossChoice, Sample
 from support.cluster.processes import free_ports

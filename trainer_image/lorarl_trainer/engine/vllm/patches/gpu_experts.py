@@ -12,10 +12,10 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.nn.functional import silu
 
 from lorarl_trainer.engine.vllm.names import GpuExperts
 from lorarl_trainer.engine.vllm.patches.expert_buffers import expert_buffers
+from lorarl_trainer.kernels.operations import swiglu
 from lorarl_trainer.lora.experts import padded_rank
 from lorarl_trainer.lora.grouped_experts import Adapter, compute_mixture
 
@@ -95,9 +95,3 @@ def one_adapter_experts(rank: int) -> type:
 
     OneAdapterExperts.__name__ = base.__name__
     return OneAdapterExperts
-
-
-def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
-    """Return silu(gate) * up of [rows, gate and up]."""
-    gate, up = gate_up.chunk(2, dim=-1)
-    return silu(gate) * up
