@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from lorarl_trainer.backends.megatron.weight_files import open_files
+from lorarl_trainer.backends.megatron.weights_ahead import WeightsAhead
 from support.in_process import Colocated
 
 
@@ -53,6 +55,74 @@ def test_tensors_are_found_by_name_also_where_the_index_is_wrong(colocated, tmp_
         assert "one" in state
         assert "four" not in state
         assert sorted(state["*o*"]) == ["one", "two"]
+
+
+def test_a_bridge_takes_tensors_that_were_brought_ahead(colocated, tmp_path: Path) -> None:
+    colocated("qwen3_moe", adapter__targetModules=["q_proj"])  # imports Megatron-Bridge
+    from megatron.bridge.models.hf_pretrained.state import SafeTensorsStateSource, StateDict
+
+    tensors = {name: torch.full((4,), float(number)) for number, name in enumerate("abcde")}
+    save_file(tensors, tmp_path / "model.safetensors")
+    state = StateDict(SafeTensorsStateSource(tmp_path))
+    with open_files(SimpleNamespace(hf_pretrained=SimpleNamespace(state=state))) as files:
+        files.bring_ahead(["b", "gone", "a", "d"], torch.device("cpu"))
+        asked = ["a", "c", "d", "a", "b"]  # another order, one that was not named, one twice
+        assert {name: state[name].tolist() for name in asked} == {name: tensors[name].tolist() for name in asked}
+        with pytest.raises(KeyError):
+            state["gone"]
+
+
+def test_no_more_is_brought_ahead_than_there_is_room_for() -> None:
+    read: list[str] = []
+    seen = threading.Condition()
+
+    def reading(name: str) -> torch.Tensor:
+        with seen:
+            read.append(name)
+            seen.notify_all()
+        return torch.ones(4, dtype=torch.uint8)
+
+    names = [str(number) for number in range(100)]
+    ahead = WeightsAhead(names, reading, torch.device("cpu"), most_bytes=10)
+    with seen:
+        assert seen.wait_for(lambda: len(read) == 3, timeout=60)
+    for number, name in enumerate(names):
+        assert ahead.take(name) is not None
+        assert len(read) <= number + 4
+    assert ahead.take("0") is None, "it was taken"
+    ahead.close()
+
+
+def test_what_is_passed_over_holds_nothing_up() -> None:
+    names = [str(number) for number in range(100)]
+    ahead = WeightsAhead(names, lambda _: torch.ones(4, dtype=torch.uint8), torch.device("cpu"), most_bytes=10)
+    assert ahead.take("99") is not None
+    assert ahead.take("0") is not None
+    ahead.close()
+
+
+def test_an_error_while_tensors_are_brought_reaches_who_takes_one() -> None:
+    def reading(name: str) -> torch.Tensor:
+        if name == "b":
+            raise OSError("the disk is broken")
+        return torch.ones(4)
+
+    ahead = WeightsAhead(["a", "b", "c"], reading, torch.device("cpu"))
+    with pytest.raises(OSError, match="the disk is broken"):
+        ahead.take("c")
+    ahead.close()
+
+
+def test_closing_stops_what_waits_for_room() -> None:
+    read: list[str] = []
+
+    def reading(name: str) -> torch.Tensor:
+        read.append(name)
+        return torch.ones(4)
+
+    ahead = WeightsAhead([str(number) for number in range(100)], reading, torch.device("cpu"), most_bytes=1)
+    ahead.close()
+    assert len(read) <= 1
 
 
 def test_a_second_export_looks_no_name_up(colocated, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
-"""Checks that the model's files had a value for each of its parameters."""
+"""The weights that a model needs of its files."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,24 @@ from lorarl_trainer.backends.megatron.local_experts import LocalExperts
 from lorarl_trainer.errors import InputError
 
 
-def require_all_weights(model: torch.nn.Module, bridge: Any, model_path: Path, experts: LocalExperts) -> None:
-    """Refuse a model whose files lack some of its weights, once Megatron-Bridge has loaded them.
+def needed_weights(model: torch.nn.Module, bridge: Any, experts: LocalExperts) -> dict[str, bool]:
+    """Return the Hugging Face names of this rank's weights, in the order in which Megatron-Bridge loads them.
+
+    The value is whether the files must have it by this very name.
+    """
+    from megatron.bridge.models.conversion.utils import extract_sort_key
+
+    registry = bridge._model_bridge.mapping_registry()
+    names: dict[str, bool] = {}
+    for name in sorted((experts.in_model(name) for name, _ in model.named_parameters()), key=extract_sort_key):
+        mapping = registry.megatron_to_hf_lookup(name)
+        if mapping is not None:
+            names.update(dict.fromkeys(hf_parts(mapping).values(), not mapping.allow_hf_name_mismatch))
+    return names
+
+
+def require_all_weights(needed: Mapping[str, bool], bridge: Any, model_path: Path) -> None:
+    """Refuse a model whose files lack some of its weights.
 
     The bridge logs what it does not find, and leaves what happens to be in memory there. An engine that shares the
     trainer's base computes with the same, so nothing else would notice.
@@ -21,13 +38,8 @@ def require_all_weights(model: torch.nn.Module, bridge: Any, model_path: Path, e
     Raises:
         InputError: naming the first weight that is missing.
     """
-    registry, there = bridge._model_bridge.mapping_registry(), set(bridge.hf_pretrained.state.source.get_all_keys())
-    missing = []
-    for name, _ in model.named_parameters():
-        mapping = registry.megatron_to_hf_lookup(experts.in_model(name))
-        if mapping is None or mapping.allow_hf_name_mismatch:
-            continue
-        missing += [part for part in hf_parts(mapping).values() if part not in there]
+    there = set(bridge.hf_pretrained.state.source.get_all_keys())
+    missing = [name for name, required in needed.items() if required and name not in there]
     if missing:
         raise InputError(
             "spec.model.uri",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.backends.megatron.adapter_export import AdapterExport
@@ -18,7 +19,7 @@ from lorarl_trainer.backends.megatron.collectives import Ranks
 from lorarl_trainer.backends.megatron.context import of_all_ranks, sharing_keys
 from lorarl_trainer.backends.megatron.fused_experts import Compared
 from lorarl_trainer.backends.megatron.fused_layer import fuse_layers
-from lorarl_trainer.backends.megatron.loaded_weights import require_all_weights
+from lorarl_trainer.backends.megatron.loaded_weights import needed_weights, require_all_weights
 from lorarl_trainer.backends.megatron.local_experts import LocalExperts, by_all_names, is_local, is_outer, share_outer
 from lorarl_trainer.backends.megatron.own_bridges import register_own_bridges
 from lorarl_trainer.backends.megatron.own_heads import WHOLE, OwnHeads
@@ -99,12 +100,17 @@ class LoraModel(AdaptedModel):
         def before_loading(chunks: list[Any]) -> list[Any]:
             nonlocal loading_began
             loading_began = time.time()
+            needed = needed_weights(chunks[0], self._bridge, self._experts)
+            require_all_weights(needed, self._bridge, model_path)
+            # The bridge reads for all ranks of a tensor-parallel group on the first. A CPU reads files where they are.
+            device = next(chunks[0].parameters()).device
+            if device.type == "cuda" and dist.get_rank(self.parallel.tensor_group) == 0:
+                files.bring_ahead(list(needed), device)
             return chunks
 
         def attach(chunks: list[Any]) -> list[Any]:
             if clock is not None:
                 clock.add_first("trainer/load", loading_began, time.time())
-            require_all_weights(chunks[0], self._bridge, model_path, self._experts)
             linears = decoder_linears(chunks[0], self._bridge, self._experts)
             self.linear_names = [name for linear in linears for name in linear.hf.values()]
             self.targets: list[Target] = resolve_targets(
@@ -123,7 +129,7 @@ class LoraModel(AdaptedModel):
         # Between the two the bridge loads the weights.
         provider.register_pre_wrap_hook(before_loading, prepend=True)
         provider.register_pre_wrap_hook(attach)
-        with open_files(self._bridge):
+        with open_files(self._bridge) as files:
             self._chunks: list[Any] = provider.provide_distributed_model(
                 wrap_with_ddp=False,
                 use_cpu_initialization=provider.use_cpu_initialization,
