@@ -140,8 +140,13 @@ bench-operator: setup tools ## Measure the operator against its targets, into be
 
 .PHONY: bench-gpu
 bench-gpu: setup ## Compare lorarl with TRL on this machine's GPU, into docs/performance.md
+ifdef WORK
+	$(VENV_PYTHON) benchmarks/bench_gpu.py --gpus $(or $(GPUS),1) --work $(WORK) \
+	  --out benchmarks/results/gpu-$$(date +%F)-$(WORK).json
+else
 	$(VENV_PYTHON) benchmarks/bench_gpu.py --gpus $(or $(GPUS),1)
 	$(VENV_PYTHON) benchmarks/bench_gpu.py --render benchmarks/results/gpu-$$(date +%F).json
+endif
 
 .PHONY: bench-recipes
 bench-recipes: setup ## Teach small tasks, beside TRL, into docs/recipes.md

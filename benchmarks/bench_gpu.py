@@ -2,6 +2,8 @@
 
 make bench-gpu                  all of it on one GPU, 12 minutes; then the table and the plot in docs/
 make bench-gpu GPUS="1 2"       on two GPUs, in the same time: one size on each, then the last on both, data parallel
+make bench-gpu WORK=ragged      answers of very different lengths; also 16k, long-prompt and 32k. It renders nothing
+python benchmarks/bench_gpu.py --work ragged --prompts 8 --trl-settings default      fewer prompts, for a slow peer
 python benchmarks/bench_gpu.py --sizes 7b --systems ours --steps 4 --out part.json     a part of it
 python benchmarks/bench_gpu.py --merge part.json other.json --out benchmarks/results/gpu-DATE.json
 python benchmarks/bench_gpu.py --render benchmarks/results/gpu-DATE.json     write the table and the plot again
@@ -25,6 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +38,7 @@ sys.path[:0] = [str(ROOT / folder) for folder in ("benchmarks", "crds", "trainer
 from side_by_side import ours  # noqa: E402
 from side_by_side.memory import PeakGpuMemory  # noqa: E402
 from side_by_side.processes import environment  # noqa: E402
-from side_by_side.work import SHAPES, Work  # noqa: E402
+from side_by_side.work import SHAPES, WORKS, Work, write_prompts  # noqa: E402
 
 SYSTEMS = ("ours", "device", "trl")
 TMPFS = Path("/dev/shm")
@@ -45,9 +48,14 @@ ROOM = 40 << 30
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", nargs="+", default=["0.5b", "7b"], help=f"model shapes: {', '.join(SHAPES)}")
+    parser.add_argument("--work", default="equal", choices=WORKS, help="the step; equal: all answers of one length")
+    parser.add_argument("--prompts", type=int, help="per step  [default: the work's]")
+    parser.add_argument("--sizes", nargs="+", help=f"model shapes: {', '.join(SHAPES)}  [default: the work's]")
     parser.add_argument(
-        "--systems", nargs="+", default=SYSTEMS, choices=SYSTEMS, help="device: a look inside lorarl's worker"
+        "--systems",
+        nargs="+",
+        choices=SYSTEMS,
+        help="device: a look inside lorarl's worker  [default: all for equal work, ours for other]",
     )
     parser.add_argument("--trl-settings", nargs="+", default=["best"], help="best, default")
     parser.add_argument("--steps", type=int, default=3, help="measured steps of each system")
@@ -94,6 +102,10 @@ class Bench:
         self.chosen, self.started = chosen, time.monotonic()
         self.folder = Path(tempfile.mkdtemp(prefix="lorarl-bench-"))
         self.models = chosen.models or model_folder()
+        self.work, sizes = WORKS[chosen.work]
+        self.work = replace(self.work, prompts=chosen.prompts or self.work.prompts)
+        self.sizes = chosen.sizes or sizes
+        self.systems = chosen.systems or (SYSTEMS if chosen.work == "equal" else SYSTEMS[:1])
         self.failed: list[str] = []
         self.writing = threading.Lock()
         self.result: dict[str, Any] = {
@@ -104,8 +116,10 @@ class Bench:
         }
 
     def run(self) -> int:
-        sizes, gpus = self.chosen.sizes, visible_gpus(max(self.chosen.gpus))
+        sizes, gpus = self.sizes, visible_gpus(max(self.chosen.gpus))
         self.result |= last_object(self.process("side_by_side.prepare", gpus[:1], str(self.models), *sizes))
+        for size in sizes:
+            write_prompts(self.models / size, self.work)
         if 1 in self.chosen.gpus:
             # One size per GPU, if there are several.
             with ThreadPoolExecutor(len(gpus)) as lanes:
@@ -119,17 +133,17 @@ class Bench:
         return 1 if self.failed else 0
 
     def one_gpu(self, size: str, gpu: int) -> None:
-        if "ours" in self.chosen.systems:
-            self.attempt(f"{size} lorarl", lambda: self.ours(size, (gpu,), Work()))
-        if "device" in self.chosen.systems:
+        if "ours" in self.systems:
+            self.attempt(f"{size} lorarl", lambda: self.ours(size, (gpu,), self.work))
+        if "device" in self.systems:
             self.attempt(f"{size} device", lambda: self.device(size, gpu))
-        if "trl" in self.chosen.systems:
+        if "trl" in self.systems:
             for setting in self.chosen.trl_settings:
                 self.attempt(f"{size} trl {setting}", partial(self.trl, size, setting, gpu))
 
     def two_gpus(self, size: str, gpus: Sequence[int]) -> None:
-        self.attempt(f"{size} on two GPUs, twice the prompts", lambda: self.ours(size, gpus, Work().times(2)))
-        self.attempt(f"{size} on two GPUs, the same step", lambda: self.ours(size, gpus, Work()))
+        self.attempt(f"{size} on two GPUs, twice the prompts", lambda: self.ours(size, gpus, self.work.times(2)))
+        self.attempt(f"{size} on two GPUs, the same step", lambda: self.ours(size, gpus, self.work))
 
     def attempt(self, name: str, part: Callable[[], dict[str, Any]]) -> None:
         clock = time.monotonic()
@@ -169,11 +183,11 @@ class Bench:
 
         if find_spec("trl") is None:
             raise ValueError("TRL is not installed. Run `uv pip install --no-deps trl==1.16.0` in the GPU environment.")
-        steps = str(self.chosen.warmup + self.chosen.steps)
+        steps, work = str(self.chosen.warmup + self.chosen.steps), json.dumps(vars(self.work))
         with PeakGpuMemory(gpu) as memory:
-            lines = self.process("side_by_side.trl_side", (gpu,), str(self.models / size), setting, steps)
+            lines = self.process("side_by_side.trl_side", (gpu,), str(self.models / size), setting, steps, work)
         made = [json.loads(line)["step"] for line in lines if line.startswith('{"step"')]
-        return {"system": "trl", "setting": setting, **self.described(size, 1, Work(), made, memory)}
+        return {"system": "trl", "setting": setting, **self.described(size, 1, self.work, made, memory)}
 
     def device(self, size: str, gpu: int) -> dict[str, Any]:
         folder = self.folder / f"device-{size}"

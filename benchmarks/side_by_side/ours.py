@@ -25,7 +25,12 @@ FRACTION = 0.4
 
 
 def manifest(model: Path, out: Path, work: Work, gpus: int, steps: int) -> dict[str, Any]:
-    """Return the job. A manifest is YAML, and JSON is YAML."""
+    """Return the job. A manifest is YAML, and JSON is YAML.
+
+    Where answers all have one length, vLLM gets the share of memory that the peer's has. Otherwise nothing is set that
+    a user need not set.
+    """
+    share = {"gpuMemoryFraction": FRACTION} if work.prompts_file == Work().prompts_file else {}
     return {
         "apiVersion": "lorarl.io/v1alpha1",
         "kind": "LoRARLJob",
@@ -35,13 +40,13 @@ def manifest(model: Path, out: Path, work: Work, gpus: int, steps: int) -> dict[
             "adapter": {"rank": work.rank, "alpha": work.alpha, "targetModules": ["all-linear"]},
             "algorithm": {"type": "grpo", "groupSize": work.group},
             "reward": {"function": "side_by_side.work:score"},
-            "data": {"train": {"uri": f"file://{model}/prompts.jsonl"}, "chatTemplate": False},
+            "data": {"train": {"uri": f"file://{model}/{work.prompts_file}"}, "chatTemplate": False},
             "rollout": {
                 "promptsPerStep": work.prompts,
                 "maxPromptTokens": work.prompt_tokens,
                 "maxResponseTokens": work.response_tokens,
                 "temperature": work.temperature,
-                "gpuMemoryFraction": FRACTION,
+                **share,
             },
             "trainer": {"steps": steps, "learningRate": work.learning_rate},
             # Only the last step makes a checkpoint, whose time is left out.

@@ -27,6 +27,8 @@ PACKAGES = (
     "ray",
     "triton",
 )
+POSITIONS = 40_960
+END = 1
 SPECIAL = {"pad": "<pad>", "eos": "<eos>", "unk": "<unk>"}
 MATMUL_SIZE, MATMUL_SECONDS = 8192, 2.0
 
@@ -48,18 +50,26 @@ def make_model(shape: Shape, folder: Path, device: str) -> float:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    if (folder / "prompts.jsonl").exists():
+    if (folder / Work().prompts_file).exists():
         return 0.0
     clock = time.perf_counter()
     config = AutoConfig.for_model(
-        **shape.config, max_position_embeddings=4096, rope_theta=1e6, pad_token_id=0, eos_token_id=1, bos_token_id=None
+        **shape.config,
+        max_position_embeddings=POSITIONS,
+        rope_theta=1e6,
+        pad_token_id=0,
+        eos_token_id=END,
+        bos_token_id=None,
     )
     torch.manual_seed(0)
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    if shape.ragged:
+        with torch.no_grad():
+            model.lm_head.weight[END] = 0
     model.save_pretrained(folder)
     tokenizer(shape.vocab_size).save_pretrained(folder)
-    write_prompts(folder / "prompts.jsonl", Work())
+    write_prompts(folder, Work())
     for file in folder.iterdir():  # the trainer in pods is another user, and safetensors lets only the owner read
         file.chmod(0o644)
     return time.perf_counter() - clock

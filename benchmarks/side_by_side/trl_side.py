@@ -1,6 +1,6 @@
 """The peer's side: TRL's GRPO with vLLM in the same process and PEFT, on the same work. Prints a JSON line per step.
 
-python -m side_by_side.trl_side MODEL SETTING STEPS
+python -m side_by_side.trl_side MODEL SETTING STEPS '{"prompts": 64, ...}'
 """
 
 from __future__ import annotations
@@ -28,8 +28,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "per_device_train_batch_size": 16,
     },
 }
-SMALLER = {("best", "7b"): 8, ("best", "gemma3-4b"): 8, ("best", "phi3-mini"): 8}
-"""Rows per micro-batch if 16 do not fit."""
+SMALLER = {
+    ("best", "7b"): 8,
+    ("best", "gemma3-4b"): 8,
+    ("best", "phi3-mini"): 8,
+    ("best", "7b-ragged"): 1,
+    ("default", "7b-ragged"): 8,
+}
+"""Rows per micro-batch if as many do not fit."""
 
 
 class Phases:
@@ -69,6 +75,7 @@ class Phases:
 
 def main() -> None:
     model, setting, steps = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    work = Work(**json.loads(sys.argv[4]))
     os.environ.update(
         HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", WANDB_DISABLED="true", VLLM_ENABLE_V1_MULTIPROCESSING="0"
     )
@@ -76,7 +83,7 @@ def main() -> None:
     import torch
     from transformers import TrainerCallback
 
-    trainer = make_trainer(model, setting, steps, Work())
+    trainer = make_trainer(model, setting, steps, work)
     phases = Phases()
     engine = trainer.vllm_generation
     phases.time(engine, "sync_weights", "sync")
@@ -114,7 +121,6 @@ def main() -> None:
             )
             total = float(trainer.state.num_input_tokens_seen)
             lengths = trainer._metrics["train"]["completions/mean_length"]
-            work = Work()
             row = {
                 "seconds": seconds,
                 "tokens": total - self.tokens,
@@ -143,7 +149,7 @@ def make_trainer(model: Path, setting: str, steps: int, work: Work) -> Any:
     rows = chosen["per_device_train_batch_size"] = SMALLER.get(
         (setting, model.name), chosen["per_device_train_batch_size"]
     )
-    prompts = [json.loads(line)["prompt"] for line in (model / "prompts.jsonl").read_text().splitlines()]
+    prompts = [json.loads(line)["prompt"] for line in (model / work.prompts_file).read_text().splitlines()]
     config = GRPOConfig(
         output_dir=tempfile.mkdtemp(prefix="trl-"),
         gradient_accumulation_steps=work.completions // rows,
@@ -156,7 +162,7 @@ def make_trainer(model: Path, setting: str, steps: int, work: Work) -> Any:
         vllm_mode="colocate",
         vllm_gpu_memory_utilization=0.4,
         vllm_enable_sleep_mode=True,
-        vllm_max_model_length=512,
+        vllm_max_model_length=max(512, work.tokens),
         logging_steps=1,
         report_to=[],
         beta=0.0,

@@ -10,7 +10,11 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a base model, as `config.json` names them. Without `head_dim`, heads share the hidden size."""
+    """Sizes of a base model, as `config.json` names them. Without `head_dim`, heads share the hidden size.
+
+    If it is `ragged`, the end token's logit is always zero, while those of the V - 1 other tokens are normal with the
+    variance 0.02^2 x hidden size: lengths are geometric, with a mean of V x exp(variance / 2).
+    """
 
     name: str
     hidden_size: int
@@ -22,11 +26,12 @@ class Shape:
     tie_word_embeddings: bool
     model_type: str = "qwen2"
     head_dim: int | None = None
+    ragged: bool = False
 
     @property
     def config(self) -> dict[str, int | bool | str]:
         """The arguments of transformers' AutoConfig.for_model."""
-        return {key: value for key, value in vars(self).items() if key != "name" and value is not None}
+        return {key: value for key, value in vars(self).items() if key not in ("name", "ragged") and value is not None}
 
     @property
     def head(self) -> int:
@@ -71,6 +76,9 @@ SHAPES = {
     for shape in (
         Shape("0.5b", 896, 4864, 24, 14, 2, 151_936, tie_word_embeddings=True),
         Shape("7b", 3584, 18_944, 28, 28, 4, 152_064, tie_word_embeddings=False),
+        # Answers of 656 and of 2,098 tokens on average.
+        Shape("7b-ragged", 3584, 18_944, 28, 28, 4, 320, tie_word_embeddings=False, ragged=True),
+        Shape("7b-ragged-long", 3584, 18_944, 28, 28, 4, 1024, tie_word_embeddings=False, ragged=True),
         # Only the fsdp backend trains these two.
         Shape("gemma3-4b", 2560, 10_240, 34, 8, 4, 262_208, True, "gemma3_text", 256),
         Shape("phi3-mini", 3072, 8192, 32, 32, 32, 32_064, False, "phi3"),
@@ -98,9 +106,29 @@ class Work:
         """Completions per step."""
         return self.prompts * self.group
 
+    @property
+    def tokens(self) -> int:
+        """Tokens of the longest sequence."""
+        return self.prompt_tokens + self.response_tokens
+
+    @property
+    def prompts_file(self) -> str:
+        """The name of the prompts' file in a model's folder."""
+        return f"prompts-{self.prompt_tokens}.jsonl"
+
     def times(self, factor: int) -> Work:
         """Return the same work with more prompts per step."""
         return replace(self, prompts=self.prompts * factor)
+
+
+WORKS = {
+    "equal": (Work(), ("0.5b", "7b")),
+    "ragged": (Work(prompts=32, group=16, prompt_tokens=256, response_tokens=4096), ("7b-ragged",)),
+    "16k": (Work(prompts=16, group=16, prompt_tokens=256, response_tokens=16_384), ("7b-ragged-long",)),
+    "long-prompt": (Work(prompt_tokens=20_000), ("7b",)),
+    "32k": (Work(prompts=4, prompt_tokens=31_744, response_tokens=1024), ("7b",)),
+}
+"""What a step may be, and the shapes that it is measured with."""
 
 
 def train_flops(shape: Shape, work: Work, response_tokens: float) -> float:
@@ -134,8 +162,11 @@ def generation_floor(shape: Shape, work: Work, flops: float, bandwidth: float) -
     return prefill + work.response_tokens * (products + read * shape.kv_bytes / bandwidth)
 
 
-def write_prompts(path: Path, work: Work, rows: int = 1024) -> None:
+def write_prompts(model: Path, work: Work, rows: int = 1024) -> None:
     """Write prompts of `work.prompt_tokens` random digits. The benchmark's tokenizer makes one token of each."""
+    path = model / work.prompts_file
+    if path.exists():
+        return
     draw = random.Random(0)
     digits = ["".join(draw.choices("0123456789", k=work.prompt_tokens)) for _ in range(rows)]
     path.write_text("".join(json.dumps({"prompt": text, "answer": ""}) + "\n" for text in digits))

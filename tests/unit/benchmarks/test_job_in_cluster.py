@@ -37,7 +37,7 @@ def loaded(manifest: dict[str, Any], folder: Path) -> LoRARLJob:
 def test_the_job_is_the_cluster_s_own_with_the_benchmark_s_work(tmp_path: Path) -> None:
     spec = loaded(job(), tmp_path).spec
     assert spec.model.uri == "file:///mnt/lorarl-bench-models/7b"
-    assert spec.data.train.uri == "file:///mnt/lorarl-bench-models/7b/prompts.jsonl"
+    assert spec.data.train.uri == "file:///mnt/lorarl-bench-models/7b/prompts-64.jsonl"
     assert (spec.checkpoint.uri, spec.checkpoint.credentials_secret) == ("s3://lorarl/adapters", "s3-keys")
     assert (spec.checkpoint.every, spec.checkpoint.resume, spec.cluster.gpus_per_node) == (100_000, "Never", 1)
     assert spec.cluster.memory_per_node is None, "a limit for another model"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lorarl_trainer.planning.model_sizes import read_model_shape
 from side_by_side.prepare import make_model
@@ -24,3 +26,17 @@ def test_a_shape_is_a_model_that_lorarl_trains(tmp_path: Path, name: str) -> Non
     assert found.head == small.head == 16
     digits = AutoTokenizer.from_pretrained(tmp_path)("0123456789", add_special_tokens=False)["input_ids"]
     assert len(digits) == 10, "a prompt of 64 digits must have 64 tokens"
+
+
+def test_answers_of_a_ragged_shape_end_with_a_constant_chance(tmp_path: Path) -> None:
+    shape = SHAPES["7b-ragged"]
+    small = replace(shape, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1)
+    make_model(small, tmp_path, "cpu")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    tokens = torch.randint(3, shape.vocab_size, (1, 64), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        chances = model(tokens).logits.float().softmax(-1)[0, :, model.config.eos_token_id]
+    mean = shape.vocab_size * math.exp(0.02**2 * shape.hidden_size / 2)
+    assert 640 < mean < 660
+    assert float(chances.mean()) == pytest.approx(1 / mean, rel=0.1)
+    assert float(chances.std() / chances.mean()) < 0.2
