@@ -7,7 +7,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 _UNUSED = ("wandb",)
@@ -46,6 +46,26 @@ def lasting_objects() -> Iterator[None]:
         gc.freeze()
         if enabled:
             gc.enable()
+
+
+class _StandIn(ModuleType):
+    """Everything in it is None, until it is set."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+@contextmanager
+def stand_ins(*modules: str) -> Iterator[None]:
+    """Let the block import something empty in place of modules that are not loaded yet: it changes them, no more."""
+    added = [name for name in modules if name not in sys.modules]
+    sys.modules.update({name: _StandIn(name) for name in added})
+    try:
+        yield
+    finally:
+        for name in added:
+            del sys.modules[name]
 
 
 @contextmanager

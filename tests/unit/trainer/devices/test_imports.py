@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from lorarl_trainer.devices.imports import compile_at_first_call
+from lorarl_trainer.devices.imports import compile_at_first_call, stand_ins
 
 
 class Compiler:
@@ -66,3 +68,34 @@ def test_torch_compile_is_itself_again_after_a_failure(compiler: Compiler) -> No
     with pytest.raises(ImportError), compile_at_first_call():
         raise ImportError("a library is missing")
     assert torch.compile is compiler
+
+
+def test_a_stand_in_takes_the_place_of_what_is_not_loaded() -> None:
+    loaded = sys.modules["json.decoder"]
+    with stand_ins("json.tool", "json.decoder"):
+        import json.tool as stand_in
+        from json.decoder import JSONDecoder
+        from json.tool import main
+
+        stand_in.main = print  # type: ignore[assignment]
+    assert main is None and JSONDecoder is not None
+    assert sys.modules["json.decoder"] is loaded
+    import json.tool
+
+    assert json.tool.main is not print and callable(json.tool.main)
+
+
+IMPORTS = """
+import sys
+from lorarl_trainer.backends.registry import get_backend
+from lorarl_trainer.devices.registry import get_device
+from lorarl_trainer.engine.vllm.engine import import_vllm
+get_backend("megatron").import_libraries(get_device(0))
+import_vllm()
+print([name for name in ("torch._inductor.lowering", "torch._inductor.compile_fx") if name in sys.modules])
+"""
+
+
+def test_a_worker_loads_no_compiler() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -25,8 +25,8 @@ class MegatronBackend(Backend):
             logging.getLogger(library).setLevel(logging.ERROR)  # they warn about each optional package that is missing
         # It logs a traceback for each symbol that it does not find, at a level that it sets itself when it is imported.
         logging.getLogger("megatron.bridge.utils.import_utils").addFilter(lambda _: False)
-        platform_of(device).prepare()
         with compile_at_first_call():
+            platform_of(device).prepare()
             import megatron.bridge.peft.canonical_lora  # noqa: F401  # it imports the rest
 
     @staticmethod

@@ -14,6 +14,7 @@ import numpy as np
 
 from lorarl_api.v1alpha1 import served_rank
 from lorarl_trainer.devices.base import Device
+from lorarl_trainer.devices.imports import stand_ins
 from lorarl_trainer.engine.vllm import names, parts, slices
 from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
 from lorarl_trainer.engine.vllm.arguments import WATERMARK, device_arguments, environment
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
     from lorarl_trainer.engine.vllm.scheduler import RolloutScheduler
     from lorarl_trainer.engine.vllm.worker import RolloutWorker
+
+_INDUCTOR = tuple(f"torch._inductor.{name}" for name in ("ir", "lowering", "virtualized"))
+"""What vLLM mends in TorchInductor when it is imported, for models that it compiles. Loading it takes seconds, and a
+rollout compiles nothing."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,8 @@ def import_vllm() -> None:
     """
     os.environ.update(environment())
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    with stand_ins(*_INDUCTOR):
+        import vllm  # noqa: F401
     from vllm import LLM  # noqa: F401  # imported for the time that it takes: later imports find it
 
     names.require_version()
