@@ -113,7 +113,8 @@ class Bench:
         print(f"{time.monotonic() - self.started:5.0f} s  {part} {size} {caches}", file=sys.stderr, flush=True)
         about = {"part": part, "size": size, "caches": caches}
         try:
-            run = {**about, "commit": self.result["commit"], **getattr(self, part)(size, caches)}
+            made = {"date": self.result["date"][:10], "commit": self.result["commit"]}
+            run = {**about, **made, **getattr(self, part)(size, caches)}
         except (subprocess.SubprocessError, OSError, ValueError, AssertionError) as error:
             self.failed.append(f"{part} {size} {caches}: {error}")
             print(f"         failed: {error}", file=sys.stderr, flush=True)
