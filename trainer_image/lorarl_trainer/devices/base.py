@@ -81,5 +81,12 @@ class Device(Protocol):
     def memory(self) -> Gpu | Host:
         """Return the memory of this worker's GPU, or on CPU that of its machine, which all its workers share."""
 
+    def unneeded(self) -> int:
+        """Return the bytes that torch keeps for later although not all were needed at once since the last call.
+
+        Tensors of ever other sizes leave pieces that fit none of the next ones. torch gives them up before it runs out
+        of memory.
+        """
+
     def synchronize(self) -> None:
         """Wait until the device has done everything it was asked to, so that a clock can be read."""

@@ -57,5 +57,9 @@ class CpuDevice:
         """See `Device.memory`."""
         return host_memory()
 
+    def unneeded(self) -> int:
+        """See `Device.unneeded`. torch keeps nothing for later on a CPU."""
+        return 0
+
     def synchronize(self) -> None:
         """See `Device.synchronize`. A CPU does everything at once."""

@@ -51,6 +51,14 @@ class CudaDevice:
         free, total = torch.cuda.mem_get_info()
         return Gpu(total, free, torch.cuda.get_device_name(), torch.cuda.get_device_capability())
 
+    def unneeded(self) -> int:
+        """See `Device.unneeded`."""
+        import torch
+
+        unneeded = torch.cuda.memory_reserved() - torch.cuda.max_memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        return max(unneeded, 0)
+
     def synchronize(self) -> None:
         """See `Device.synchronize`."""
         import torch

@@ -19,12 +19,13 @@ type Phase = Literal["generation", "training"]
 class MemoryWatch:
     """Compares what each phase of a step takes of a GPU with its plan.
 
-    Allocators keep what they have got, so what is missing at the end of a phase is the most that it took.
+    Allocators keep what they have got, so what is missing at the end of a phase is the most that it took, and pieces
+    that it had no use for.
     """
 
-    def __init__(self, plan: ExecutionPlan, memory: Callable[[], Gpu | Host]) -> None:
-        """Begin before anything is loaded. `memory` says what there is."""
-        self._plan, self._memory = plan, memory
+    def __init__(self, plan: ExecutionPlan, memory: Callable[[], Gpu | Host], unneeded: Callable[[], int]) -> None:
+        """Begin before anything is loaded. `memory` says what there is, and `unneeded` is the device's."""
+        self._plan, self._memory, self._unneeded = plan, memory, unneeded
         before = memory()
         self._before = before.free if isinstance(before, Gpu) else None
         self._taken: dict[Phase, int] = {}
@@ -33,7 +34,7 @@ class MemoryWatch:
     def ended(self, phase: Phase) -> None:
         """Look at the memory at the end of a phase. On a CPU, the system's own view is too vague."""
         if self._before is not None:
-            self._taken[phase] = self._before - self._memory().free
+            self._taken[phase] = self._before - self._memory().free - self._unneeded()
 
     @property
     def columns(self) -> dict[str, float]:

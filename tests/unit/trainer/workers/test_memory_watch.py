@@ -38,7 +38,7 @@ def test_a_plan_that_was_too_low_is_told(planned: ExecutionPlan, taken: tuple[in
 
 def test_each_step_is_recorded_and_a_miss_told_once() -> None:
     free = iter(Gpu(150 * GB, size * GB) for size in (140, 50, 35, 50, 30))
-    watch = MemoryWatch(plan(100, 80, "kv_cache"), lambda: next(free))
+    watch = MemoryWatch(plan(100, 80, "kv_cache"), lambda: next(free), lambda: 0)
     watch.ended("generation")
     assert watch.columns == {"gpu_memory/generation": 90.0} and watch.warnings() == ()
     watch.ended("training")
@@ -49,7 +49,18 @@ def test_each_step_is_recorded_and_a_miss_told_once() -> None:
     assert watch.columns["gpu_memory/training"] == 110.0 and watch.warnings() == ()
 
 
+def test_pieces_that_no_tensor_needed_are_not_counted() -> None:
+    free = iter(Gpu(150 * GB, size * GB) for size in (140, 2, 1))
+    unneeded = iter((40 * GB, 38 * GB))
+    watch = MemoryWatch(plan(100, 80), lambda: next(free), lambda: next(unneeded))
+    watch.ended("generation")
+    assert watch.columns == {"gpu_memory/generation": 98.0} and watch.warnings() == ()
+    watch.ended("training")
+    assert watch.columns["gpu_memory/training"] == 101.0
+    assert "training took 101.0 GB, planned 100.0" in watch.warnings()[0]
+
+
 def test_a_cpu_is_not_watched() -> None:
-    watch = MemoryWatch(plan(0, 0), lambda: Host(10 * GB, 5 * GB))
+    watch = MemoryWatch(plan(0, 0), lambda: Host(10 * GB, 5 * GB), lambda: 0)
     watch.ended("training")
     assert watch.columns == {} and watch.warnings() == ()
