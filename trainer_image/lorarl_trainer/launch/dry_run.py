@@ -136,7 +136,7 @@ def model_lines(job: LoRARLJob, model: JudgedModel) -> list[str]:
         f"job {job.name}: {spec.algorithm.type} on {spec.model.uri}",
         f"model    {model.verdict}; {model.sizes.parameters(1):,} parameters",
         f"adapter  {adapter_kind(spec.adapter)}, rank {spec.adapter.rank}{expert}, alpha {spec.adapter.alpha}, "
-        f"{trainable:,} parameters in {len(adapted)} layers{start}",
+        f"{trainable:,} parameters in {len(adapted)} layer{'' if len(adapted) == 1 else 's'}{start}",
     ]
 
 
