@@ -54,7 +54,7 @@ def main() -> None:
     write_figures(chosen.raw, {"tokens": chosen.tokens, "lengths": lengths, "tokens_per_step": found})
 
 
-def generate(model: Path, answers: int, tokens: int) -> Iterator[tuple[Tokens, list[Tokens]]]:
+def generate(model: Path, answers: int, tokens: int) -> Iterator[tuple[list[int], list[list[int]]]]:
     """Yield each prompt and its answers, with their end tokens."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -104,7 +104,7 @@ def steps(prompt: Tokens, answer: Tokens, siblings: Sequence[Tokens], ended: int
     done = count = 0
     while done < len(answer):
         own = [*prompt, *answer[:done]]
-        there = [own] if source != "siblings" else []
+        there: list[Tokens] = [own] if source != "siblings" else []
         if source != "own":
             there += [other if place < ended else other[:done] for place, other in enumerate(siblings)]
         guessed, right = guess(own, there, draft), 0

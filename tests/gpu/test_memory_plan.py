@@ -14,7 +14,7 @@ import torch
 
 from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.critic import CriticUpdate
-from lorarl_trainer.samples.types import Samples
+from lorarl_trainer.samples.types import Sample, Samples
 from support.in_process import Colocated, samples_of, update_request
 
 GB = 1_000_000_000
@@ -84,5 +84,42 @@ def test_a_step_takes_what_was_planned(
     assert result.warnings == () and taken <= planned
     if response == fields["rollout__maxResponseTokens"]:
         assert taken >= 0.9 * planned
+    worker.close()
+    torch.cuda.empty_cache()
+
+
+@pytest.mark.long
+def test_answers_of_very_different_lengths_take_no_more(shape: Callable[[str], Path], tmp_path: Path) -> None:
+    """No two micro-batches have the same size, and the KV cache has all that is free: `bench_gpu.py --work ragged`."""
+    fields = {
+        "algorithm__groupSize": 16,
+        "rollout__promptsPerStep": 32,
+        "rollout__maxPromptTokens": 256,
+        "rollout__maxResponseTokens": 4096,
+    }
+    worker = Colocated(shape("7B"), tmp_path, cluster__gpusPerNode=1, adapter__rank=32, **fields)
+    assert worker.worker._plan is not None
+    stream = np.random.default_rng(0)
+    for _ in range(3):
+        samples = []
+        for _ in range(fields["rollout__promptsPerStep"]):
+            prompt = stream.integers(4, 60_000, fields["rollout__maxPromptTokens"])
+            lengths = np.minimum(stream.geometric(1 / 656, fields["algorithm__groupSize"]), 4096)
+            answers = [stream.integers(4, 60_000, length) for length in lengths]
+            samples += [
+                Sample(np.concatenate([prompt, answer]), len(prompt), 1.0, np.zeros(len(answer), np.float32))
+                for answer in answers
+            ]
+        began = time.perf_counter()
+        limits = AgreementLimits(tolerance=float("inf"))
+        result = worker.worker.update(update_request(samples, learning_rate=1e-5, limits=limits))
+        seconds = time.perf_counter() - began
+    statistics, planned = torch.cuda.memory_stats(), max(worker.worker._plan.peaks)
+    taken = result.metrics["gpu_memory/training"] * GB
+    print(
+        f"\ntook {taken / GB:.1f} GB, planned {planned / GB:.1f}; {torch.cuda.memory_reserved() / GB:.1f} GB reserved"
+    )
+    print(f"last update {seconds:.2f} s; {statistics['num_alloc_retries']} allocations found no room at first")
+    assert result.warnings == () and taken <= planned
     worker.close()
     torch.cuda.empty_cache()
