@@ -158,6 +158,17 @@ def test_a_cpu_generates_with_heads_that_vllm_has_attention_for(head: int, taken
         judge(cpu_job(), config)
 
 
+@pytest.mark.parametrize(("first", "taken"), [(0, True), (1, False), (24, True)])
+def test_vllm_takes_a_window_in_all_layers_or_none(first: int, taken: bool) -> None:
+    config = SHAPES["0.5B"] | {"use_sliding_window": True, "sliding_window": 8192, "max_window_layers": first}
+    assert config["num_hidden_layers"] == 24
+    if taken:
+        judge(cpu_job(), config)
+        return
+    with pytest.raises(InputError, match=r"from layer 1 of 24 \(max_window_layers\), expected a window in all layers"):
+        judge(cpu_job(), config)
+
+
 def random_weights() -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
     return {name: random.normal(size=shape).astype(np.float32) for name, shape in sizes_of(TINY).shapes.items()}
