@@ -124,7 +124,7 @@ def test_files_that_the_index_does_not_name_do_not_matter(tmp_path: Path) -> Non
     assert read_model_sizes(tmp_path).layers == 2
 
 
-def test_quantized_weights_are_refused_also_where_config_json_does_not_tell(tmp_path: Path) -> None:
+def test_quantized_weights_are_refused(tmp_path: Path) -> None:
     name = "model.layers.0.mlp.up_proj.weight"
     weights = random_weights()
     write_model(tmp_path, weights | {name: weights[name].astype(np.int8)})
