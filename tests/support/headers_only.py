@@ -42,6 +42,7 @@ def write_headers(
         shapes[f"{prefix}input_layernorm.weight"] = shapes[f"{prefix}post_attention_layernorm.weight"] = [hidden]
     names = sorted(shapes)
     for number, part in enumerate((names[::2], names[1::2])):
-        header = {"__metadata__": {"format": "pt"}} | {name: {"dtype": "BF16", "shape": shapes[name]} for name in part}
+        tensors = {name: {"dtype": "BF16", "shape": shapes[name], "data_offsets": [0, 0]} for name in part}
+        header = {"__metadata__": {"format": "pt"}} | tensors
         text = json.dumps(header).encode()
         (folder / f"model-{number}.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)

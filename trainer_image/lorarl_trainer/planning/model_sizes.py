@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
-import struct
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,8 +24,9 @@ from lorarl_trainer.lora.targets import (
 from lorarl_trainer.planning.families import FAMILIES
 from lorarl_trainer.planning.fsdp_families import FSDP_FAMILIES, sizes_by_word, with_usual_names
 from lorarl_trainer.planning.layer_tensors import ROUTER, tensor_shapes
+from lorarl_trainer.planning.stored_weights import require_no_other_output, require_plain_values, stored_weights
 from lorarl_trainer.planning.supported_models import has_plain_layers, is_known_to_megatron, window_of
-from lorarl_trainer.storage.downloads import REPEATED_WEIGHTS, WEIGHTS, read_model_config
+from lorarl_trainer.storage.downloads import read_model_config
 
 _SIZES = (
     *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"),
@@ -36,8 +34,6 @@ _SIZES = (
 )
 """Sizes in a config.json, by their usual names."""
 _ACTIVE = "num_experts_per_tok"
-_INDEX = "model.safetensors.index.json"
-_COPY_AGAIN = "Copy or download the model again."
 VOCABULARY_MULTIPLE = 64
 """vLLM rounds the vocabulary up to a multiple of this; the trainer does not."""
 
@@ -296,51 +292,32 @@ def read_model_sizes(folder: Path) -> ModelSizes:
     """Read the sizes of the model in `folder`.
 
     Raises:
-        InputError: it has no weights in safetensors format, a file of them is missing, or they are not of the model
-            that config.json describes.
+        InputError: it has no weights in safetensors format, its files contradict each other, or they are not of the
+            model that config.json describes.
     """
-    _require_all_files(folder)
-    shapes: dict[str, tuple[int, ...]] = {}
-    for file in sorted(path for path in folder.glob(WEIGHTS) if not fnmatch(path.name, REPEATED_WEIGHTS)):
-        shapes |= {name: tuple(tensor["shape"]) for name, tensor in read_header(file).items() if name != "__metadata__"}
-    if not shapes:
-        raise InputError(
-            "spec.model.uri", str(folder), "weights in *.safetensors files", "Save the model with save_pretrained."
-        )
+    stored = stored_weights(folder)
+    require_plain_values(stored)
+    shapes = {name: tensor.shape for name, tensor in stored.items()}
     config = read_model_config(folder)
     if family := FSDP_FAMILIES.get(str(config.get("model_type"))):
         shapes = family.named_in_full(shapes)
-    if fault := _other_model(sizes_of(config).shapes, shapes) or _other_depth(shape_of(config), shapes):
+    shape, described = shape_of(config), sizes_of(config).shapes
+    if fault := _other_model(described, shapes) or _other_depth(shape, shapes) or _lacks(shape, described, shapes):
         raise InputError(
             "spec.model.uri",
             f"{folder}, {fault}",
             "weights of the model that config.json describes",
             "Copy or download the model again. Its config.json may be that of another model.",
         )
-    shape = shape_of(config)
+    if shape.tied:
+        require_no_other_output(stored)
     # A tied model may have been saved with its output layer.
     kept = {name: size for name, size in shapes.items() if not (shape.tied and name == "lm_head.weight")}
     return ModelSizes(**vars(shape), shapes=kept)
 
 
-def _require_all_files(folder: Path) -> None:
-    """Require each weights file that the model's index names."""
-    index = folder / _INDEX
-    if not index.is_file():
-        return
-    try:
-        named = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            "spec.model.uri", f"{index}, which cannot be read ({error})", "the index of the weights", _COPY_AGAIN
-        ) from error
-    if gone := [name for name in named if not (folder / name).is_file()]:
-        got = f"{folder}, in which {len(gone)} of {len(named)} weights files are missing, first {gone[0]}"
-        raise InputError("spec.model.uri", got, f"every file that {_INDEX} names", _COPY_AGAIN)
-
-
 def _other_model(described: Mapping[str, tuple[int, ...]], there: Mapping[str, tuple[int, ...]]) -> str | None:
-    """Return how weights contradict a config.json, None if they do not. Missing ones are found when they are loaded."""
+    """Return how weights contradict a config.json, None if they do not."""
     for name, shape in there.items():
         if name in described and shape != described[name]:
             return f"whose {name} has the shape {list(shape)}, where config.json means {list(described[name])}"
@@ -357,6 +334,17 @@ def _other_depth(shape: ModelShape, there: Mapping[str, tuple[int, ...]]) -> str
     if not layers or layers == shape.layers:
         return None
     return f"whose weights have {layers} layers, where config.json means {shape.layers}"
+
+
+def _lacks(
+    shape: ModelShape, described: Mapping[str, tuple[int, ...]], there: Mapping[str, tuple[int, ...]]
+) -> str | None:
+    """Return which weights of a config.json are missing, None if all are there.
+
+    Transformers may load a weight from another name, so those that only it trains are checked when they are loaded.
+    """
+    missing = [name for name in described if name not in there]
+    return f"whose files lack {missing[0]} ({len(missing)} in all)" if missing and shape.megatron else None
 
 
 def _require_numbers(config: Mapping[str, Any], names: Iterable[str]) -> None:
@@ -379,11 +367,3 @@ def _incomplete(missing: KeyError) -> InputError:
         "the configuration of a language model with attention in every layer",
         "Copy the model again, or choose another one.",
     )
-
-
-def read_header(file: Path) -> dict[str, Any]:
-    """Return a safetensors file's header: its length in eight bytes, then JSON (huggingface.co/docs/safetensors)."""
-    with file.open("rb") as stream:
-        (length,) = struct.unpack("<Q", stream.read(8))
-        header: dict[str, Any] = json.loads(stream.read(length))
-    return header

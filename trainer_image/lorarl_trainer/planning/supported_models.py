@@ -59,6 +59,7 @@ def require_supported(
     _require_known_values(family.only, config)
     if rollouts:
         _require_positions(config, longest)
+        _require_one_window(config)
 
 
 def has_plain_layers(config: Mapping[str, Any]) -> bool:
@@ -202,6 +203,20 @@ def _window(family: Family, config: Mapping[str, Any]) -> int | None:
     if kinds := config.get("layer_types"):
         slides = "sliding_attention" in kinds
     return int(config["sliding_window"]) if slides and config.get("sliding_window") else None
+
+
+def _require_one_window(config: Mapping[str, Any]) -> None:
+    """Refuse a Qwen2 with a window in some of its layers, which vLLM 0.26 does not load."""
+    if config.get("model_type") != "qwen2" or not config.get("use_sliding_window") or not config.get("sliding_window"):
+        return
+    layers, first = config.get("num_hidden_layers", 1), config.get("max_window_layers", 0)
+    kinds = set(config.get("layer_types") or ())
+    if len(kinds) > 1 or (not kinds and 0 < first < layers):
+        raise _refused(
+            f"use_sliding_window: true from layer {first} of {layers} (max_window_layers)",
+            "a window in all layers or in none, as vLLM has it in this family",
+            "Set use_sliding_window: false and leave layer_types out in a copy's config.json, for serving too.",
+        )
 
 
 def _require_positions(config: Mapping[str, Any], longest: int) -> None:

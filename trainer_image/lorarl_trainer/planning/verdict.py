@@ -15,12 +15,14 @@ from lorarl_trainer.planning.choices_table import choices_line
 from lorarl_trainer.planning.execution import ExecutionPlan, decide
 from lorarl_trainer.planning.layouts import require_layout
 from lorarl_trainer.planning.mixtures import require_mixture_job
-from lorarl_trainer.planning.model_sizes import sizes_of
+from lorarl_trainer.planning.model_sizes import ModelShape, sizes_of
 from lorarl_trainer.planning.remedies import require_fit
 from lorarl_trainer.planning.supported_models import family_of, is_served_merged, require_supported
 
 OLDEST_GPU = (8, 0)
 """Compute capability of the A100: the first with bf16 and flash attention."""
+CPU_HEADS = (32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Widths of heads for which vLLM 0.26 has attention on CPUs."""
 _UNKNOWN_GPU = Gpu(total=0, free=0)
 _MERGED = ("vLLM by itself serves no adapters with this model, so serve it merged (lorarl merge)",)
 
@@ -66,6 +68,8 @@ def judge(spec: LoRARLJobSpec, config: Mapping[str, Any], there: Gpu | Host | No
     require_mixture_job(spec, model)
     model.targets(spec.adapter)
     require_layout(spec, model)
+    if spec.generates and not spec.on_gpu:
+        _require_heads_of_cpus(model)
     family, merged = family_of(config).models, _MERGED if is_served_merged(config) else ()
     if there is None:
         plan = decide(spec, model, _UNKNOWN_GPU if spec.on_gpu else None)
@@ -75,6 +79,16 @@ def judge(spec: LoRARLJobSpec, config: Mapping[str, Any], there: Gpu | Host | No
     job_plan = choose_plan(spec, model, there)
     require_fit(job_plan)
     return Verdict(family, (*_slower(spec, job_plan.execution), *merged), job_plan)
+
+
+def _require_heads_of_cpus(model: ModelShape) -> None:
+    if model.head not in CPU_HEADS:
+        raise InputError(
+            "spec.model.uri",
+            f"a config.json with heads of {model.head} (head_dim, or hidden_size / num_attention_heads)",
+            f"one of {', '.join(map(str, CPU_HEADS))}, for which vLLM has attention on CPUs",
+            "Choose another model, or train on GPUs: spec.cluster.gpusPerNode.",
+        )
 
 
 def require_gpu(gpu: Gpu) -> None:

@@ -12,6 +12,8 @@ from safetensors.numpy import save_file
 
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.planning.model_sizes import read_model_sizes, sizes_of
+from lorarl_trainer.planning.verdict import judge
+from unit.trainer.planning.jobs import cpu_job
 from unit.trainer.planning.shapes import SHAPES
 
 TINY = SHAPES["0.5B"] | {
@@ -66,3 +68,112 @@ def test_a_weights_file_that_the_index_names_must_be_there(tmp_path: Path) -> No
     (tmp_path / "model.safetensors.index.json").write_text("[]")
     with pytest.raises(InputError, match=r"index\.json, which cannot be read"):
         read_model_sizes(tmp_path)
+
+
+def test_a_weight_that_is_missing_is_named_before_anything_starts(tmp_path: Path) -> None:
+    weights = random_weights()
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    write_model(tmp_path, weights)
+    with pytest.raises(InputError, match=r"whose files lack model\.layers\.1\.mlp\.up_proj\.weight \(1 in all\)"):
+        read_model_sizes(tmp_path)
+    write_model(tmp_path, {name.removeprefix("model."): tensor for name, tensor in random_weights().items()})
+    with pytest.raises(InputError, match=r"whose files lack model\.embed_tokens\.weight"):
+        read_model_sizes(tmp_path)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_weight_must_be_in_the_file_that_the_index_names(tmp_path: Path, elsewhere: bool) -> None:
+    weights, name = random_weights(), "model.norm.weight"
+    one = {name: weights.pop(name)}
+    write_model(tmp_path, weights)
+    (tmp_path / "model.safetensors").rename(tmp_path / "a.safetensors")
+    index = dict.fromkeys(weights, "a.safetensors") | {name: "a.safetensors"}
+    if elsewhere:
+        save_file({**one, "other": np.zeros(1)}, tmp_path / "b.safetensors")
+        index["other"] = "b.safetensors"
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    with pytest.raises(
+        InputError, match=r"which says that model\.norm\.weight is in a\.safetensors, expected an index"
+    ):
+        read_model_sizes(tmp_path)
+
+
+@pytest.mark.parametrize("index", [False, True])
+def test_two_files_must_not_have_different_weights_of_a_name(tmp_path: Path, index: bool) -> None:
+    weights = random_weights()
+    write_model(tmp_path, weights)
+    other = tmp_path / "other.safetensors"
+    save_file(weights, other)
+    if index:  # vLLM takes the files of the index, and Transformers model.safetensors
+        map_of_weights = {"weight_map": dict.fromkeys(weights, other.name)}
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps(map_of_weights))
+    assert read_model_sizes(tmp_path).layers == 2
+    save_file(weights | {"model.norm.weight": weights["model.norm.weight"] * 2}, other)
+    with pytest.raises(
+        InputError, match=r"files \S+ and \S+ have different weights model\.norm\.weight, expected each"
+    ):
+        read_model_sizes(tmp_path)
+
+
+def test_files_that_the_index_does_not_name_do_not_matter(tmp_path: Path) -> None:
+    weights = random_weights()
+    write_model(tmp_path, weights)
+    save_file({"lora_A.layers.0.weight": np.zeros(1)}, tmp_path / "adapter_model.safetensors")
+    index = {"weight_map": dict.fromkeys(weights, "model.safetensors")}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert read_model_sizes(tmp_path).layers == 2
+
+
+def test_quantized_weights_are_refused(tmp_path: Path) -> None:
+    name = "model.layers.0.mlp.up_proj.weight"
+    weights = random_weights()
+    write_model(tmp_path, weights | {name: weights[name].astype(np.int8)})
+    with pytest.raises(
+        InputError, match=rf"whose {name} has the type I8: a quantized weight, expected weights in bf16"
+    ):
+        read_model_sizes(tmp_path)
+
+
+def test_the_output_layer_of_a_tied_model_must_be_its_embedding(tmp_path: Path) -> None:
+    weights = random_weights()
+    embedding = weights["model.embed_tokens.weight"]
+    for output in (embedding, embedding + 1):
+        write_model(tmp_path, weights | {"lm_head.weight": output}, tie_word_embeddings=True)
+        if output is embedding:
+            assert "lm_head.weight" not in read_model_sizes(tmp_path).shapes
+            continue
+        with pytest.raises(
+            InputError, match=r"whose lm_head\.weight differs from model\.embed_tokens\.weight, expected"
+        ):
+            read_model_sizes(tmp_path)
+
+
+@pytest.mark.parametrize(("head", "taken"), [(16, False), (32, True), (48, True), (72, False)])
+def test_a_cpu_generates_with_heads_that_vllm_has_attention_for(head: int, taken: bool) -> None:
+    config = SHAPES["0.5B"] | {"head_dim": head}
+    if taken:
+        judge(cpu_job(), config)
+        return
+    with pytest.raises(InputError, match=rf"got a config\.json with heads of {head} .*, expected one of 32, 48,"):
+        judge(cpu_job(), config)
+
+
+@pytest.mark.parametrize(("first", "taken"), [(0, True), (1, False), (24, True)])
+def test_vllm_takes_a_window_in_all_layers_or_none(first: int, taken: bool) -> None:
+    config = SHAPES["0.5B"] | {"use_sliding_window": True, "sliding_window": 8192, "max_window_layers": first}
+    assert config["num_hidden_layers"] == 24
+    if taken:
+        judge(cpu_job(), config)
+        return
+    with pytest.raises(InputError, match=r"from layer 1 of 24 \(max_window_layers\), expected a window in all layers"):
+        judge(cpu_job(), config)
+
+
+def random_weights() -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    return {name: random.normal(size=shape).astype(np.float32) for name, shape in sizes_of(TINY).shapes.items()}
+
+
+def write_model(folder: Path, weights: dict[str, np.ndarray], **config: object) -> None:
+    save_file(weights, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(TINY | config))
