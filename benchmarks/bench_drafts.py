@@ -3,10 +3,10 @@
 python benchmarks/bench_drafts.py                          six prompts, eight answers each: seven minutes on one core
 python benchmarks/bench_drafts.py --answers 2 --tokens 16 --raw /tmp/drafts.json      a trial
 
-A draft is what followed the last 4, 3 or 2 tokens where they stood before: in the prompt and the answer itself (own), in
-the other answers to the prompt (siblings), or in either. An answer is decoded beside its siblings, so it sees as much of
-them as it has itself, and all of those that have ended. The engine samples by seed and position, so a guess holds if it
-is the token that would have been drawn anyway. SmolLM2-135M-Instruct answers at temperature 1.
+A draft is what followed the last 4, 3 or 2 tokens where they stood before: in the prompt and the answer itself (own),
+in the other answers to the prompt (siblings), or in either. An answer is decoded beside its siblings, so it sees as
+much of them as it has itself, and all of those that have ended. The engine samples by seed and position, so a guess
+holds if it is the token that would have been drawn anyway. SmolLM2-135M-Instruct answers at temperature 1.
 """
 
 from __future__ import annotations

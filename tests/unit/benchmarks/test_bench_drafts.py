@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import bench_drafts
 import pytest
+
+import bench_drafts
 
 
 @pytest.mark.parametrize(
