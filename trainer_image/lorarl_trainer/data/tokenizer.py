@@ -20,12 +20,13 @@ def load_tokenizer(folder: Path) -> Any:
     models.
 
     Raises:
-        InputError: Transformers cannot load the folder's tokenizer, or its config.json.
+        InputError: Transformers cannot load the folder's tokenizer, its config.json or its generation_config.json.
     """
     with _without_torch():
         from transformers import AutoTokenizer, logging
 
         logging.set_verbosity_error()  # its advice is for those who call it
+        _check_generation_config(folder)
         try:
             return AutoTokenizer.from_pretrained(folder, local_files_only=True)
         except Exception as error:  # Transformers raises nearly every type for a broken tokenizer
@@ -52,6 +53,23 @@ def _check_config(folder: Path) -> None:
             f"{folder / 'config.json'}, which is not a readable model configuration ({in_one_line(error)})",
             "a configuration that Transformers can load",
             "Fix the file, or copy the model again.",
+        ) from error
+
+
+def _check_generation_config(folder: Path) -> None:
+    """Check generation_config.json, which Transformers reads with a model. A job samples as its manifest says."""
+    from transformers import GenerationConfig
+
+    try:
+        GenerationConfig.from_pretrained(folder, local_files_only=True)
+    except OSError:
+        pass  # there is none, or it is no JSON: who reads it for the end tokens says so
+    except Exception as error:  # it compares values of any type
+        raise InputError(
+            "spec.model.uri",
+            f"{folder / 'generation_config.json'}, whose values cannot be used ({in_one_line(error)})",
+            "a generation configuration that Transformers can load",
+            "Fix the value, or remove all but the end tokens: sampling follows spec.rollout.",
         ) from error
 
 

@@ -97,9 +97,9 @@ def load_vocabulary(spec: LoRARLJobSpec, secrets: Secrets) -> Vocabulary:
         LorarlError: there is no usable model.
     """
     folder = fetch_model_folder(spec, secrets, weights=False)
+    config, generation_config = read_model_config(folder), read_generation_config(folder)
     tokenizer = load_tokenizer(folder)
-    config = read_model_config(folder)
-    stops = stop_token_ids(tokenizer, read_generation_config(folder), config)
+    stops = stop_token_ids(tokenizer, generation_config, config)
     return Vocabulary(tokenizer, tuple(stops), vocabulary_size(config))
 
 

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -339,6 +340,25 @@ def test_a_contradictory_configuration_is_named_not_the_tokenizer(tmp_path):
     )
     assert "`num_hidden_layers` (80) must be equal to the number of `layer_types` (12)" in caught.value.got
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"max_new_tokens": "many"}, "TypeError: '<=' not supported between instances of 'str' and 'int'"),
+        ({"max_new_tokens": -1}, "ValueError: `max_new_tokens` must be greater than 0, but is -1."),
+    ],
+)
+def test_senseless_values_for_generation_are_told_before_a_worker_starts(
+    tmp_path: Path, values: dict[str, object], why: str
+) -> None:
+    folder = write_tokenizer(tmp_path, template=None)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 2], "temperature": 0.6}))
+    load_tokenizer(folder)
+    (folder / "generation_config.json").write_text(json.dumps(values))
+    with pytest.raises(InputError) as caught:
+        load_tokenizer(folder)
+    assert caught.value.got == f"{folder / 'generation_config.json'}, whose values cannot be used ({why})"
 
 
 @pytest.mark.slow
