@@ -13,8 +13,10 @@ import safetensors
 import torch
 from safetensors.torch import save_file
 
+from lorarl_trainer.backends.megatron.loaded_weights import require_all_weights
 from lorarl_trainer.backends.megatron.weight_files import open_files
 from lorarl_trainer.backends.megatron.weights_ahead import WeightsAhead
+from lorarl_trainer.errors import InputError
 from support.in_process import Colocated
 
 
@@ -123,6 +125,15 @@ def test_closing_stops_what_waits_for_room() -> None:
     ahead = WeightsAhead([str(number) for number in range(100)], reading, torch.device("cpu"), most_bytes=1)
     ahead.close()
     assert len(read) <= 1
+
+
+def test_a_weight_that_the_bridge_would_not_find_is_refused() -> None:
+    source = SimpleNamespace(get_all_keys=lambda: ["there", "renamed.too"])
+    bridge = SimpleNamespace(hf_pretrained=SimpleNamespace(state=SimpleNamespace(source=source)))
+    needed = {"there": True, "renamed": False}
+    require_all_weights(needed, bridge, Path("model"))
+    with pytest.raises(InputError, match=r"got model, whose files lack gone \(2 such weights\)"):
+        require_all_weights({**needed, "gone": True, "gone.too": True}, bridge, Path("model"))
 
 
 def test_a_second_export_looks_no_name_up(colocated, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,13 +146,17 @@ class AdaptedModel(ABC):
         """Yield the frozen parameters of this rank."""
         yield from ((name, p.detach()) for name, p in self.module.named_parameters() if not p.requires_grad)
 
+    @abstractmethod
+    def hf_names(self, name: str) -> Sequence[str]:
+        """Return the Hugging Face parameters that one of `base_parameters` is made of."""
+
     def require_finite_base(self, model_path: Path) -> None:
         """Require that every weight of the base on this rank is a number.
 
         Otherwise all that is computed is NaN, and a start fails at whatever is first wrong by that.
 
         Raises:
-            InputError: naming the first parameter with one that is not.
+            InputError: naming the first weight with one that is not, or those that are in one parameter with it.
         """
         base = {name: parameter for name, parameter in self.base_parameters() if parameter.numel()}
         extremes = torch.stack([torch.stack(torch.aminmax(parameter)).float() for parameter in base.values()])
@@ -160,7 +164,8 @@ class AdaptedModel(ABC):
         if broken:
             raise InputError(
                 "spec.model.uri",
-                f"{model_path}, whose {broken[0]} has values that are not finite ({len(broken)} such weights)",
+                f"{model_path}, whose {' or '.join(self.hf_names(broken[0]))} has values that are not finite "
+                f"({len(broken)} such weights)",
                 "numbers in all weights",
                 "Copy or download the model again. If it was converted to fp16, convert it to bf16 instead.",
             )

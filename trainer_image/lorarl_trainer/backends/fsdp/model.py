@@ -143,6 +143,10 @@ class FsdpModel(AdaptedModel):
         """See `AdaptedModel.base_parameters`."""
         return ((name, own_share(parameter)) for name, parameter in super().base_parameters())
 
+    def hf_names(self, name: str) -> list[str]:
+        """See `AdaptedModel.hf_names`."""
+        return [hf_name(name)]
+
     def base_in_hf_names(self) -> dict[frozenset[str], torch.Tensor]:
         """See `SharesBase.base_in_hf_names`."""
         return {frozenset([hf_name(name)]): p for name, p in self.base_parameters()} | dict(self._fused)

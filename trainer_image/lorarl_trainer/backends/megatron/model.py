@@ -263,6 +263,12 @@ class LoraModel(AdaptedModel):
             return Part.OUTER
         return Part.EXPERTS if self.parallel.splits_experts and is_local(name) else Part.REST
 
+    def hf_names(self, name: str) -> list[str]:
+        """See `AdaptedModel.hf_names`."""
+        plain = self._experts.in_model(_without_wrappers(name))
+        mapping = self._bridge._model_bridge.mapping_registry().megatron_to_hf_lookup(plain)
+        return [name] if mapping is None else list(hf_parts(mapping).values())
+
     def base_in_hf_names(self) -> dict[frozenset[str], torch.Tensor]:
         """Return this rank's frozen parameters, by the Hugging Face parameters that each is made of (collective).
 
@@ -276,8 +282,7 @@ class LoraModel(AdaptedModel):
         of_experts: list[set[str]] = [set() for _ in self._of_experts]
         found = {}
         for name, parameter in self.base_parameters():
-            # Wrappers for adapters and for mixed precision add to Megatron's own names.
-            plain = name.replace(".to_wrap", "").removeprefix("module.")
+            plain = _without_wrappers(name)
             if (number := whole.get(parameter.data_ptr())) is not None:
                 for one in self._experts.whole_names([plain]):
                     of_experts[number].update(hf_parts(registry.megatron_to_hf_lookup(one)).values())
@@ -291,6 +296,11 @@ class LoraModel(AdaptedModel):
             else:
                 found[frozenset(parts.values())] = own.take(WHOLE, ranks.gather(parameter))
         return found | dict(zip(map(frozenset, of_experts), self._of_experts, strict=True))
+
+
+def _without_wrappers(name: str) -> str:
+    """Return Megatron's own name of a parameter. Wrappers for adapters and for mixed precision add to it."""
+    return name.replace(".to_wrap", "").removeprefix("module.")
 
 
 def _open_bridge(model_path: Path, plan: ExecutionPlan) -> Any:
