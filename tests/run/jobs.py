@@ -149,6 +149,6 @@ def published_steps(checkpoints: Path) -> list[int]:
 
 
 def spoil_model(model: Path) -> None:
-    """Make a model's folder into one that only the workers find out about: a weight is twice as long as its type says."""
+    """Make a folder into one that only the workers find out about: a weight is twice as long as its type says."""
     path = model / "model.safetensors"
     path.write_bytes(path.read_bytes().replace(b'"dtype":"F32"', b'"dtype":"F16"', 1))
