@@ -93,8 +93,7 @@ def rates(
     counts = []
     for place, answer in enumerate(by_length):
         siblings = [other for other in by_length if other is not answer]
-        ended = len(by_length[:place])
-        counts.append((len(answer), steps(prompt, answer, siblings, ended, source, draft)))
+        counts.append((len(answer), steps(prompt, answer, siblings, place, source, draft)))
     tokens, made = (sum(part) for part in zip(*counts, strict=True))
     return (tokens, made), counts[-1]
 

@@ -20,17 +20,10 @@ from lorarl_trainer.planning.model_sizes import read_model_shape
 from lorarl_trainer.progress import METRICS, read_rows, read_summary
 from side_by_side.work import Work
 
-FRACTION = 0.4
-"""Share of the GPU's memory for vLLM. The peer gets the same."""
-
 
 def manifest(model: Path, out: Path, work: Work, gpus: int, steps: int) -> dict[str, Any]:
-    """Return the job. A manifest is YAML, and JSON is YAML.
-
-    Where answers all have one length, vLLM gets the share of memory that the peer's has. Otherwise nothing is set that
-    a user need not set.
-    """
-    share = {"gpuMemoryFraction": FRACTION} if work.prompts_file == Work().prompts_file else {}
+    """Return the job. A manifest is YAML, and JSON is YAML. Memory is only set where the work says so."""
+    share = {} if work.vllm_share is None else {"gpuMemoryFraction": work.vllm_share}
     return {
         "apiVersion": "lorarl.io/v1alpha1",
         "kind": "LoRARLJob",

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from side_by_side.work import Work, score
+from side_by_side.work import VLLM_SHARE, Work, score
 
 SETTINGS: dict[str, dict[str, Any]] = {
     # TRL's defaults: activations are recomputed, and old log-probabilities get their own forward pass.
@@ -160,7 +160,7 @@ def make_trainer(model: Path, setting: str, steps: int, work: Work) -> Any:
         bf16=True,
         use_vllm=True,
         vllm_mode="colocate",
-        vllm_gpu_memory_utilization=0.4,
+        vllm_gpu_memory_utilization=VLLM_SHARE,
         vllm_enable_sleep_mode=True,
         vllm_max_model_length=max(512, work.tokens),
         logging_steps=1,

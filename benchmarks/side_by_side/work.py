@@ -88,9 +88,17 @@ SHAPES = {
 }
 
 
+VLLM_SHARE = 0.4
+"""Share of a GPU's memory for the peer's vLLM."""
+
+
 @dataclass(frozen=True)
 class Work:
-    """One step: prompts, completions per prompt (`group`), tokens of both; the adapter, and how it is trained."""
+    """One step: prompts, completions per prompt (`group`), tokens of both; the adapter, and how it is trained.
+
+    `vllm_share` is lorarl's share of a GPU's memory for vLLM: the peer's where both make the same answers, and None
+    where lorarl chooses it.
+    """
 
     prompts: int = 64
     group: int = 8
@@ -100,6 +108,7 @@ class Work:
     alpha: int = 64
     learning_rate: float = 3e-5
     temperature: float = 1.0
+    vllm_share: float | None = VLLM_SHARE
 
     @property
     def completions(self) -> int:
@@ -123,10 +132,13 @@ class Work:
 
 WORKS = {
     "equal": (Work(), ("0.5b", "7b")),
-    "ragged": (Work(prompts=32, group=16, prompt_tokens=256, response_tokens=4096), ("7b-ragged",)),
-    "16k": (Work(prompts=16, group=16, prompt_tokens=256, response_tokens=16_384), ("7b-ragged-long",)),
-    "long-prompt": (Work(prompt_tokens=20_000), ("7b",)),
-    "32k": (Work(prompts=4, prompt_tokens=31_744, response_tokens=1024), ("7b",)),
+    "ragged": (Work(prompts=32, group=16, prompt_tokens=256, response_tokens=4096, vllm_share=None), ("7b-ragged",)),
+    "16k": (
+        Work(prompts=16, group=16, prompt_tokens=256, response_tokens=16_384, vllm_share=None),
+        ("7b-ragged-long",),
+    ),
+    "long-prompt": (Work(prompt_tokens=20_000, vllm_share=None), ("7b",)),
+    "32k": (Work(prompts=4, prompt_tokens=31_744, response_tokens=1024, vllm_share=None), ("7b",)),
 }
 """What a step may be, and the shapes that it is measured with."""
 
