@@ -2,7 +2,7 @@
 
 make bench-gpu                  all of it on one GPU, 12 minutes; then the table and the plot in docs/
 make bench-gpu GPUS="1 2"       on two GPUs, in the same time: one size on each, then the last on both, data parallel
-make bench-gpu WORK=ragged      answers of very different lengths; also 16k, long-prompt and 32k. It renders nothing
+make bench-gpu WORK=ragged      answers of very different lengths; also 3k, 16k, long-prompt and 32k. It renders nothing
 python benchmarks/bench_gpu.py --work ragged --prompts 8 --trl-settings default      fewer prompts, for a slow peer
 python benchmarks/bench_gpu.py --sizes 7b --systems ours --steps 4 --out part.json     a part of it
 python benchmarks/bench_gpu.py --merge part.json other.json --out benchmarks/results/gpu-DATE.json

@@ -28,6 +28,7 @@ PACKAGES = (
     "triton",
 )
 POSITIONS = 40_960
+SHARD = "4GB"
 END = 1
 SPECIAL = {"pad": "<pad>", "eos": "<eos>", "unk": "<unk>"}
 MATMUL_SIZE, MATMUL_SECONDS = 8192, 2.0
@@ -67,7 +68,7 @@ def make_model(shape: Shape, folder: Path, device: str) -> float:
     if shape.ragged:
         with torch.no_grad():
             model.lm_head.weight[END] = 0
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, max_shard_size=SHARD)  # a shard is copied to the host's memory
     tokenizer(shape.vocab_size).save_pretrained(folder)
     write_prompts(folder, Work())
     for file in folder.iterdir():  # the trainer in pods is another user, and safetensors lets only the owner read

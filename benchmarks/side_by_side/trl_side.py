@@ -32,6 +32,8 @@ SMALLER = {
     ("best", "7b"): 8,
     ("best", "gemma3-4b"): 8,
     ("best", "phi3-mini"): 8,
+    ("best", "phi4-mini"): 8,
+    ("best", "a3b-12"): 8,
     ("best", "7b-ragged"): 1,
     ("default", "7b-ragged"): 8,
 }

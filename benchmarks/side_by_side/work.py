@@ -14,6 +14,8 @@ class Shape:
 
     If it is `ragged`, the end token's logit is always zero, while those of the V - 1 other tokens are normal with the
     variance 0.02^2 x hidden size: lengths are geometric, with a mean of V x exp(variance / 2).
+
+    In a mixture of experts, the linear layers are those that a token goes through.
     """
 
     name: str
@@ -26,10 +28,15 @@ class Shape:
     tie_word_embeddings: bool
     model_type: str = "qwen2"
     head_dim: int | None = None
+    partial_rotary_factor: float | None = None
+    num_experts: int | None = None
+    num_experts_per_tok: int | None = None
+    moe_intermediate_size: int | None = None
+    norm_topk_prob: bool | None = None
     ragged: bool = False
 
     @property
-    def config(self) -> dict[str, int | bool | str]:
+    def config(self) -> dict[str, int | float | bool | str]:
         """The arguments of transformers' AutoConfig.for_model."""
         return {key: value for key, value in vars(self).items() if key not in ("name", "ragged") and value is not None}
 
@@ -40,7 +47,7 @@ class Shape:
 
     @property
     def linears(self) -> list[tuple[int, int]]:
-        """(in, out) of every linear layer of the decoder."""
+        """(in, out) of every linear layer that a token goes through in the decoder."""
         queries, keys = self.head * self.num_attention_heads, self.head * self.num_key_value_heads
         attention = [
             (self.hidden_size, queries),
@@ -48,12 +55,13 @@ class Shape:
             (self.hidden_size, keys),
             (queries, self.hidden_size),
         ]
-        mlp = [(self.hidden_size, self.intermediate_size)] * 2 + [(self.intermediate_size, self.hidden_size)]
-        return [*attention, *mlp] * self.num_hidden_layers
+        inner = self.moe_intermediate_size or self.intermediate_size
+        mlp = [(self.hidden_size, inner)] * 2 + [(inner, self.hidden_size)]
+        return [*attention, *mlp * (self.num_experts_per_tok or 1)] * self.num_hidden_layers
 
     @property
     def decoder_parameters(self) -> int:
-        """Parameters of the decoder's matrices."""
+        """Parameters of these layers."""
         return sum(wide * high for wide, high in self.linears)
 
     @property
@@ -71,6 +79,22 @@ class Shape:
         return sum(rank * (wide + high) for wide, high in self.linears)
 
 
+QWEN3_A3B = Shape(
+    "a3b",
+    hidden_size=2048,
+    intermediate_size=6144,
+    num_hidden_layers=48,
+    num_attention_heads=32,
+    num_key_value_heads=4,
+    vocab_size=151_936,
+    tie_word_embeddings=False,
+    model_type="qwen3_moe",
+    head_dim=128,
+    num_experts=128,
+    num_experts_per_tok=8,
+    moe_intermediate_size=768,
+    norm_topk_prob=True,
+)
 SHAPES = {
     shape.name: shape
     for shape in (
@@ -79,9 +103,13 @@ SHAPES = {
         # Answers of 656 and of 2,098 tokens on average.
         Shape("7b-ragged", 3584, 18_944, 28, 28, 4, 320, tie_word_embeddings=False, ragged=True),
         Shape("7b-ragged-long", 3584, 18_944, 28, 28, 4, 1024, tie_word_embeddings=False, ragged=True),
-        # Only the fsdp backend trains these two.
+        # Only the fsdp backend trains these three.
         Shape("gemma3-4b", 2560, 10_240, 34, 8, 4, 262_208, True, "gemma3_text", 256),
         Shape("phi3-mini", 3072, 8192, 32, 32, 32, 32_064, False, "phi3"),
+        Shape("phi4-mini", 3072, 8192, 32, 24, 8, 200_064, True, "phi3", partial_rotary_factor=0.75),
+        # Mixtures: Qwen3-30B-A3B, and a quarter of its layers, for a peer that has the base twice.
+        QWEN3_A3B,
+        replace(QWEN3_A3B, name="a3b-12", num_hidden_layers=12),
         # For a trial of the benchmark, not for figures.
         Shape("tiny", 256, 512, 2, 4, 2, 2048, tie_word_embeddings=True),
     )
@@ -137,6 +165,7 @@ WORKS = {
         Work(prompts=16, group=16, prompt_tokens=256, response_tokens=16_384, vllm_share=None),
         ("7b-ragged-long",),
     ),
+    "3k": (Work(prompts=16, prompt_tokens=256, response_tokens=3072, vllm_share=None), ("a3b",)),
     "long-prompt": (Work(prompt_tokens=20_000, vllm_share=None), ("7b",)),
     "32k": (Work(prompts=4, prompt_tokens=31_744, response_tokens=1024, vllm_share=None), ("7b",)),
 }
