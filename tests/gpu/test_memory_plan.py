@@ -83,7 +83,9 @@ def test_a_step_takes_what_was_planned(
     print(f"last step: generating {generating:.2f} s, training {training:.2f} s, sync {1000 * synced:.2f} ms")
     assert result.warnings == () and taken <= planned
     if response == fields["rollout__maxResponseTokens"]:
-        assert taken >= 0.9 * planned
+        # torch keeps pieces of memory that no tensor needs. The plan has room for them, and they are not `taken`.
+        held = worker.worker._watch._before - torch.cuda.mem_get_info()[0]
+        assert max(taken, held) >= 0.9 * planned
     worker.close()
     torch.cuda.empty_cache()
 
