@@ -4,31 +4,64 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib.metadata
+import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FunctionType, ModuleType
 from typing import Any
 
-_UNUSED = ("wandb",)
-"""Packages that Megatron imports if they are installed, which takes a second. No worker uses W&B, only the driver."""
+_UNUSED = ("wandb", "sklearn", "jax")
+"""Packages that Megatron, transformers and Transformer Engine import if they are installed, a second for each.
+
+No worker uses W&B, only the driver. The other two are in no image, but perhaps in a user's environment.
+"""
 
 
 @contextmanager
 def quick_imports() -> Iterator[None]:
     """Make the imports within the block a quarter faster: without unused packages, and without the garbage collector.
 
-    It would also go through the modules' million objects later, at every full collection (0.6 s on a CPU), and vLLM's
-    start asks for several.
+    transformers asks which packages are installed, and gets the answer of `packages_distributions` here.
+
+    The collector would also go through the modules' million objects later, at every full collection (0.6 s on a CPU),
+    and vLLM's start asks for several.
     """
     left_out = [name for name in _UNUSED if name not in sys.modules]
     sys.modules.update(dict.fromkeys(left_out))  # type: ignore[arg-type]  # None: it cannot be imported
+    slower, importlib.metadata.packages_distributions = (
+        importlib.metadata.packages_distributions,
+        packages_distributions,
+    )
     try:
         with lasting_objects():
             yield
     finally:
+        importlib.metadata.packages_distributions = slower
         for name in left_out:
             del sys.modules[name]
+
+
+def packages_distributions() -> Mapping[str, list[str]]:
+    """Return what `importlib.metadata.packages_distributions` does, without looking for each file of each package."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for distribution in importlib.metadata.distributions():
+        names = (distribution.read_text("top_level.txt") or "").split()
+        if not names:
+            files = (line.split(",", 1)[0] for line in (distribution.read_text("RECORD") or "").splitlines())
+            names = sorted({_top_level(file) for file in files if file})
+        name = distribution.metadata["Name"]
+        for package in names:
+            if "." not in package:
+                found[package].append(name)
+    return dict(found)
+
+
+def _top_level(file: str) -> str:
+    first, *rest = file.split("/")
+    return first if rest else inspect.getmodulename(first) or first
 
 
 @contextmanager

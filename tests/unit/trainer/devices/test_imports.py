@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from lorarl_trainer.devices.imports import compile_at_first_call, stand_ins
+from lorarl_trainer.devices.imports import compile_at_first_call, packages_distributions, quick_imports, stand_ins
 
 
 class Compiler:
@@ -99,3 +101,19 @@ print([name for name in ("torch._inductor.lowering", "torch._inductor.compile_fx
 def test_a_worker_loads_no_compiler() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_packages_are_found_as_the_standard_library_finds_them() -> None:
+    expected = {name: sorted(found) for name, found in importlib.metadata.packages_distributions().items()}
+    assert {name: sorted(found) for name, found in packages_distributions().items()} == expected
+    assert expected["yaml"] == ["PyYAML"]
+
+
+def test_quick_imports_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "sklearn", raising=False)
+    before = importlib.metadata.packages_distributions
+    with quick_imports():
+        assert importlib.metadata.packages_distributions is packages_distributions
+        assert importlib.util.find_spec("sklearn") is None
+    assert importlib.metadata.packages_distributions is before
+    assert "sklearn" not in sys.modules
