@@ -6,10 +6,11 @@ carries tuples of plain values:
     to it:    (function, sys.path, its folders with a user's code, the source that they are copies of)   once
     from it:  ("importing", where the import is)                     once, if that takes long
     from it:  ("ready", is it async)  or  ("refused", got, hint)     once
-    to it:    (time limit per sample in seconds, [(number, prompt, completion, answer, row, truncated), ...])
+    to it:    (time limit per sample in seconds, [(number, a pickled sample), ...])
     from it:  (number, value, cause or None, message, components) for each sample, as soon as it is scored
 
-If the function is async, more samples may come while others are being scored.
+A sample is (prompt, completion, answer, row, truncated). If the function is async, more samples may come while others
+are being scored.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import importlib
 import inspect
 import math
 import os
+import pickle
 import re
 import select
 import signal
@@ -196,7 +198,8 @@ def _serve(connection: Connection, function: Callable[..., Any], nowhere: TextIO
     while True:
         limit, samples = connection.recv()
         _end_after(limit * len(samples), nowhere)
-        for number, *sample in samples:
+        for number, packed in samples:
+            sample = pickle.loads(packed)
             try:
                 reply = check(function(*sample))
             except BaseException as error:  # noqa: BLE001  a user's function may raise anything, SystemExit included
@@ -227,8 +230,8 @@ def _serve_async(connection: Connection, function: Callable[..., Any], nowhere: 
 
         def begin(limit: float, samples: Sequence[Any]) -> None:
             _end_after(limit * len(samples), nowhere)
-            for number, *sample in samples:
-                task = loop.create_task(score_one(limit, number, sample))
+            for number, packed in samples:
+                task = loop.create_task(score_one(limit, number, pickle.loads(packed)))
                 under_way.add(task)
                 task.add_done_callback(ended)
 

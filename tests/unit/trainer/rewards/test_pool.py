@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from lorarl_api.v1alpha1 import RewardSpec
+from lorarl_trainer.data.cells import Message
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.scorer import make_scorer, needs_answers
@@ -36,6 +37,21 @@ def test_a_function_in_the_working_directory_is_found(tmp_path, monkeypatch):
 def test_a_function_gets_prompt_completion_answer_and_row(scorer):
     sample = ToScore([{"role": "user", "content": "p"}], "c", None, {"level": 3})
     assert score_samples(scorer("my_rewards:arguments"), [sample]).rewards.tolist() == [1]
+
+
+@pytest.mark.parametrize("keyword", ["def", "async def"])
+def test_a_function_that_changes_its_arguments_changes_them_for_no_other_completion(scorer, tmp_path, keyword):
+    (tmp_path / "changes.py").write_text(
+        f"{keyword} score(prompt, completion, answer, row):\n"
+        "    prompt.append({'role': 'assistant', 'content': completion})\n"
+        "    row['parts'].append(completion)\n"
+        "    return len(prompt) + 10 * len(row['parts'])\n"
+    )
+    prompt: list[Message] = [{"role": "user", "content": "p"}]
+    row = {"prompt": prompt, "parts": []}
+    group = [ToScore(prompt, completion, None, row) for completion in "abcdefgh"]
+    assert score_samples(scorer("changes:score", processes=1), group).rewards.tolist() == [12] * 8
+    assert (prompt, row["parts"]) == ([{"role": "user", "content": "p"}], [])
 
 
 def test_further_parameters_with_defaults_are_fine(scorer):
