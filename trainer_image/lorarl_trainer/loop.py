@@ -21,6 +21,7 @@ from lorarl_trainer.progress import Sampled, ScoredSample, StepDone, Warned, res
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.reference import advantages_of, kl_penalties, rewards_less_kl, with_old_logprobs
+from lorarl_trainer.rollout.signal import unused_signal
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.types import Samples, UpdateRequest
 from lorarl_trainer.schedule import evaluations_due, learning_rate, seed_of
@@ -78,6 +79,8 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
     # Advantages: of each sample, compared with its group, or of each token. Nothing after this looks at rewards.
     with clock.phase("forward_backward"):
         batch, advantages_S, advantage_metrics = await with_advantages(session.workers, algorithm, batch)
+        if unused := unused_signal(batch.rewards_P_G, advantages_S):
+            session.progress.warn_once("unused signal", f"step {step}: {unused}")
         batch = await with_old_logprobs(session.workers, algorithm, batch)
     if session.keep:
         session.keep(step, batch, advantages_S, session.adapter_version, session.rollouts.position, session.limits)
