@@ -141,3 +141,10 @@ def test_a_right_answer_that_is_too_long_is_worth_less() -> None:
     result = advantages("dapo", [[1.0, 1.0, 0.0]], [[10, 90, 10]], dapo=options)
     np.testing.assert_allclose(result, advantages("dapo", [[1.0, 0.75, 0.0]]), rtol=1e-6)
     assert not advantages("dapo", [[1.0, 1.0, 1.0]], [[10, 90, 10]]).any(), "without the option lengths do not count"
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0])
+def test_a_group_of_equal_rewards_learns_nothing_from_its_lengths(reward: float) -> None:
+    """It has no signal: dynamic sampling replaces it, and the run would say that it trains nothing."""
+    result = advantages("dapo", [[reward] * 4], [[10, 90, 100, 20]], dapo={"overlongBufferTokens": 20})
+    assert not result.any()
