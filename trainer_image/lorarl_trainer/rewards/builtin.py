@@ -68,7 +68,8 @@ def unanswerable(rewards: Mapping[str, RewardSpec], rows: Sequence[Row]) -> Iter
             continue
         yield (
             f"{path}.type: numeric, but {len(bad):,} of {len(rows):,} answers have no number, first that of row "
-            f"{bad[0].number} ({brief(bad[0].answer)}), so every completion gets 0 there. Fix them, or remove those rows."
+            f"{bad[0].number} ({brief(bad[0].answer)}), so every completion gets 0 there. Fix them, or remove those "
+            "rows."
         )
 
 

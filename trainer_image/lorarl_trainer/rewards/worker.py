@@ -72,7 +72,7 @@ def main() -> None:
     except RefusedError as error:
         connection.send(("refused", *error.args))
         return
-    is_async = inspect.iscoroutinefunction(function)
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
     connection.send(("ready", is_async))
     takes_truncated = takes(function, TRUNCATED)
 
@@ -291,6 +291,9 @@ def _number(value: Any) -> tuple[float, str | None, str]:
         number = float(value)
     except (TypeError, ValueError, RuntimeError):
         one = "; it is called for one completion at a time" if isinstance(value, list | tuple) else ""
+        if inspect.iscoroutine(value):
+            value.close()  # or Python warns that nothing awaited it
+            one = "; define the function, or what decorates it, with async def"
         return math.nan, "wrong_type", f"returned {type(value).__name__} {_shown(value)}{one}"
     return (number, None, "") if math.isfinite(number) else (math.nan, "non_finite", f"returned {number}")
 

@@ -49,7 +49,8 @@ def test_usual_prompts_are_none() -> None:
 
 
 def answered(*answers: str | None, column: str = "answer") -> list[Row]:
-    return [Row("p", answer, {"prompt": "p", column: answer or "4"}, number) for number, answer in enumerate(answers, 1)]
+    cells = enumerate(answers, start=1)
+    return [Row("p", answer, {"prompt": "p", column: answer or "4"}, number) for number, answer in cells]
 
 
 @pytest.mark.parametrize("column", [" answer", "Answer", "ANSWER "])

@@ -54,6 +54,18 @@ def test_a_function_that_changes_its_arguments_changes_them_for_no_other_complet
     assert (prompt, row["parts"]) == ([{"role": "user", "content": "p"}], [])
 
 
+def test_an_object_with_an_async_call_is_async(scorer, tmp_path):
+    (tmp_path / "judge.py").write_text(
+        "class Judge:\n"
+        "    async def __call__(self, prompt, completion, answer, row): return len(completion)\n"
+        "score = Judge()\n"
+        "def decorated(*arguments): return score(*arguments)\n"
+    )
+    assert score(scorer("judge:score"), "a", "bb").rewards.tolist() == [1, 2]
+    with pytest.raises(InputError, match=r"returned coroutine .* with async def"):
+        score(scorer("judge:decorated"), "a")
+
+
 def test_further_parameters_with_defaults_are_fine(scorer):
     assert score(scorer("my_rewards:defaults"), "a").rewards.tolist() == [2]
 

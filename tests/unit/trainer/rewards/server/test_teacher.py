@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,6 +23,7 @@ from support.serving import catch_all, serving
 
 FIELD = "spec.algorithm.distillation.server"
 PROMPT = [11, 12]
+NO_LOGPROBS = {"nan": math.nan, "impossible": -9999.0, "logit": 3.5, "huge": 10**400}
 
 
 def text_of(token: int) -> str:
@@ -57,14 +59,8 @@ class Teaches:
                 return web.json_response({"choices": [{"text": "", "logprobs": None}]})
             case "short":
                 logprobs, tokens = logprobs[:-1], tokens[:-1]
-            case "nan":
-                logprobs[-1] = float("nan")
-            case "impossible":
-                logprobs[-1] = -9999.0
-            case "logit":
-                logprobs[-1] = 3.5
-            case "huge":
-                logprobs[-1] = 10**400
+            case "nan" | "impossible" | "logit" | "huge":
+                logprobs[-1] = NO_LOGPROBS[fault]
             case "other tokenizer":
                 tokens[-1] = "elephant"
         return web.json_response({"choices": [{"logprobs": {"tokens": tokens, "token_logprobs": logprobs}}]})
