@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lorarl_api.v1alpha1 import RolloutSpec
-from lorarl_trainer.algorithms.base import Floats, Rewards
+from lorarl_trainer.algorithms.base import Rewards
 from lorarl_trainer.algorithms.groups import with_signal
 
 PATIENCE = 3
@@ -48,23 +48,6 @@ class SignalWatch:
         repeated = _repeated(texts, rewards_P_G.shape[1])
         cause, text = likely_cause(rewards_P_G, self._seen, repeated, truncated_share, self._rollout)
         return cause, f"no group had signal in {PATIENCE} steps in a row, so the model learned nothing: {text}"
-
-
-def unused_signal(rewards_P_G: Rewards, advantages_S: Sequence[float | Floats]) -> str | None:
-    """Return a warning if there are groups with signal whose advantages are all 0: maxrl's, without a positive mean.
-
-    `advantages_S` are of the samples, one for all tokens of a sample or one of each.
-    """
-    signal_P = with_signal(rewards_P_G)
-    trains_P = np.array([np.any(one) for one in advantages_S]).reshape(rewards_P_G.shape).any(axis=1)
-    unused = int((signal_P & ~trains_P).sum())
-    if not unused:
-        return None
-    return (
-        f"{unused} of {int(signal_P.sum())} groups with different rewards train nothing, because the mean reward of each "
-        "is not above 0, and spec.algorithm.type maxrl divides by it. Give rewards from 0 on, such as 0 and 1, or "
-        "choose another type, such as grpo."
-    )
 
 
 def likely_cause(
