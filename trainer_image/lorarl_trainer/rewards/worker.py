@@ -289,6 +289,8 @@ def _number(value: Any) -> tuple[float, str | None, str]:
         if isinstance(value, str | bytes):
             raise TypeError
         number = float(value)
+    except OverflowError:
+        return math.nan, "non_finite", f"returned {type(value).__name__}, which is too large for a float"
     except (TypeError, ValueError, RuntimeError):
         one = "; it is called for one completion at a time" if isinstance(value, list | tuple) else ""
         if inspect.iscoroutine(value):

@@ -94,6 +94,7 @@ def test_scoring_processes_stay_small(scorer, tmp_path):
         ("hang", "timeout", "took more than 1 s"),
         ("nan", "non_finite", "returned nan"),
         ("inf", "non_finite", "returned -inf"),
+        ("huge", "non_finite", "returned int, which is too large for a float"),
         ("none", "wrong_type", "returned None: some way through the function ends without a return"),
         ("text", "wrong_type", "returned str '0.5'"),
     ],
