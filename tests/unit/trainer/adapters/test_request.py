@@ -30,7 +30,7 @@ spec:
         ["spec.algorithm.type=dpo", "spec.data.train.chosenField=good"],
     ],
 )
-def test_a_job_that_learns_from_the_data_is_judged_by_completions_of_other_rows(changes: list[str]) -> None:
+def test_a_job_that_learns_from_the_data_may_be_judged_by_completions(changes: list[str]) -> None:
     task = resolve(Request("out/examples", data="questions.jsonl", reward="numeric"), load_job(JOB, changes))
     assert task.source.origin == "file:questions.jsonl" and not task.of_job
     assert task.spec.reward is not None and task.spec.reward.type == "numeric"

@@ -40,7 +40,7 @@ def test_a_function_gets_prompt_completion_answer_and_row(scorer):
 
 
 @pytest.mark.parametrize("keyword", ["def", "async def"])
-def test_a_function_that_changes_its_arguments_changes_them_for_no_other_completion(scorer, tmp_path, keyword):
+def test_a_function_changes_its_arguments_for_itself_alone(scorer, tmp_path, keyword):
     (tmp_path / "changes.py").write_text(
         f"{keyword} score(prompt, completion, answer, row):\n"
         "    prompt.append({'role': 'assistant', 'content': completion})\n"
