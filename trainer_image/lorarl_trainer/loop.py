@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from lorarl_trainer.algorithms import Algorithm
+from lorarl_trainer.algorithms.groups import unused_signal
 from lorarl_trainer.critic import critic_update, judged
 from lorarl_trainer.guards.nonfinite import count_withheld
 from lorarl_trainer.guards.start import check_engine
@@ -78,6 +79,8 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
     # Advantages: of each sample, compared with its group, or of each token. Nothing after this looks at rewards.
     with clock.phase("forward_backward"):
         batch, advantages_S, advantage_metrics = await with_advantages(session.workers, algorithm, batch)
+        if unused := unused_signal(batch.rewards_P_G, advantages_S):
+            session.progress.warn_once("unused signal", f"step {step}: {unused}")
         batch = await with_old_logprobs(session.workers, algorithm, batch)
     if session.keep:
         session.keep(step, batch, advantages_S, session.adapter_version, session.rollouts.position, session.limits)

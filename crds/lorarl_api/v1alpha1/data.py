@@ -208,7 +208,7 @@ class EvalSpec(EvalSource):
     temperature: float = Field(
         0.0,
         ge=0.0,
-        le=10.0,
+        le=2.0,  # vLLM's
         description="Sampling temperature. 0 takes the most probable token everywhere. Above 0, rollout.topP, topK and "
         "minP hold here too, and each evaluation draws with the same random numbers.",
     )

@@ -31,7 +31,7 @@ class RolloutSpec(Model):
     temperature: float = Field(
         1.0,
         ge=0.01,
-        le=10.0,
+        le=2.0,  # vLLM's
         description="Sampling temperature. vLLM and the trainer compute log-probabilities at the same temperature.",
     )
     top_p: float = Field(

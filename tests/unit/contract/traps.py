@@ -93,6 +93,8 @@ TRAPS = [
     Trap("one completion per prompt", _with("algorithm: {groupSize: 1}"), False),
     Trap("a temperature of zero", _with("rollout: {temperature: 0}"), False),
     Trap("a temperature of one", _with("rollout: {temperature: 1}"), True),
+    Trap("a temperature of two", _with("rollout: {temperature: 2}"), True),
+    Trap("a temperature above two, which vLLM refuses", _with("rollout: {temperature: 2.1}"), False),
     Trap("half of the pairs the wrong way round", _dpo(0.5), False),
     Trap("no pair the wrong way round, as an integer", _dpo(0), True),
     Trap(

@@ -148,8 +148,9 @@ def _judged_by_completions(spec: dict[str, Any], request: Request) -> Request:
     data = spec["data"]
     evals = data.get("evals", [])
     for source in (data.get("train"), data.get("eval"), *(data.get("mixture") or ()), *evals):
-        for key in ("chosenField", "rejectedField"):
+        for key in ("chosenField", "rejectedField", "messagesField", "tokensField", "lossMaskField"):
             (source or {}).pop(key, None)
+    spec["adapter"].pop("dora", None)  # PEFT applies it, whatever an engine serves
     if request.reward or spec.get("reward") or spec.get("rewards"):
         return request
     scored = [each for each in evals if each.get("reward") and request.eval in (None, each["name"])]

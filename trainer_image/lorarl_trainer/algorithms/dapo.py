@@ -9,6 +9,7 @@ import numpy as np
 from lorarl_api.v1alpha1 import AlgorithmSpec
 from lorarl_api.v1alpha1.algorithm_options import DapoSpec
 from lorarl_trainer.algorithms.base import Floats, Ints, Rewards
+from lorarl_trainer.algorithms.groups import comparable
 from lorarl_trainer.algorithms.grpo import Grpo
 
 
@@ -28,11 +29,16 @@ class Dapo(Grpo):
         return {"clip_range_high": (spec.dapo or DapoSpec()).clip_range_high}
 
     def advantages(self, rewards_P_G: Rewards, lengths_P_G: Ints) -> Floats:
-        """Return GRPO's advantages of the rewards less the penalty, [P, G]."""
+        """Return GRPO's advantages of the rewards less the penalty, [P, G]; 0 for groups of equal rewards.
+
+        Those are what dynamic sampling replaces. The penalty alone, divided by its own standard deviation, would teach
+        them nothing but to be short, as strongly as a reward.
+        """
         if self._buffer is None:
             return super().advantages(rewards_P_G, lengths_P_G)
         share_P_G = overlong_share(lengths_P_G, self._limit, self._buffer)
-        return super().advantages(rewards_P_G - self._penalty * share_P_G, lengths_P_G)
+        penalised_P_G = super().advantages(rewards_P_G - self._penalty * share_P_G, lengths_P_G)
+        return comparable(rewards_P_G, penalised_P_G.astype(np.float64))
 
 
 def overlong_share(lengths_P_G: Ints, limit: int, buffer: int) -> Rewards:

@@ -6,6 +6,7 @@ Shape suffixes: P prompts of a step, G completions of each. A reward of NaN is a
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,23 @@ def with_signal(rewards_P_G: Rewards) -> npt.NDArray[np.bool_]:
     lowest_P = np.fmin.reduce(rewards_P_G, axis=1)
     different_P: npt.NDArray[np.bool_] = highest_P > lowest_P
     return different_P
+
+
+def unused_signal(rewards_P_G: Rewards, advantages_S: Sequence[float | Floats]) -> str | None:
+    """Return a warning if there are groups with signal whose advantages are all 0: maxrl's, without a positive mean.
+
+    `advantages_S` are of the samples, one for all tokens of a sample or one of each.
+    """
+    signal_P = with_signal(rewards_P_G)
+    trains_P = np.array([np.any(one) for one in advantages_S]).reshape(rewards_P_G.shape).any(axis=1)
+    unused = int((signal_P & ~trains_P).sum())
+    if not unused:
+        return None
+    return (
+        f"{unused} of {int(signal_P.sum())} groups with different rewards train nothing, because the mean reward of "
+        "each is not above 0, and spec.algorithm.type maxrl divides by it. Give rewards from 0 on, such as 0 and 1, or "
+        "choose another type, such as grpo."
+    )
 
 
 def mean_and_std(rewards_P_G: Rewards) -> tuple[Rewards, Rewards]:

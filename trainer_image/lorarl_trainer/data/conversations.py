@@ -7,7 +7,7 @@ the conversation has more tokens than the one before it, which opens the assista
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
 
 from lorarl_trainer.data.cells import Message
 from lorarl_trainer.data.encoder import PromptEncoder
@@ -58,14 +58,9 @@ def _by_prefixes(row: Row, conversation: Conversation, encoder: PromptEncoder) -
     messages = conversation.messages
     turns = [index for index, message in enumerate(messages) if message["role"] == ASSISTANT]
     texts = [encoder.render(row, messages[:turn], open_turn=True) for turn in turns]
-    *before, ids = encoder.ids([*texts, encoder.render(row, messages, open_turn=False)])
-    for opened in before:
-        if ids[: len(opened)] != opened:
-            raise _not_shown(row, "which does not begin as it does before one of the assistant's turns")
-    limits = [*map(len, before[1:]), len(ids)]
+    ids, starts = _with_starts(row, texts, encoder.render(row, messages, open_turn=False), encoder)
     spans: list[Span] = []
-    for turn, opened, limit in zip(turns, before, limits, strict=True):
-        start = len(opened)
+    for turn, start, limit in zip(turns, starts, [*starts[1:], len(ids)], strict=True):
         if turn == len(messages) - 1:
             ids = [*ids[:start], *encoder.closed(ids[start:])]
             spans.append((start, len(ids)))
@@ -73,6 +68,22 @@ def _by_prefixes(row: Row, conversation: Conversation, encoder: PromptEncoder) -
         stop = next((index for index in range(start, limit) if ids[index] in encoder.stop_ids), None)
         spans.append((start, _end_of(row, messages[: turn + 1], ids, encoder) if stop is None else stop + 1))
     return ids, spans
+
+
+def _with_starts(row: Row, opened: Sequence[str], whole: str, encoder: PromptEncoder) -> tuple[list[int], list[int]]:
+    """Return the ids of a conversation, and where each of the assistant's turns begins in them.
+
+    `opened` is the text before each of these turns, `whole` the text of all.
+    """
+    *before, ids = encoder.ids([*opened, whole])
+    if all(ids[: len(part)] == part for part in before):
+        return ids, [len(part) for part in before]
+    if not (all(map(whole.startswith, opened)) and any(whole[len(text) :][:1].isspace() for text in opened)):
+        raise _not_shown(row, "which does not begin as it does before one of the assistant's turns")
+    # The white space that a turn begins with merged with the template's into one token; in a rollout it cannot. So each
+    # turn is encoded by itself.
+    parts = encoder.ids([whole[start:end] for start, end in pairwise([0, *map(len, opened), len(whole)])])
+    return [token for part in parts for token in part], list(accumulate(map(len, parts[:-1])))
 
 
 def _end_of(row: Row, messages: Sequence[Message], ids: list[int], encoder: PromptEncoder) -> int:

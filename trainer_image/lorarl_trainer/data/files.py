@@ -82,7 +82,7 @@ def _read_jsonl(path: Path, uri: str, field: str) -> Numbered:
                 raise InputError(f"{field}.uri", got, "each key once", "Rename or remove one of the two.") from None
             except UnicodeDecodeError as error:
                 raise _not_utf8(uri, field, path) from error
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 why = f"{error.msg}, character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else error
                 raise InputError(
                     f"{field}.uri",

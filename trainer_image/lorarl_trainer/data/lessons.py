@@ -121,7 +121,8 @@ def _tokens(ids: Any, mask: Any, field: str, where: str) -> Tokens:
             "Fix that row, or remove it.",
         )
     if not (isinstance(mask, list) and len(mask) == len(ids) and all(one in (0, 1) for one in mask)):
-        length = f"a list of {len(mask)} for {len(ids)} tokens" if isinstance(mask, list) else brief(mask)
+        other_length = isinstance(mask, list) and len(mask) != len(ids)
+        length = f"a list of {len(mask)} for {len(ids)} tokens" if other_length else brief(mask)
         raise InputError(
             f"{field}.lossMaskField",
             f"{length} in {where}",

@@ -1,4 +1,4 @@
-"""Prompts that can be trained on, but are probably not what the user meant. Pure."""
+"""Prompts and answers that can be trained on, but are probably not what the user meant. Pure."""
 
 from __future__ import annotations
 
@@ -27,6 +27,26 @@ def odd_prompts(rows: Sequence[Row], field: str) -> Iterator[str]:
         yield (
             f"{field}: {len(texts)} prompts are texts that look like chat messages, first that of row "
             f"{texts[0].number}. Store them as a list, not as JSON in a text."
+        )
+
+
+def odd_answers(rows: Sequence[Row], field: str, column: str, *, needed: bool) -> Iterator[str]:
+    """Yield a warning if the answers are in a column of almost the name of `column`, or if some are empty.
+
+    `needed`: whether they are learned, or compared with. Functions may have another use for empty ones.
+    """
+    if all(row.answer is None for row in rows) and not any(column in row.raw for row in rows):
+        alike = (key for key in rows[0].raw if key.strip().casefold() == column.strip().casefold())
+        if name := next(alike, None):
+            yield (
+                f"{field}.answerField: no row has the column {column}, so there are no answers, but row "
+                f"{rows[0].number} has {name!r}. Set answerField to it, or rename it."
+            )
+    empty = [row.number for row in rows if row.answer is not None and not row.answer.strip()]
+    if needed and empty:
+        yield (
+            f"{field}.answerField: {len(empty):,} of {len(rows):,} answers are empty, first that of row {empty[0]}. "
+            "Fill them in, or remove those rows."
         )
 
 

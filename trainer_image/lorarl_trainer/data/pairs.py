@@ -28,6 +28,13 @@ def pair_of(raw: dict[str, Any], source: DataSource, field: str, where: str) -> 
         prompt = prompt_of(raw[source.prompt_field], f"{field}.promptField", where)
     elif _is_chat(chosen) and _is_chat(rejected) and chosen[:-1] and _same(chosen[:-1], rejected[:-1]):
         prompt = prompt_of(chosen[:-1], f"{field}.chosenField", where)
+    elif _is_chat(chosen) and _is_chat(rejected) and chosen[:-1]:
+        raise InputError(
+            f"{field}.rejectedField",
+            f"a conversation that begins otherwise than that of {source.pair_fields[0]} in {where}",
+            "two conversations that differ in their last message alone, or a column with the prompt",
+            "Cut both after the first answer that differs, or remove that row.",
+        )
     else:
         raise missing(raw, source.prompt_field, f"{field}.promptField", where)
     first, second = (_completion(raw[name], prompt, of, where) for name, of in columns)
@@ -47,7 +54,7 @@ def _completion(value: Any, prompt: Prompt, field: str, where: str) -> str:
             "a text, or one message of the assistant, alone or after the prompt's messages",
             "Let both answers continue the prompt, or remove that row."
             if _is_chat(value)
-            else messages_hint(value if isinstance(value, list) else [value]),
+            else messages_hint(value if isinstance(value, list) or is_message(value) else [value]),
         )
     text = answer_text(value, field, where)
     assert text is not None, "missing values are refused"

@@ -126,10 +126,19 @@ async def check_engine(session: Session) -> AgreementLimits | None:
         if tolerance is None and not base.mean <= _LARGEST_MEAN[spec.precision] / rollout.temperature:
             raise PolicyDriftError(_base_differs(base))
         probe, effect = await check.probe(samples, scores)
+        allowed, scale = limits, 1.0
+        if not effect > base.mean and rollout.temperature < 1:
+            # Sure of each token at this temperature, the model gives it the probability 1 whatever the adapter does.
+            check.sampling, scale = check.sampling.at(1.0), 1 / rollout.temperature
+            samples = await check.generate(Probe(0.0))
+            scores = await check.score(samples)
+            base = agreement_of(samples, scores)
+            allowed = AgreementLimits.from_base(base, _LEAST_NOISE[spec.precision]) if tolerance is None else limits
+            probe, effect = await check.probe(samples, scores)
         if not effect > base.mean:
             raise PolicyDriftError(_no_effect(effect))
         probed = await check.agreement(probe)
-        allowed = limits.for_probe(_ROUNDING[spec.precision] * effect)
+        allowed = allowed.for_probe(_ROUNDING[spec.precision] * effect)
         if allowed.exceeded(probed):
             where = await _families(session, check, probe, allowed)
             raise PolicyDriftError(_probe_differs(base, probed, effect, where))
@@ -141,7 +150,7 @@ async def check_engine(session: Session) -> AgreementLimits | None:
             f"and by {probed.mean:.1e} with a probe that changes them by {effect:.1g}"
         )
     )
-    return limits.after_probe(probed)
+    return limits.after_probe(probed, scale)
 
 
 async def _families(session: Session, check: _Check, probe: Probe, limits: AgreementLimits) -> list[str]:

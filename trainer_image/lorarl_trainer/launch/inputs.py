@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from lorarl_api.v1alpha1 import DataSource, LoRARLJobSpec, MixtureSource
+from lorarl_api.v1alpha1 import DataSource, LoRARLJobSpec, MixtureSource, RewardSpec
 from lorarl_trainer.data.encoder import PromptEncoder
 from lorarl_trainer.data.encoding import (
     EncodedRow,
@@ -17,10 +17,11 @@ from lorarl_trainer.data.encoding import (
     encode_pairs,
     encode_prompts,
 )
-from lorarl_trainer.data.odd import few_rows, odd_prompts, same_prompts, shared_prompts
+from lorarl_trainer.data.odd import few_rows, odd_answers, odd_prompts, same_prompts, shared_prompts
 from lorarl_trainer.data.order import Part
 from lorarl_trainer.data.rows import Row, digest_of, load_rows
 from lorarl_trainer.data.tokenizer import load_tokenizer, stop_token_ids, vocabulary_size
+from lorarl_trainer.rewards.builtin import unanswerable
 from lorarl_trainer.rewards.scorer import check_rows, needs_answers
 from lorarl_trainer.storage import open_store
 from lorarl_trainer.storage.base_model import fetch_model_folder
@@ -128,12 +129,11 @@ def read_source(
     secret = secret_of(secrets, spec.data.credentials_secret)
     open_folder = partial(open_store, field=f"{field}.uri")
     fetch = partial(fetch_data, field=f"{field}.uri", secret=secret, open_folder=open_folder, on_bytes=on_bytes)
-    own = getattr(source, "reward", None)
-    rewards = {f"{field}.reward": own} if own else spec.rewards_by_path
+    rewards = _rewards_of(spec, source, field)
     rows = load_rows(
         source,
         field=field,
-        needs_answer=spec.algorithm.from_data if not rewards else any(map(needs_answers, rewards.values())),
+        needs_answer=_needs_answers(spec, rewards),
         fetch=fetch,
         hub_token=secret.get("HF_TOKEN"),
         pairs=_learned(spec, source) == "pairs",
@@ -200,6 +200,10 @@ def encode_source(
         encode = {"pairs": encode_pairs, "answers": encode_examples, "lessons": encode_lessons}[learned]
         fitting = encode(rows, encoder, max_prompt_tokens=max_prompt, max_response_tokens=max_response, field=field)
     odd = [] if learned == "lessons" else [*odd_prompts(rows, field), *same_prompts(fitting.rows, field)]
+    if learned in ("prompts", "answers"):
+        rewards = _rewards_of(spec, source, field)
+        odd += odd_answers(rows, field, source.answer_field, needed=_needs_answers(spec, rewards))
+        odd += unanswerable(rewards, rows)
     return fitting.rows, [*_left_out(fitting, field, spec), *odd]
 
 
@@ -207,6 +211,16 @@ def eval_fields(spec: LoRARLJobSpec) -> dict[str, str]:
     """Return where each of `data.evaluations` is in the manifest, by its name."""
     others = {source.name: f"spec.data.evals[{number}]" for number, source in enumerate(spec.data.evals)}
     return {"": "spec.data.eval", **others}
+
+
+def _rewards_of(spec: LoRARLJobSpec, source: DataSource, field: str) -> Mapping[str, RewardSpec]:
+    """Return what scores completions of the rows of a source, by the paths in the manifest."""
+    own = getattr(source, "reward", None)
+    return {f"{field}.reward": own} if own else spec.rewards_by_path
+
+
+def _needs_answers(spec: LoRARLJobSpec, rewards: Mapping[str, RewardSpec]) -> bool:
+    return spec.algorithm.from_data if not rewards else any(map(needs_answers, rewards.values()))
 
 
 def _learned(spec: LoRARLJobSpec, source: DataSource) -> Literal["prompts", "answers", "lessons", "pairs"]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 
 import regex  # type: ignore[import-untyped]  # ships no types
 
 from lorarl_api.v1alpha1 import RewardSpec
+from lorarl_trainer.data.cells import brief
+from lorarl_trainer.data.rows import Row
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.rewards.scores import Outcome, ToScore
 
@@ -53,6 +55,22 @@ class BuiltinScorer:
             return Outcome.failed("wrong_type", "the row has no answer")
         except TimeoutError as error:
             return Outcome.failed("timeout", str(error))
+
+
+def unanswerable(rewards: Mapping[str, RewardSpec], rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a warning for each reward that compares numbers, if answers have none: no completion is right there.
+
+    `rewards` are by their paths in the manifest.
+    """
+    for path, reward in rewards.items():
+        answered = [row for row in rows if row.answer is not None and row.answer.strip()]
+        if reward.type != "numeric" or not (bad := [row for row in answered if last_number(row.answer or "") is None]):
+            continue
+        yield (
+            f"{path}.type: numeric, but {len(bad):,} of {len(rows):,} answers have no number, first that of row "
+            f"{bad[0].number} ({brief(bad[0].answer)}), so every completion gets 0 there. Fix them, or remove those "
+            "rows."
+        )
 
 
 def make_measure(spec: RewardSpec, path: str = "spec.reward") -> Measure:

@@ -25,6 +25,15 @@ def component_metrics(outcomes: Sequence[Outcome]) -> dict[str, float]:
 def odd_components(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, str]]:
     """Yield what a user should know about the names, as (kind, warning)."""
     scored = list(_scored(outcomes))
+    reasons = [found for outcome in scored for found in outcome.unrecorded.items()]
+    failing = dict(reversed(reasons))  # the first reason of each
+    for reward, reason in failing.items():
+        count = sum(reward in outcome.unrecorded for outcome in scored)
+        yield (
+            f"unrecorded {reward}",
+            f"the reward {reward}, which has weight 0, failed for {count} of {len(scored)} completions ({reason}). "
+            "They are trained on, and its mean is over the others.",
+        )
     counts: dict[str, int] = {}
     for outcome in scored:
         for name in outcome.components:
@@ -36,7 +45,9 @@ def odd_components(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, str]]:
             "Return the same names for each completion.",
         )
         return
-    partial = {name: count for name, count in counts.items() if count < len(scored)}
+    partial = {
+        name: count for name, count in counts.items() if count < len(scored) and name.partition("/")[0] not in failing
+    }
     if partial:
         name, count = next(iter(partial.items()))
         others = f", and {len(partial) - 1} more" if len(partial) > 1 else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import select
 import signal
 import socket
@@ -177,12 +178,12 @@ class ScoringProcess:
             BlockingIOError: the process does not read them.
             OSError: the process is gone.
         """
-        self._open().send(
-            (
-                self._limit,
-                [(number, s.prompt, s.completion, s.answer, s.row, s.truncated) for number, s in samples],
-            )
-        )
+        # Each sample by itself: pickled together, completions of one row would share it there, and a function that
+        # changes the row or the prompt's messages would change them for the next completion.
+        packed = [
+            (number, pickle.dumps((s.prompt, s.completion, s.answer, s.row, s.truncated))) for number, s in samples
+        ]
+        self._open().send((self._limit, packed))
 
     def receive(self, seconds: float) -> tuple[int, Outcome] | None:
         """Wait for the next outcome; return None if `wake` is called or the time runs out first.

@@ -52,6 +52,7 @@ class Outcome:
         components: further numbers of a reward that returned a mapping, by name. They are recorded, not trained on.
         reward: path of the reward that failed, of several (`spec.rewards[0]`).
         logprobs: a teacher's log-probabilities of the completion's tokens; None of all else.
+        unrecorded: of several, those that failed and only cost their components, by name, with the reason.
     """
 
     value: float
@@ -60,6 +61,7 @@ class Outcome:
     components: Mapping[str, float] = field(default_factory=dict)
     reward: str | None = None
     logprobs: Floats | None = None
+    unrecorded: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def failed(cls, cause: Cause, message: str) -> Outcome:

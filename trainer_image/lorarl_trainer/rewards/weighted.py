@@ -78,4 +78,9 @@ def weighted_sum(parts: Sequence[Part], outcomes: Sequence[Outcome]) -> Outcome:
     total = sum(part.weight * outcome.value for part, outcome in scored)
     if not math.isfinite(total):
         return Outcome.failed("non_finite", f"the weighted sum is {total}")
-    return Outcome(total, components=components)
+    unrecorded = {
+        part.name: f"{outcome.cause}: {outcome.message}"
+        for part, outcome in zip(parts, outcomes, strict=True)
+        if outcome.cause is not None
+    }
+    return Outcome(total, components=components, unrecorded=unrecorded)

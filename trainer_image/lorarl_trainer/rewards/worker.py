@@ -6,10 +6,11 @@ carries tuples of plain values:
     to it:    (function, sys.path, its folders with a user's code, the source that they are copies of)   once
     from it:  ("importing", where the import is)                     once, if that takes long
     from it:  ("ready", is it async)  or  ("refused", got, hint)     once
-    to it:    (time limit per sample in seconds, [(number, prompt, completion, answer, row, truncated), ...])
+    to it:    (time limit per sample in seconds, [(number, a pickled sample), ...])
     from it:  (number, value, cause or None, message, components) for each sample, as soon as it is scored
 
-If the function is async, more samples may come while others are being scored.
+A sample is (prompt, completion, answer, row, truncated). If the function is async, more samples may come while others
+are being scored.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import importlib
 import inspect
 import math
 import os
+import pickle
 import re
 import select
 import signal
@@ -70,7 +72,7 @@ def main() -> None:
     except RefusedError as error:
         connection.send(("refused", *error.args))
         return
-    is_async = inspect.iscoroutinefunction(function)
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
     connection.send(("ready", is_async))
     takes_truncated = takes(function, TRUNCATED)
 
@@ -196,7 +198,8 @@ def _serve(connection: Connection, function: Callable[..., Any], nowhere: TextIO
     while True:
         limit, samples = connection.recv()
         _end_after(limit * len(samples), nowhere)
-        for number, *sample in samples:
+        for number, packed in samples:
+            sample = pickle.loads(packed)
             try:
                 reply = check(function(*sample))
             except BaseException as error:  # noqa: BLE001  a user's function may raise anything, SystemExit included
@@ -227,8 +230,8 @@ def _serve_async(connection: Connection, function: Callable[..., Any], nowhere: 
 
         def begin(limit: float, samples: Sequence[Any]) -> None:
             _end_after(limit * len(samples), nowhere)
-            for number, *sample in samples:
-                task = loop.create_task(score_one(limit, number, sample))
+            for number, packed in samples:
+                task = loop.create_task(score_one(limit, number, pickle.loads(packed)))
                 under_way.add(task)
                 task.add_done_callback(ended)
 
@@ -286,8 +289,13 @@ def _number(value: Any) -> tuple[float, str | None, str]:
         if isinstance(value, str | bytes):
             raise TypeError
         number = float(value)
+    except OverflowError:
+        return math.nan, "non_finite", f"returned {type(value).__name__}, which is too large for a float"
     except (TypeError, ValueError, RuntimeError):
         one = "; it is called for one completion at a time" if isinstance(value, list | tuple) else ""
+        if inspect.iscoroutine(value):
+            value.close()  # or Python warns that nothing awaited it
+            one = "; define the function, or what decorates it, with async def"
         return math.nan, "wrong_type", f"returned {type(value).__name__} {_shown(value)}{one}"
     return (number, None, "") if math.isfinite(number) else (math.nan, "non_finite", f"returned {number}")
 

@@ -140,9 +140,12 @@ class AgreementLimits:
         """
         return replace(self, mean=max(self.mean, rounding))
 
-    def after_probe(self, probed: Agreement) -> AgreementLimits:
-        """Return what is normal if a probe, which is right, shows so much: so much noise may any adapter bring."""
-        return replace(self, noise=max(self.noise, TIMES_NORMAL * probed.noise))
+    def after_probe(self, probed: Agreement, scale: float = 1.0) -> AgreementLimits:
+        """Return what is normal if a probe, which is right, shows so much: so much noise may any adapter bring.
+
+        `scale` is how many times larger the noise is at the temperature of these limits than at the probe's.
+        """
+        return replace(self, noise=max(self.noise, TIMES_NORMAL * probed.noise * scale))
 
     def exceeded(self, agreement: Agreement) -> Disagreement | None:
         """Return what is too large, if anything is. A difference that is not a number is too large."""

@@ -14,6 +14,7 @@ from hypothesis.extra.numpy import arrays
 from lorarl_api.v1alpha1 import AlgorithmSpec
 from lorarl_api.v1alpha1.algorithm_types import WITHOUT_REWARD
 from lorarl_trainer.algorithms.dapo import overlong_share
+from lorarl_trainer.algorithms.groups import unused_signal
 from lorarl_trainer.algorithms.registry import ALGORITHMS, get_algorithm
 
 NAN = math.nan
@@ -141,3 +142,21 @@ def test_a_right_answer_that_is_too_long_is_worth_less() -> None:
     result = advantages("dapo", [[1.0, 1.0, 0.0]], [[10, 90, 10]], dapo=options)
     np.testing.assert_allclose(result, advantages("dapo", [[1.0, 0.75, 0.0]]), rtol=1e-6)
     assert not advantages("dapo", [[1.0, 1.0, 1.0]], [[10, 90, 10]]).any(), "without the option lengths do not count"
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0])
+def test_a_group_of_equal_rewards_learns_nothing_from_its_lengths(reward: float) -> None:
+    """It has no signal: dynamic sampling replaces it, and the run would say that it trains nothing."""
+    result = advantages("dapo", [[reward] * 4], [[10, 90, 100, 20]], dapo={"overlongBufferTokens": 20})
+    assert not result.any()
+
+
+def test_groups_that_differ_and_train_nothing_are_a_warning() -> None:
+    """maxrl divides by a group's mean reward. With rewards of -1 and 1, rare successes would count for nothing."""
+    rewards_P_G = np.array([[-1, -1, -1, 1], [1, 1, 1, -1], [1, 1, 1, 1], [-1, -1, NAN, 0]])
+    for kind, warned in (("maxrl", True), ("grpo", False)):
+        algorithm = get_algorithm(AlgorithmSpec(type=kind, group_size=4), 8)
+        advantages_P_G = algorithm.advantages(rewards_P_G, np.ones((4, 4), dtype=np.int64))
+        found = unused_signal(rewards_P_G, advantages_P_G.reshape(-1).tolist())
+        assert (found is not None) == warned
+        assert not found or found.startswith("2 of 3 groups with different rewards train nothing")

@@ -95,6 +95,20 @@ def test_a_last_turn_may_be_written_otherwise_than_the_turns_before_it(tmp_path:
     assert learned(rows, tokenizer(LAST_THINKS)) == ["2<|im_end|>", "<think></think>3<|im_end|>"]
 
 
+@pytest.mark.parametrize("template", [CHATML, MARKED], ids=["prefixes", "marked"])
+def test_turns_may_begin_with_a_line_break_that_merges_with_the_templates(
+    tmp_path: Path, tokenizer, template: str
+) -> None:
+    tok, chat = tokenizer(template), said("1+1", "\n2", "and 1", "3", "and 2", "\n5")
+    rows = load(tmp_path, {"chat": chat}, messagesField="chat")
+    (row,) = encode(rows, tok).rows
+    assert tok.decode([*row.prompt_ids, *row.answer_ids]) + "\n" == tok.apply_chat_template(chat, tokenize=False)
+    if template == CHATML:
+        assert learned(rows, tok) == ["\n2<|im_end|>", "3<|im_end|>", "\n5<|im_end|>"]
+        (opened,) = encode(load(tmp_path, {"chat": said("1+1", "2")}, messagesField="chat"), tok).rows
+        assert row.prompt_ids == opened.prompt_ids, "as in a rollout"
+
+
 def test_without_stop_tokens_a_turn_ends_before_the_white_space_after_it(tmp_path: Path, tokenizer) -> None:
     plain = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     template = plain + "{% if add_generation_prompt %}assistant: {% endif %}"
@@ -164,6 +178,7 @@ REFUSED = {
     "one token": ({"ids": [5], "mask": [1]}, TOKENS, "tokensField", r"\[5\] in row 1"),
     "texts": ({"ids": ["a", "b"], "mask": [1, 1]}, TOKENS, "tokensField", "in row 1"),
     "another length": ({"ids": [5, 6], "mask": [1]}, TOKENS, "lossMaskField", "a list of 1 for 2 tokens"),
+    "half a token": ({"ids": [5, 6], "mask": [0, 0.5]}, TOKENS, "lossMaskField", r"\[0, 0.5\] in row 1"),
     "an empty mask": ({"ids": [5, 6], "mask": [1, 0]}, TOKENS, "lossMaskField", "no token to learn"),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lorarl_trainer.data.encoding import EncodedRow
-from lorarl_trainer.data.odd import few_rows, odd_prompts, same_prompts, shared_prompts
+from lorarl_trainer.data.odd import few_rows, odd_answers, odd_prompts, same_prompts, shared_prompts
 from lorarl_trainer.data.rows import Row
 
 
@@ -46,6 +46,27 @@ def test_usual_prompts_are_none() -> None:
         Row("[1, 2]", None, {}, 4),
     ]
     assert list(odd_prompts(rows, "spec.data.train")) == []
+
+
+def answered(*answers: str | None, column: str = "answer") -> list[Row]:
+    cells = enumerate(answers, start=1)
+    return [Row("p", answer, {"prompt": "p", column: answer or "4"}, number) for number, answer in cells]
+
+
+@pytest.mark.parametrize("column", [" answer", "Answer", "ANSWER "])
+def test_answers_in_a_column_of_almost_the_name_are_a_warning(column: str) -> None:
+    (found,) = odd_answers(answered(None, None, column=column), "spec.data.train", "answer", needed=False)
+    assert found.startswith("spec.data.train.answerField: no row has the column answer")
+    assert f"row 1 has {column!r}" in found
+    assert list(odd_answers(answered(None, column="label"), "spec.data.train", "answer", needed=False)) == []
+
+
+def test_empty_answers_are_a_warning_where_answers_are_needed() -> None:
+    rows = answered("4", "", "5", " \n")
+    (found,) = odd_answers(rows, "spec.data.train", "answer", needed=True)
+    assert found.startswith("spec.data.train.answerField: 2 of 4 answers are empty, first that of row 2.")
+    assert list(odd_answers(rows, "spec.data.train", "answer", needed=False)) == []
+    assert list(odd_answers(answered("4", "5"), "spec.data.train", "answer", needed=True)) == []
 
 
 def test_a_template_that_ignores_the_messages_is_a_warning() -> None:

@@ -68,13 +68,18 @@ REFUSED = {
     "texts without a prompt": ({"chosen": "a", "rejected": "b"}, "promptField", "prompt, which row 1"),
     "conversations that part early": (
         {"chosen": [USER, RIGHT], "rejected": [USER | {"content": "3+3"}, WRONG]},
-        "promptField",
-        "prompt, which row 1",
+        "rejectedField",
+        "begins otherwise than that of chosen in row 1 .* Cut both",
     ),
     "another conversation than the prompt": (
         {"prompt": "3+3", "chosen": [USER, RIGHT], "rejected": [USER, WRONG]},
         "chosenField",
         "one message of the assistant, alone or after the prompt's",
+    ),
+    "a message outside of a list": (
+        {"prompt": "2+2", "chosen": RIGHT, "rejected": WRONG},
+        "chosenField",
+        "Put the message into a list",
     ),
     "an answer of the user": ({"prompt": [USER], "chosen": [USER, USER], "rejected": "5"}, "chosenField", "content"),
     "several turns": ({"prompt": [USER], "chosen": [RIGHT], "rejected": [WRONG, USER, WRONG]}, "rejectedField", "5"),

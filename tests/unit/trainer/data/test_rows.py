@@ -52,6 +52,7 @@ def test_blank_lines_and_a_byte_order_mark_are_no_rows(tmp_path):
     ("text", "got", "hint"),
     [
         ('{"prompt": "a", "prompt": "b"}\n', "which has the key prompt twice", "Rename or remove one of the two."),
+        ('{"prompt": "a", "tree": ' + "[" * 100_000 + "]" * 100_000 + "}\n", "recursion depth", "Fix that line."),
         (
             '{"prompt": "a"}\r{"prompt": "b"}\r',
             "which is not JSON",

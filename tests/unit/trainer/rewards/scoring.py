@@ -26,7 +26,8 @@ def misbehave(prompt, completion, answer, row):
     if completion == "hang":
         while True: pass
     if completion == "wait": time.sleep(1e6)
-    return {"nan": float("nan"), "inf": float("-inf"), "none": None, "text": "0.5", "true": True, "int": 2}[completion]
+    numbers = {"nan": float("nan"), "inf": float("-inf"), "huge": 10**400, "true": True, "int": 2}
+    return {**numbers, "none": None, "text": "0.5"}[completion]
 
 together = None
 

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lorarl_api.v1alpha1 import RewardSpec
+from lorarl_trainer.data.rows import Row
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.rewards.builtin import last_number
+from lorarl_trainer.rewards.builtin import last_number, unanswerable
 from lorarl_trainer.rewards.scorer import make_scorer
 from lorarl_trainer.rewards.scores import Scores, ToScore, collect
 
@@ -28,6 +29,16 @@ def score(spec: RewardSpec, *pairs: tuple[str, str | None]) -> Scores:
 )
 def test_exact_compares_without_white_space_around(completion, answer, reward):
     assert score(RewardSpec(type="exact"), (completion, answer)).rewards.tolist() == [reward]
+
+
+def test_answers_without_a_number_are_named_where_numbers_are_compared():
+    rows = [Row("p", answer, {}, number) for number, answer in enumerate(["4", "four", "", None, "#### 5", "n/a"], 1)]
+    rewards = {"spec.rewards[0]": RewardSpec(type="exact"), "spec.rewards[1]": RewardSpec(type="numeric")}
+    (found,) = unanswerable(rewards, rows)
+    assert found.startswith(
+        "spec.rewards[1].type: numeric, but 2 of 6 answers have no number, first that of row 2 ('four')"
+    )
+    assert list(unanswerable(rewards, rows[:1])) == []
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import pytest
 
 from lorarl_trainer.rewards.components import MOST_NAMES, component_metrics, odd_components
 from lorarl_trainer.rewards.scores import Outcome, ToScore
+from lorarl_trainer.rewards.weighted import Part, weighted_sum
 from unit.trainer.rewards.scoring import samples, score, score_outcomes
 
 
@@ -40,6 +41,22 @@ def test_a_component_that_some_completions_lack_is_a_warning():
     [(kind, warning)] = odd_components(outcomes)
     assert kind == "partial"
     assert warning.startswith("the reward returned the component 'b' for 1 of 2 completions. Its mean is over those;")
+
+
+def test_a_reward_of_weight_0_that_fails_is_a_warning_with_its_reason():
+    parts: list[Part] = [
+        Part(f"spec.rewards[{index}]", name, weight, scorer=None)  # type: ignore[arg-type]  # nothing is asked
+        for index, (name, weight) in enumerate([("right", 1.0), ("words", 0.0)])
+    ]
+    failed = Outcome.failed("exception", "KeyError: 'x' (my_rewards.py, line 2)")
+    always = [weighted_sum(parts, [Outcome(1.0), failed]) for _ in range(3)]
+    [(kind, warning)] = odd_components(always)
+    assert kind == "unrecorded words"
+    assert "the reward words, which has weight 0, failed for 3 of 3 completions (exception: KeyError: 'x'" in warning
+    once = [*always[:1], weighted_sum(parts, [Outcome(1.0), Outcome(5.0)])]
+    [(kind, warning)] = odd_components(once)
+    assert kind == "unrecorded words" and "1 of 2" in warning
+    assert component_metrics(once) == {"reward/right": 1.0, "reward/words": 5.0}
 
 
 def test_names_made_of_the_data_do_not_flood_the_trackers():

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from lorarl_api.v1alpha1 import RewardSpec
+from lorarl_trainer.data.cells import Message
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.scorer import make_scorer, needs_answers
@@ -36,6 +37,33 @@ def test_a_function_in_the_working_directory_is_found(tmp_path, monkeypatch):
 def test_a_function_gets_prompt_completion_answer_and_row(scorer):
     sample = ToScore([{"role": "user", "content": "p"}], "c", None, {"level": 3})
     assert score_samples(scorer("my_rewards:arguments"), [sample]).rewards.tolist() == [1]
+
+
+@pytest.mark.parametrize("keyword", ["def", "async def"])
+def test_a_function_changes_its_arguments_for_itself_alone(scorer, tmp_path, keyword):
+    (tmp_path / "changes.py").write_text(
+        f"{keyword} score(prompt, completion, answer, row):\n"
+        "    prompt.append({'role': 'assistant', 'content': completion})\n"
+        "    row['parts'].append(completion)\n"
+        "    return len(prompt) + 10 * len(row['parts'])\n"
+    )
+    prompt: list[Message] = [{"role": "user", "content": "p"}]
+    row = {"prompt": prompt, "parts": []}
+    group = [ToScore(prompt, completion, None, row) for completion in "abcdefgh"]
+    assert score_samples(scorer("changes:score", processes=1), group).rewards.tolist() == [12] * 8
+    assert (prompt, row["parts"]) == ([{"role": "user", "content": "p"}], [])
+
+
+def test_an_object_with_an_async_call_is_async(scorer, tmp_path):
+    (tmp_path / "judge.py").write_text(
+        "class Judge:\n"
+        "    async def __call__(self, prompt, completion, answer, row): return len(completion)\n"
+        "score = Judge()\n"
+        "def decorated(*arguments): return score(*arguments)\n"
+    )
+    assert score(scorer("judge:score"), "a", "bb").rewards.tolist() == [1, 2]
+    with pytest.raises(InputError, match=r"returned coroutine .* with async def"):
+        score(scorer("judge:decorated"), "a")
 
 
 def test_further_parameters_with_defaults_are_fine(scorer):
@@ -66,6 +94,7 @@ def test_scoring_processes_stay_small(scorer, tmp_path):
         ("hang", "timeout", "took more than 1 s"),
         ("nan", "non_finite", "returned nan"),
         ("inf", "non_finite", "returned -inf"),
+        ("huge", "non_finite", "returned int, which is too large for a float"),
         ("none", "wrong_type", "returned None: some way through the function ends without a return"),
         ("text", "wrong_type", "returned str '0.5'"),
     ],

@@ -35,7 +35,8 @@ def test_a_sum_without_one_of_its_terms_is_no_score():
 
 def test_a_reward_that_is_only_recorded_costs_only_its_component():
     outcome = weighted_sum(PARTS, [Outcome(1), Outcome(1), Outcome.failed("timeout", "took more than 1 s")])
-    assert outcome == Outcome(1.5, components={"right": 1, "tidy": 1})
+    lost = {"length": "timeout: took more than 1 s"}
+    assert outcome == Outcome(1.5, components={"right": 1, "tidy": 1}, unrecorded=lost)
 
 
 def test_a_sum_beyond_all_numbers_is_no_score():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -107,7 +107,7 @@ def _judged(text: Any, highest: float) -> float:
 def _number(value: Any) -> float:
     while isinstance(value, list) and len(value) == 1:
         value = value[0]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         raise NoScoreError(f"{_brief(value)} in place of one finite number")
     return float(value)
 

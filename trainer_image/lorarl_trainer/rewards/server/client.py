@@ -107,17 +107,26 @@ class Client:
                     message = f"{self._url} answers with status {answer.status}: {said}"
                     outcome = Outcome.failed("server", message + self._hint(answer.status, said))
                     return outcome, _asked_pause(answer.headers.get("Retry-After")) if worth else None
-            return read(json.loads(text)), None
+            return read(_parsed(text)), None
         except OtherTokenizerError as error:
             return Outcome.failed("wrong_type", f"{self._url} {error}"), None
         except NoScoreError as error:
             return Outcome.failed("wrong_type", f"{self._url} gives {error}"), 0.0
-        except ValueError:
-            return Outcome.failed("wrong_type", f"{self._url} gives no JSON: {text[:80]!r}"), 0.0
         except TimeoutError:
             return Outcome.failed("server", f"{self._url} took more than {self._limit:g} s"), 0.0
+        except aiohttp.InvalidURL as error:
+            return Outcome.failed("server", f"{self._url} is no address ({error.__cause__ or error})"), None
         except (aiohttp.ClientError, OSError) as error:
             return Outcome.failed("server", f"{self._url} cannot be reached ({type(error).__name__}: {error})"), 0.0
+        except ValueError as error:  # a host name with an empty part
+            return Outcome.failed("server", f"{self._url} is no address ({error})"), None
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise NoScoreError(f"no JSON: {text[:80]!r}") from None
 
 
 def _asked_pause(retry_after: str | None) -> float:

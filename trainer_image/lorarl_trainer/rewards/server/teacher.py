@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
@@ -18,6 +17,8 @@ from lorarl_trainer.rewards.server.http_scorer import HttpScorer
 PATH = "/completions"
 LEAST = -9000.0
 """vLLM writes -9999 for a token that is impossible."""
+MOST = 0.01
+"""A probability is at most 1, but for rounding. A server that gives logits or probabilities would teach nonsense."""
 _BROKEN = "\ufffd"
 """What a token that is a part of a character is decoded as."""
 
@@ -88,9 +89,9 @@ def outcome_of(answer: Any, *, ids: Sequence[int], first: int, text_of: TextOf) 
                 f"reads the token {token} as {theirs!r}, and the base model as {ours!r}: it needs the same tokenizer"
             )
     values = logprobs[first:]
-    if not all(isinstance(value, int | float) and value > LEAST and math.isfinite(value) for value in values):
-        odd = next(v for v in values if not (isinstance(v, int | float) and v > LEAST and math.isfinite(v)))
-        raise NoScoreError(f"{odd!r} as a log-probability")
+    for value in values:
+        if not (isinstance(value, int | float) and LEAST < value < MOST):
+            raise NoScoreError(f"{value!r} as a log-probability")
     found_T = np.array(values, np.float32)
     return Outcome(float(found_T.mean()), logprobs=found_T)
 

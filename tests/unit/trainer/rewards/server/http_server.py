@@ -64,6 +64,8 @@ class Server:
             return web.Response(status=int(command), text=f"status {command}", headers={"Retry-After": "0"})
         if command == "html":
             return web.Response(text="<html>")
+        if command == "deep":
+            return web.Response(text="[" * 100_000)
         if command == "other":
             return web.json_response({"choices": []})
         if request.path == "/v1/chat/completions":

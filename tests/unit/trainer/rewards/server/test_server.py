@@ -92,6 +92,7 @@ def test_trouble_that_passes_costs_nothing(ask, server: Server, trouble: str) ->
         ("429", "server", "answers with status 429: status 429 (3 times)"),
         ("drop", "server", "cannot be reached (ServerDisconnectedError: Server disconnected) (3 times)"),
         ("html", "wrong_type", "gives no JSON: '<html>' (3 times)"),
+        ("deep", "wrong_type", f"gives no JSON: '{'[' * 80}' (3 times)"),
         ("other", "wrong_type", "gives an answer of another form: {'choices': []} (3 times)"),
         ("Fine.", "wrong_type", "gives a reply without 'Score: NUMBER': 'Fine.' (3 times)"),
         ("11", "wrong_type", "gives the score 11, which is not in 0 to 10 (3 times)"),
@@ -104,6 +105,25 @@ def test_trouble_that_stays_leaves_the_sample_out(ask, server: Server, trouble: 
     assert failed.value != failed.value, "no silent 0"
     assert fine == Outcome(0.5)
     assert len(server.requests) == 4
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("http://127.0.0.1:99999/v1", "Port out of range 0-65535"),
+        ("http://[::1/v1", "Invalid IPv6 URL"),
+        ("http://judge..svc/v1", "label empty or too long"),
+    ],
+)
+def test_a_url_that_is_none_is_named_and_not_repeated(ask, server: Server, url: str, why: str) -> None:
+    [outcome] = ask("5", url=url)
+    assert outcome.cause == "server" and f"{url}/chat/completions is no address" in outcome.message
+    assert why in outcome.message and "times" not in outcome.message
+
+
+def test_a_reward_models_number_beyond_a_floats_range_is_none(ask) -> None:
+    [outcome] = ask("1" + "0" * 400, api="classify", retries=0)
+    assert outcome.cause == "wrong_type" and "in place of one finite number" in outcome.message
 
 
 def test_a_refusal_is_not_repeated(ask, server: Server) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,6 +23,7 @@ from support.serving import catch_all, serving
 
 FIELD = "spec.algorithm.distillation.server"
 PROMPT = [11, 12]
+NO_LOGPROBS = {"nan": math.nan, "impossible": -9999.0, "logit": 3.5, "huge": 10**400}
 
 
 def text_of(token: int) -> str:
@@ -57,10 +59,8 @@ class Teaches:
                 return web.json_response({"choices": [{"text": "", "logprobs": None}]})
             case "short":
                 logprobs, tokens = logprobs[:-1], tokens[:-1]
-            case "nan":
-                logprobs[-1] = float("nan")
-            case "impossible":
-                logprobs[-1] = -9999.0
+            case "nan" | "impossible" | "logit" | "huge":
+                logprobs[-1] = NO_LOGPROBS[fault]
             case "other tokenizer":
                 tokens[-1] = "elephant"
         return web.json_response({"choices": [{"logprobs": {"tokens": tokens, "token_logprobs": logprobs}}]})
@@ -109,7 +109,7 @@ def test_each_token_of_the_completion_has_the_teachers_log_probability(ask, teac
     assert sorted(body["prompt"] for _, body in teaches.requests) == [[11, 12, 30, 40], [11, 12, 50]]
 
 
-@pytest.mark.parametrize("fault", ["503", "429", "hang", "html", "no logprobs", "short", "nan", "impossible"])
+@pytest.mark.parametrize("fault", ["503", "429", "hang", "html", "no logprobs", "short", "nan", "impossible", "logit"])
 def test_trouble_that_passes_costs_nothing(ask, teaches: Teaches, fault: str) -> None:
     teaches.faults.append(fault)
     [outcome] = ask([30], timeoutSeconds=0.7 if fault == "hang" else 10.0)
@@ -125,6 +125,8 @@ def test_trouble_that_passes_costs_nothing(ask, teaches: Teaches, fault: str) ->
         ("short", "wrong_type", "gives log-probabilities of 2 tokens in place of 3", 3),
         ("impossible", "wrong_type", "gives -9999.0 as a log-probability", 3),
         ("nan", "wrong_type", "gives nan as a log-probability", 3),
+        ("logit", "wrong_type", "gives 3.5 as a log-probability", 3),
+        ("huge", "wrong_type", "gives 1000000", 3),
         ("other tokenizer", "wrong_type", "reads the token 30 as 'elephant', and the base model as ' t30'", 1),
     ],
 )
