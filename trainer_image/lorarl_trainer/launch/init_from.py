@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import struct
 from collections.abc import Collection, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from lorarl_trainer.storage import LocalStore, Store, open_store
 from lorarl_trainer.storage.fingerprint import same_base_model
 from lorarl_trainer.storage.hub import fetch_adapter
 from lorarl_trainer.storage.secrets import Secrets, secret_of
+from lorarl_trainer.storage.tensor_header import Stored, read_header
 
 _EXPECTED = "the folder of a PEFT LoRA adapter"
 PICKLE_FILE = "adapter_model.bin"
@@ -135,7 +136,7 @@ def require_fitting_modules(
         InputError: modules or shapes differ, a value is not finite, or the file is not whole.
     """
     tensors = _tensors(initial.weights, field)
-    shapes = {name: shape for name, (shape, _, _) in tensors.items()}
+    shapes = {name: list(stored.shape) for name, (stored, _) in tensors.items()}
     has = {name.rpartition(".lora_")[0] for name in shapes}
     wanted = {linear.name: linear for linear in model.adapted(adapter)}
     if missing := [name for name in wanted if name not in has]:
@@ -157,11 +158,10 @@ def require_fitting_modules(
                 )
     if adapter.shares_outer:
         _check_outer(tensors, expert_layers(wanted), field)
-    for name, (_, dtype, data) in tensors.items():
-        if not _is_finite(dtype, data):
-            got = (
-                f"an adapter whose {name} has a value that is not finite" if dtype in _DTYPES else f"{name} in {dtype}"
-            )
+    for name, (stored, data) in tensors.items():
+        if not _is_finite(stored.dtype, data):
+            known = stored.dtype in _DTYPES
+            got = f"an adapter whose {name} has a value that is not finite" if known else f"{name} in {stored.dtype}"
             raise InputError(field, got, "finite floating-point numbers", "Use an earlier checkpoint of it.")
 
 
@@ -181,7 +181,9 @@ def _check_outer(tensors: _Tensors, experts: Collection[str], field: str) -> Non
     first: dict[str, str] = {}
     for layer in experts:
         name = f"{layer}.lora_{outer_matrix(layer)}.weight"
-        if tensors[name] != tensors[other := first.setdefault(of_all_experts(layer), name)]:
+        other = first.setdefault(of_all_experts(layer), name)
+        (one, data), (alike, other_data) = tensors[name], tensors[other]
+        if (one.dtype, one.shape, data) != (alike.dtype, alike.shape, other_data):
             raise InputError(
                 field,
                 f"an adapter whose {name} is not {other}",
@@ -192,7 +194,7 @@ def _check_outer(tensors: _Tensors, experts: Collection[str], field: str) -> Non
 
 def _is_empty_expert(name: str, tensors: _Tensors) -> bool:
     """Return whether a layer is an expert's without a part in the training: its A and B are zeros."""
-    parts = [data for part, (_, _, data) in tensors.items() if part.startswith(f"{name}.lora_")]
+    parts = [data for part, (_, data) in tensors.items() if part.startswith(f"{name}.lora_")]
     return is_expert(name) and not any(np.frombuffer(data, np.uint8).any() for data in parts)
 
 
@@ -230,34 +232,20 @@ def _is_finite(dtype: str, data: memoryview) -> bool:
     return bool(((values & 0x7F80) != 0x7F80).all() if dtype == "BF16" else np.isfinite(values).all())
 
 
-type _Tensors = Mapping[str, tuple[list[int], str, memoryview]]
-"""Shape, type and content by name."""
+type _Tensors = Mapping[str, tuple[Stored, memoryview]]
+"""What the file says of a tensor, and its content, by name."""
 
 
 def _tensors(weights: bytes, field: str) -> _Tensors:
-    """Return shape, type and content of each tensor of a safetensors file, by names without PEFT's prefix."""
+    """Return the tensors of a safetensors file, by names without PEFT's prefix."""
     try:
-        (length,) = struct.unpack("<Q", weights[:8])
-        header = json.loads(weights[8 : 8 + length])
-        size = (
-            8 + length + max((entry["data_offsets"][1] for name, entry in header.items() if name[0] != "_"), default=0)
-        )
-        if size != len(weights):
-            raise ValueError(f"it has {len(weights)} bytes instead of {size}")
-        content = memoryview(weights)[8 + length :]
-        return {
-            name.removeprefix("base_model.model."): (
-                entry["shape"],
-                entry["dtype"],
-                content[slice(*entry["data_offsets"])],
-            )
-            for name, entry in header.items()
-            if name[0] != "_"
-        }
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        header = read_header(BytesIO(weights), len(weights))
+    except ValueError as error:
         got = f"an adapter whose {WEIGHTS_FILE} is not a whole safetensors file ({error})"
         hint = next((hint for mark, hint in _OTHER_FILES if weights.startswith(mark)), "Copy the adapter again.")
         raise InputError(field, got, "a PEFT LoRA adapter", hint) from error
+    content = memoryview(weights)
+    return {name.removeprefix("base_model.model."): (one, content[one.begin : one.end]) for name, one in header.items()}
 
 
 def _other_modules(got: str, has: Collection[str], wanted: Collection[str], field: str) -> InputError:

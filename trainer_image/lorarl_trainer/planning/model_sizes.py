@@ -297,7 +297,7 @@ def read_model_sizes(folder: Path) -> ModelSizes:
     """
     stored = stored_weights(folder)
     require_plain_values(stored)
-    shapes = {name: tensor.shape for name, tensor in stored.items()}
+    shapes = {name: tensor.stored.shape for name, tensor in stored.items()}
     config = read_model_config(folder)
     if family := FSDP_FAMILIES.get(str(config.get("model_type"))):
         shapes = family.named_in_full(shapes)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.storage.downloads import REPEATED_WEIGHTS, WEIGHTS
+from lorarl_trainer.storage.tensor_header import Stored, header_of_weights
 
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 _COPY_AGAIN = "Copy or download the model again."
@@ -23,36 +22,27 @@ _COMPARED_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in a file.
-
-    Attributes:
-        dtype: as safetensors names it.
-        begin: its first byte in the file.
-    """
+    """A tensor in a file."""
 
     file: Path
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
+    stored: Stored
 
     def begins_like(self, other: StoredTensor) -> bool:
         """Return whether both have the same shape, type and first values."""
-        alike = self.dtype == other.dtype and self.shape == other.shape
-        return alike and self._first_bytes() == other._first_bytes()
+        return self.stored[:2] == other.stored[:2] and self._first_bytes() == other._first_bytes()
 
     def _first_bytes(self) -> bytes:
         with self.file.open("rb") as stream:
-            stream.seek(self.begin)
-            return stream.read(min(_COMPARED_BYTES, self.end - self.begin))
+            stream.seek(self.stored.begin)
+            return stream.read(min(_COMPARED_BYTES, self.stored.end - self.stored.begin))
 
 
 def stored_weights(folder: Path) -> dict[str, StoredTensor]:
     """Return the tensors of a model's folder by name.
 
     Raises:
-        InputError: it has no weights in safetensors format, they are not where its index says, or two of its files have
-            different ones of the same name.
+        InputError: it has no weights in safetensors format, a file is not whole, they are not where its index says, or
+            two of its files have different ones of the same name.
     """
     index = _read_index(folder)
     files = sorted(set(index.values())) or sorted(
@@ -66,7 +56,8 @@ def stored_weights(folder: Path) -> dict[str, StoredTensor]:
     single = [_SINGLE] if _SINGLE not in files and (folder / _SINGLE).is_file() else []
     found: dict[str, StoredTensor] = {}
     for file in (*files, *single):
-        for name, tensor in read_tensors(folder / file).items():
+        for name, stored in header_of_weights(folder / file).items():
+            tensor = StoredTensor(folder / file, stored)
             _require_alike(name, found.setdefault(name, tensor), tensor)
     for name, file in index.items():
         if name not in found or found[name].file != folder / file:
@@ -137,26 +128,10 @@ def require_plain_values(weights: Mapping[str, StoredTensor]) -> None:
     """
     for name, tensor in weights.items():
         # GPT-2's files also have masks, which are no weights.
-        if name.endswith(".weight") and tensor.dtype not in _TYPES:
+        if name.endswith(".weight") and tensor.stored.dtype not in _TYPES:
             raise InputError(
                 "spec.model.uri",
-                f"{tensor.file}, whose {name} has the type {tensor.dtype}: a quantized weight",
+                f"{tensor.file}, whose {name} has the type {tensor.stored.dtype}: a quantized weight",
                 "weights in bf16, fp16 or fp32",
                 "Name the model that was quantized.",
             )
-
-
-def read_tensors(file: Path) -> dict[str, StoredTensor]:
-    """Return a safetensors file's tensors. It begins with its header: eight bytes of its length, then JSON.
-
-    See huggingface.co/docs/safetensors.
-    """
-    with file.open("rb") as stream:
-        (length,) = struct.unpack("<Q", stream.read(8))
-        header: dict[str, Any] = json.loads(stream.read(length))
-    tensors = {}
-    for name, tensor in header.items():
-        if name != "__metadata__":
-            begin, end = (8 + length + offset for offset in tensor["data_offsets"])
-            tensors[name] = StoredTensor(file, tensor["dtype"], tuple(tensor["shape"]), begin, end)
-    return tensors

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
-from typing import Any, BinaryIO
 
-from lorarl_trainer.errors import InputError
+from lorarl_trainer.storage.tensor_header import header_of_weights
 
 _HEAD_BYTES = 1 << 20
 _TENSOR_BYTES = 4096
-_LFS_POINTER = b"version https://git-lfs"
-_LENGTH_BYTES = 8
-_LONGEST_HEADER = 100_000_000
-"""The longest header that safetensors itself accepts."""
 _PARTS = "."
 
 
@@ -35,7 +29,7 @@ def fingerprint(folder: Path) -> str:
         size = file.stat().st_size
         with file.open("rb") as weights:
             heads.update(f"{file.name}:{size}:".encode() + weights.read(_HEAD_BYTES))
-            for begin, end in _tensors(weights, file, size):
+            for begin, end in sorted((one.begin, one.end) for one in header_of_weights(file).values()):
                 weights.seek(begin)
                 tensors.update(weights.read(min(_TENSOR_BYTES, end - begin)))
     return _PARTS.join([heads.hexdigest(), tensors.hexdigest()])
@@ -44,37 +38,3 @@ def fingerprint(folder: Path) -> str:
 def same_base_model(was: str, now: str) -> bool:
     """Return whether two fingerprints are of the same model, as far as both can tell."""
     return all(a == b for a, b in zip(was.split(_PARTS), now.split(_PARTS), strict=False))
-
-
-def _tensors(weights: BinaryIO, file: Path, size: int) -> list[tuple[int, int]]:
-    """Return where each tensor begins and ends in its file, in their order."""
-    weights.seek(0)
-    length = int.from_bytes(weights.read(_LENGTH_BYTES), "little")
-    first = _LENGTH_BYTES + length
-    if not 2 <= length <= min(size, _LONGEST_HEADER):
-        weights.seek(0)
-        if weights.read(len(_LFS_POINTER)) == _LFS_POINTER:
-            hint = "Fetch the weights themselves: git lfs pull, in the folder of the model."
-            raise InputError("spec.model.uri", f"{file}, which is a pointer of git lfs", "complete weights", hint)
-        raise _not_whole(file, "it does not begin with the length of a header")
-    try:
-        header: dict[str, Any] = json.loads(weights.read(length))
-        places = sorted(
-            (first + int(entry["data_offsets"][0]), first + int(entry["data_offsets"][1]))
-            for name, entry in header.items()
-            if name != "__metadata__"
-        )
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        raise _not_whole(file, f"its header cannot be read: {error}") from error
-    if places and (last := max(end for _, end in places)) != size:
-        raise _not_whole(file, f"it has {size:,} bytes, and its header says {last:,}")
-    return places
-
-
-def _not_whole(file: Path, why: str) -> InputError:
-    return InputError(
-        "spec.model.uri",
-        f"{file}, which is not a whole safetensors file ({why})",
-        "complete weights",
-        "Copy or download the model again.",
-    )

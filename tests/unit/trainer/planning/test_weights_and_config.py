@@ -98,6 +98,14 @@ def test_a_weight_must_be_in_the_file_that_the_index_names(tmp_path: Path, elsew
         read_model_sizes(tmp_path)
 
 
+def test_a_file_that_is_not_whole_is_named(tmp_path: Path) -> None:
+    write_model(tmp_path, random_weights())
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(InputError, match=r"model\.safetensors, which is not a whole safetensors file \(it has "):
+        read_model_sizes(tmp_path)
+
+
 @pytest.mark.parametrize("index", [False, True])
 def test_two_files_must_not_have_different_weights_of_a_name(tmp_path: Path, index: bool) -> None:
     weights = random_weights()
