@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from types import FunctionType, ModuleType
 from typing import Any
 
-_UNUSED = ("wandb", "sklearn", "jax")
-"""Packages that Megatron, transformers and Transformer Engine import if they are installed, a second for each.
+_UNUSED = ("wandb", "sklearn")
+"""Packages that Megatron and transformers import if they are installed, which takes a second each.
 
-No worker uses W&B, only the driver. The other two are in no image, but perhaps in a user's environment.
+No worker uses W&B, only the driver. scikit-learn is in no image, but perhaps in a user's environment.
 """
 
 
