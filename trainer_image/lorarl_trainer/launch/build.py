@@ -197,7 +197,7 @@ class OpenRun:
                 "loading the model in the workers"
             )
         )
-        made_of = provenance(job, rows.digests, launch.folder)
+        made_of = provenance(job, rows.digests, launch.folder, stored.learned_from(spec))
         await workers.open_checkpoints(JobCheckpoints(owner_of(job), identity, launch.unpublished, made_of))
         if launch.watchdog:
             launch.watchdog.watch(workers.stacks)
