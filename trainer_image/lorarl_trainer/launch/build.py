@@ -28,7 +28,7 @@ from lorarl_trainer.launch.provenance import provenance
 from lorarl_trainer.launch.ray_cluster import RayCluster
 from lorarl_trainer.launch.recorded import recorded
 from lorarl_trainer.launch.replay import Rehearsal
-from lorarl_trainer.launch.resumption import STARTS, changes_since_last_start, keep_manifest
+from lorarl_trainer.launch.resumption import STARTS, beyond_last_step, changes_since_last_start, keep_manifest
 from lorarl_trainer.launch.runtime import Runtime
 from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.launch.unusual import unusual_settings
@@ -214,6 +214,7 @@ class OpenRun:
             *rows.warnings,
             *built.warnings,
             *resumed.warnings,
+            *beyond_last_step(spec.trainer.steps, resumed.step),
         ):
             progress.emit(Warned(warning))
         before = recorded(launch.out_dir, spec, resumed.step)
