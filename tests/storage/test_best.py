@@ -121,7 +121,7 @@ def test_a_run_that_was_fenced_off_completes_nothing(store: Store) -> None:
     assert store.get(f"{JOB}/iter_0000010/lora_adapter/README.md") == b"card 10"
 
 
-def test_values_of_earlier_steps_find_a_best_again_that_was_lost_with_latest_json(store: Store, tmp_path: Path) -> None:
+def test_earlier_values_find_a_best_lost_with_latest_json(store: Store, tmp_path: Path) -> None:
     publish(start(store, keep=3), s10=0.5, s20=0.9, s30=0.1)
     store.delete([f"{JOB}/latest.json"])
     uploader = BackgroundUploader(start(store, keep=1), tmp_path)

@@ -78,7 +78,7 @@ def test_what_fails_then_is_told_only_where_it_is_news(secondary: Exception, war
     ("evaluated", "done", "owed"),
     [(True, 2, False), (False, 2, True), (None, 0, True), (None, 1, False), (None, 2, True), (None, 3, True)],
 )
-def test_an_evaluation_is_owed_if_the_best_is_chosen_by_it_and_nothing_recorded_it(
+def test_an_evaluation_that_chooses_the_best_is_owed_if_unrecorded(
     evaluated: bool | None, done: int, owed: bool
 ) -> None:
     made, _ = session()
