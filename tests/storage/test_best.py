@@ -119,3 +119,15 @@ def test_a_run_that_was_fenced_off_completes_nothing(store: Store) -> None:
     with pytest.raises(FencedError):
         older.complete(10, b"late", 0.9)
     assert store.get(f"{JOB}/iter_0000010/lora_adapter/README.md") == b"card 10"
+
+
+def test_earlier_values_find_a_best_lost_with_latest_json(store: Store, tmp_path: Path) -> None:
+    publish(start(store, keep=3), s10=0.5, s20=0.9, s30=0.1)
+    store.delete([f"{JOB}/latest.json"])
+    uploader = BackgroundUploader(start(store, keep=1), tmp_path)
+    for step, score in ((10, 0.5), (20, 0.9), (30, 0.1)):
+        uploader.complete(Evaluated(step, None, score))
+    uploader.submit(checkpoint(40))
+    uploader.drain(10)
+    assert kept(store) == [20, 40] and read_latest(store)["best"]["step"] == 20
+    assert store.get(f"{JOB}/iter_0000020/lora_adapter/README.md") == b"card 20", "the card stays as it was"

@@ -237,6 +237,9 @@ class OneWorker:
     async def complete(self, step: int, results: CardResults, value: float | None) -> None:
         self.worker.complete(step, results, value)
 
+    async def compare(self, values: Mapping[int, float]) -> None:
+        self.worker.compare(values)
+
     async def best(self) -> Best | None:
         return self.worker.best()
 

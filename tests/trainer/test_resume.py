@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from lorarl_api.v1alpha1.runtime import KeepBestSpec
 from lorarl_trainer.checkpoint import Checkpoint, CheckpointStore, Published
 from lorarl_trainer.errors import StorageError
 from lorarl_trainer.protocols.workers import Resumed
 from lorarl_trainer.workers.checkpoints import CheckpointingWorker
-from support.in_process import Colocated
+from support.in_process import Colocated, OneWorker
 from support.loop_runs import adapter_digest, run_in_process
 
 pytestmark = pytest.mark.both_backends
@@ -108,6 +109,26 @@ def test_rows_that_changed_between_starts_are_a_warning(
     first, same, other = (found.warnings for found in resumed)
     assert first == same == ()
     assert "the rows of train (had 480, has 479) changed since the checkpoint was made" in other[0]
+
+
+def test_an_evaluation_that_was_cut_short_still_chooses_the_best(colocated, tmp_path: Path) -> None:
+    """SIGTERM leaves no time for an evaluation, and `kill -9` may hit one. The next run makes it."""
+    asyncio.run(run_in_process(start(colocated, tmp_path / "run"), stop_after=2))
+    worker, found = start(colocated, tmp_path / "run"), []
+    worker.spec.checkpoint.__dict__["keep_best"] = KeepBestSpec()
+
+    class Evaluating(OneWorker):
+        async def resume(self) -> Resumed:
+            resumed = await super().resume()
+            await self.complete(resumed.step, {"after this step": {"eval_score": 0.75}}, 0.75)
+            await self.drain_uploads()
+            found.append(await self.best())
+            return resumed
+
+    asyncio.run(run_in_process(worker, workers=Evaluating(worker.worker)))
+    assert [(best.step, best.value) for best in found if best] == [(2, 0.75)]
+    (card,) = tmp_path.glob("run/checkpoints/*/iter_0000002/lora_adapter/README.md")
+    assert "| eval_score | 0.75 |" in card.read_text()
 
 
 @pytest.mark.both_backends(quick=True)

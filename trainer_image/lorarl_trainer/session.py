@@ -139,11 +139,13 @@ class Session:
         """Return whether to evaluate step `done` before training.
 
         True before the first step, and if an earlier run did not finish that evaluation. If we cannot tell whether it
-        did, only the last step's evaluation is repeated.
+        did, the evaluation is repeated after the last step, and where the best checkpoint is chosen by it.
         """
         if self.must_end():
             return False
-        return done == 0 or self.evaluated is False or (self.evaluated is None and done >= self.total_steps)
+        if self.evaluated is not None:
+            return done == 0 or not self.evaluated
+        return done == 0 or done >= self.total_steps or self._chooses_best(done)
 
     async def apply_steering(self) -> None:
         """Apply what has changed for the job since the previous step."""
@@ -162,8 +164,12 @@ class Session:
 
     def owes_checkpoint(self, step: int) -> bool:
         """Return whether a step has a checkpoint: every so many steps, at the end, and where the best is chosen."""
-        evaluated = any(map(self.is_chosen_by, evaluations_due(self.spec.data, step, self.total_steps)))
-        return is_due(step, self.spec.checkpoint.every, self.total_steps) or self.must_end() or evaluated
+        due = is_due(step, self.spec.checkpoint.every, self.total_steps)
+        return due or self.must_end() or self._chooses_best(step)
+
+    def _chooses_best(self, step: int) -> bool:
+        """Return whether a step has the evaluation that the best checkpoint is chosen by."""
+        return any(map(self.is_chosen_by, evaluations_due(self.spec.data, step, self.total_steps)))
 
     async def complete(self, step: int, found: Mapping[str, float]) -> None:
         """Add a step's evaluations, columns of metrics.jsonl, to its checkpoint. All cards show those of step 0."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 
+from lorarl_api.load import load_job
 from lorarl_trainer.checkpoint import Published
 from lorarl_trainer.errors import StorageError, WorkerError
 from lorarl_trainer.progress import CheckpointDone, Event, Progress, Warned
 from lorarl_trainer.session import Session
+from unit.contract.manifests import manifest
 from unit.trainer.progress.runs import Recorder
 
 
@@ -69,3 +72,17 @@ def test_what_fails_then_is_told_only_where_it_is_news(secondary: Exception, war
     made, told = session(secondary)
     asyncio.run(made.rescue_uploads(StorageError("the same")))
     assert len(told) == warnings
+
+
+@pytest.mark.parametrize(
+    ("evaluated", "done", "owed"),
+    [(True, 2, False), (False, 2, True), (None, 0, True), (None, 1, False), (None, 2, True), (None, 3, True)],
+)
+def test_an_evaluation_that_chooses_the_best_is_owed_if_unrecorded(
+    evaluated: bool | None, done: int, owed: bool
+) -> None:
+    made, _ = session()
+    chosen = {"spec.data.eval": {"uri": "file:e.jsonl", "every": 2}, "spec.checkpoint.keepBest": {}}
+    made.spec, made.stop = load_job(json.dumps(manifest(chosen))).spec, asyncio.Event()
+    made.evaluated = evaluated
+    assert made.owes_evaluation(done) is owed

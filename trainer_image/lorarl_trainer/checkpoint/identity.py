@@ -141,7 +141,7 @@ def require_same_training(was: Identity, now: Identity, checkpoint_uri: str) -> 
 
 
 def other_inputs(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return a warning if a resumed run gets other rows or other reward code than its checkpoint's.
+    """Return a warning if a resumed run gets other rows, reward code, teacher or reference than its checkpoint's.
 
     That may be meant, so it is no other training. The manifest looks the same, so nothing else would show it.
 
@@ -159,12 +159,17 @@ def other_inputs(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         for function, after in now.get("rewardCode", {}).items()
         if was.get("rewardCode", {}).get(function, after) != after
     )
-    if not (changed := [*rows, *code]):
+    adapters = (
+        f"the adapter of {field}"
+        for field, adapter in now.get("adapters", {}).items()
+        if was.get("adapters", {}).get(field, adapter) != adapter
+    )
+    if not (changed := [*rows, *code, *adapters]):
         return []
     return [
-        f"the manifest names the same data and rewards as before, but {' and '.join(changed)} changed since the "
-        "checkpoint was made. The training continues with them as they are now. To start from the base instead, choose "
-        "another metadata.name."
+        f"the manifest names the same data, rewards and adapters as before, but {' and '.join(changed)} changed since "
+        "the checkpoint was made. The training continues with them as they are now. To start from the base instead, "
+        "choose another metadata.name."
     ]
 
 

@@ -203,14 +203,14 @@ class CheckpointStore:
             warnings=tuple(self._delete(gone)),
         )
 
-    def complete(self, step: int, card: bytes, value: float | None) -> None:
+    def complete(self, step: int, card: bytes | None, value: float | None) -> None:
         """Add what an evaluation found to a published checkpoint: its model card, and whether it is the best.
 
         A step without a checkpoint is ignored: a newer one took its place while it waited.
 
         Args:
             step: the step that was evaluated.
-            card: the model card with the results.
+            card: the model card with the results; None leaves it as it is.
             value: what the best checkpoint is chosen by; None if none is.
 
         Raises:
@@ -221,7 +221,8 @@ class CheckpointStore:
         if folder is None:
             return
         self._require_not_fenced()
-        self.store.put(self._path(f"{folder}/{CARD}"), card)
+        if card is not None:
+            self.store.put(self._path(f"{folder}/{CARD}"), card)
         if self._best_by and value is not None and self._best_by.is_better(value, self.best):
             best = Best(folder, step, self._best_by.metric, value)
             self._swap_latest(lambda latest: replace(latest, best=best))

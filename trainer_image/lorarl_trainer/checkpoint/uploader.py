@@ -21,7 +21,7 @@ class Evaluated:
     """What an evaluation adds to its step's checkpoint: see `CheckpointStore.complete`."""
 
     step: int
-    card: bytes
+    card: bytes | None
     value: float | None
 
 

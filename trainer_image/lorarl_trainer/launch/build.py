@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from lorarl_api.v1alpha1 import LoRARLJob, LoRARLJobSpec
+from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.data.stream import RowStream
@@ -26,8 +26,9 @@ from lorarl_trainer.launch.init_from import other_base
 from lorarl_trainer.launch.preparation import UNPUBLISHED, Prepared, look_into_stores, prepare
 from lorarl_trainer.launch.provenance import provenance
 from lorarl_trainer.launch.ray_cluster import RayCluster
+from lorarl_trainer.launch.recorded import recorded
 from lorarl_trainer.launch.replay import Rehearsal
-from lorarl_trainer.launch.resumption import STARTS, changes_since_last_start, keep_manifest
+from lorarl_trainer.launch.resumption import STARTS, beyond_last_step, changes_since_last_start, keep_manifest
 from lorarl_trainer.launch.runtime import Runtime
 from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.launch.unusual import unusual_settings
@@ -37,7 +38,6 @@ from lorarl_trainer.lora.targets import last_parts
 from lorarl_trainer.planning.choices_table import plan_title
 from lorarl_trainer.pods.owner import owner_of
 from lorarl_trainer.progress import (
-    METRICS,
     AdapterSummary,
     DataSummary,
     HeldOut,
@@ -47,10 +47,8 @@ from lorarl_trainer.progress import (
     Warned,
     downloads_to,
     open_command,
-    read_rows,
     this_environment,
 )
-from lorarl_trainer.progress.evaluations import is_eval_seconds
 from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.workers import Built, JobCheckpoints, Resumed, Workers
 from lorarl_trainer.record.publisher import RecordPublisher
@@ -62,9 +60,7 @@ from lorarl_trainer.rollout.generation import Generation
 from lorarl_trainer.rollout.lockstep import Lockstep
 from lorarl_trainer.rollout.replay import Replay
 from lorarl_trainer.rollout.taught import InTheWorkers, Taught
-from lorarl_trainer.samples.columns import eval_column
-from lorarl_trainer.schedule import evaluations_due
-from lorarl_trainer.session import FIRST_RESULTS, Session, starting_curriculum, starting_kl_coefficient
+from lorarl_trainer.session import Session, starting_curriculum, starting_kl_coefficient
 from lorarl_trainer.storage.base_model import base_model_name, is_remote
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.threads import in_background
@@ -201,7 +197,7 @@ class OpenRun:
                 "loading the model in the workers"
             )
         )
-        made_of = provenance(job, rows.digests, launch.folder)
+        made_of = provenance(job, rows.digests, launch.folder, stored.learned_from(spec))
         await workers.open_checkpoints(JobCheckpoints(owner_of(job), identity, launch.unpublished, made_of))
         if launch.watchdog:
             launch.watchdog.watch(workers.stacks)
@@ -218,8 +214,12 @@ class OpenRun:
             *rows.warnings,
             *built.warnings,
             *resumed.warnings,
+            *beyond_last_step(spec.trainer.steps, resumed.step),
         ):
             progress.emit(Warned(warning))
+        before = recorded(launch.out_dir, spec, resumed.step)
+        if before.chosen_by:  # the last run may have ended before it compared them
+            await workers.compare(before.chosen_by)
         curriculum = starting_curriculum(spec, len(rows.train), resumed)
         stream = RowStream(rows.train, spec.trainer.seed, resumed.driver.position, rows.parts, curriculum)
         session = Session(
@@ -234,8 +234,8 @@ class OpenRun:
             families=last_parts(built.modules),
             adapter_version=resumed.adapter_version or 1,
             published_step=resumed.step,
-            results=_first_results(launch.out_dir) if resumed.step else {},
-            evaluated=_was_evaluated(launch.out_dir, spec, resumed.step),
+            results=before.results,
+            evaluated=before.evaluated,
             tokens_trained_ahead=built.micro_batch_tokens if built.overlapped else None,
             steer=launch.runtime.steering and launch.runtime.steering(workers),
             adapter_uri=resumed.adapter_uri,
@@ -348,21 +348,6 @@ async def _fetch_model(
         progress.emit(Noted(f"downloading {launch.job.spec.model.uri}, unless it was downloaded before"))
     with launch.clock.part("base model"):
         return workers, await workers.fetch_model()
-
-
-def _was_evaluated(out_dir: Path, spec: LoRARLJobSpec, step: int) -> bool | None:
-    """Return whether an earlier run made all evaluations of a step; None if none recorded it, as in another pod."""
-    row = next((row for row in read_rows(out_dir / METRICS) if row["step"] == step), None)
-    due = evaluations_due(spec.data, step, spec.trainer.steps)
-    return None if row is None else all(eval_column(name, "rows") in row for name in due)
-
-
-def _first_results(out_dir: Path) -> dict[str, dict[str, float]]:
-    """Return the results of the evaluation before training, if an earlier run recorded them here."""
-    row = next((row for row in read_rows(out_dir / METRICS) if row["step"] == 0), {})
-    columns = (name for name in row if name.startswith("eval_") and not is_eval_seconds(name))
-    found = {name: row[name] for name in columns if row[name] is not None}
-    return {FIRST_RESULTS: found} if found else {}
 
 
 def _started(launch: Launch, built: Built, resumed: Resumed, rows: inputs.EncodedData) -> RunStarted:

@@ -45,6 +45,15 @@ class Stored:
     initial_adapter: InitialAdapter | None
     teacher: InitialAdapter | None
 
+    def learned_from(self, spec: LoRARLJobSpec) -> dict[str, bytes | None]:
+        """Return the weights of the adapters that every step reads, by field: a teacher, and the reference of a start.
+
+        Otherwise the adapter of the start is read once, and what becomes of it later matters to nobody.
+        """
+        reference = self.initial_adapter if spec.reference == "start" else None
+        used = {INIT_FROM: reference, TEACHER: self.teacher}
+        return {field: adapter.weights if adapter else None for field, adapter in used.items()}
+
 
 @dataclass(frozen=True)
 class JudgedModel:

@@ -1,4 +1,7 @@
-"""What an adapter was made of: manifest, versions, and digests of data and reward code. It goes into its metadata."""
+"""What an adapter was made of: manifest, versions, and digests of data, reward code and of other adapters.
+
+It goes into its metadata.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,16 @@ _LEFT_OUT = {"cluster": True, "tracking": True}
 """Where it ran and who watched. Their fields may also hold what is nobody else's business."""
 
 
-def provenance(job: LoRARLJob, data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def provenance(
+    job: LoRARLJob, data: Mapping[str, Any], folder: Path, adapters: Mapping[str, bytes | None] | None = None
+) -> dict[str, Any]:
     """Return the part of lorarl_metadata.json that says what the adapter was made of. It has no times or host names.
 
     Args:
         job: the job.
         data: rows and digest of each source, by its name.
         folder: the manifest's, where reward functions are looked up.
+        adapters: the weights of those that it learns from at every step, by the field that names them.
     """
     kept = job.model_dump(
         by_alias=True,
@@ -38,11 +44,13 @@ def provenance(job: LoRARLJob, data: Mapping[str, Any], folder: Path) -> dict[st
     functions = sorted(set(_functions(kept["spec"])))
     path = [*sys.path, str(Path.cwd()), str(folder.resolve())]
     code = {name: digest for name in functions if (digest := code_digest(name, path))}
+    others = {field: hashlib.sha256(weights).hexdigest() for field, weights in (adapters or {}).items() if weights}
     return {
         "manifest": kept,
         "versions": versions(),
         "data": dict(data),
         **({"rewardCode": code} if code else {}),
+        **({"adapters": others} if others else {}),
     }
 
 

@@ -56,6 +56,17 @@ def what_next(job: LoRARLJob, secrets: Secrets, unpublished: Path) -> str:
     return "no checkpoint is published yet, so the same command starts from the beginning"
 
 
+def beyond_last_step(steps: int, resumed: int) -> list[str]:
+    """Return a warning if a run continues after the job's last step: the adapter is of more steps than it asks for."""
+    if resumed <= steps:
+        return []
+    return [
+        f"spec.trainer.steps is {steps}, and the newest checkpoint is of step {resumed}: nothing is left to train, and "
+        f"the adapter is that of step {resumed}. To train {steps} steps only, use another metadata.name. Earlier "
+        "checkpoints that are kept are beside the newest one."
+    ]
+
+
 def finished_adapter(
     job: LoRARLJob, secrets: Secrets, out_dir: Path, unpublished: Path, *, without_files: bool = False
 ) -> str | None:

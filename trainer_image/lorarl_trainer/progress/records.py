@@ -55,11 +55,13 @@ class StepLines:
         done = -1 if started.resumed_from_step is None else started.resumed_from_step
         self.close()
         _replace(self._path, "".join(_line(row) for row in read_lines(self._path) if row["step"] <= done))
-        self._file = self._path.open("a", encoding="utf-8")
+        self._file = self._path.open("a+", encoding="utf-8")
 
     def append(self, *rows: Row) -> None:
         """Write lines through to the operating system. Do nothing before the run has started."""
         if self._file is not None:
+            if not self._path.exists():
+                self._file = self._written_again(self._file)
             self._file.write("".join(_line(row) for row in rows))
             self._file.flush()
 
@@ -67,6 +69,14 @@ class StepLines:
         """Close the file."""
         if self._file is not None:
             self._file.close()
+
+    def _written_again(self, removed: TextIO) -> TextIO:
+        """Write a file that somebody removed, or its folder, while it was open. Its lines can still be read."""
+        removed.seek(0)
+        lines = removed.read()
+        removed.close()
+        _replace(self._path, lines)
+        return self._path.open("a+", encoding="utf-8")
 
 
 class MetricsFile:

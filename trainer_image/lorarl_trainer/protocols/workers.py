@@ -184,6 +184,9 @@ class Workers(Protocol):
         Nothing waits for it, and a step without a checkpoint is ignored.
         """
 
+    async def compare(self, values: Mapping[int, float]) -> None:
+        """Choose the best checkpoint among those of earlier steps too, by the values of their evaluations."""
+
     async def best(self) -> Best | None:
         """Return the best checkpoint so far, if the job keeps it."""
 

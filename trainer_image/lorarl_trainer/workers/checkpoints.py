@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,7 @@ class CheckpointingWorker(Worker):
             LorarlError: the store cannot be used, or holds another training.
         """
         from lorarl_trainer.checkpoint import BackgroundUploader, other_inputs
+        from lorarl_trainer.lora.model_card import model_card
 
         if self._read_ahead:
             self._read_ahead.result()
@@ -62,6 +63,8 @@ class CheckpointingWorker(Worker):
         if started.found is None:
             return Resumed(0, DriverState(), 0, None, started.warnings)
         checkpoint = started.found.checkpoint
+        # The previous run may have ended before it evaluated this step.
+        self._card = checkpoint.step, partial(model_card, checkpoint.adapter_metadata, checkpoint.adapter_config)
         published = store.published(started.found)
         if published is None:  # the previous run could not publish it
             self._uploader.submit(checkpoint)
@@ -168,6 +171,17 @@ class CheckpointingWorker(Worker):
         published, card = self._card
         if published == step and card is not None:
             self._uploader.complete(Evaluated(step, card(results), value))
+
+    def compare(self, values: Mapping[int, float]) -> None:
+        """Choose the best checkpoint among those of earlier steps too, by the values of their evaluations.
+
+        Raises:
+            LorarlError: an earlier checkpoint could not be published.
+        """
+        from lorarl_trainer.checkpoint import Evaluated
+
+        for step, value in sorted(values.items()):
+            self._uploader.complete(Evaluated(step, None, value))
 
     def best(self) -> Best | None:
         """Return the best checkpoint so far, if the job keeps it."""

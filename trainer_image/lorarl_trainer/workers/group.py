@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -231,6 +231,10 @@ class WorkerGroup:
     async def complete(self, step: int, results: CardResults, value: float | None) -> None:
         """Add an evaluation's results to its step's checkpoint."""
         await self._await([self._actors[0].complete.remote(step, results, value)])
+
+    async def compare(self, values: Mapping[int, float]) -> None:
+        """Choose the best checkpoint among those of earlier steps too."""
+        await self._await([self._actors[0].compare.remote(values)])
 
     async def best(self) -> Best | None:
         """Return the best checkpoint so far, if the job keeps it."""

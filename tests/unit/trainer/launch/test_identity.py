@@ -144,3 +144,10 @@ def test_rows_and_reward_code_that_changed_are_named() -> None:
     now = was | {"data": was["data"] | {"eval": {"rows": 3, "sha256": "d"}}, "rewardCode": {"r:f": "e", "r:g": "f"}}
     (found,) = other_inputs(was, now)
     assert "but the rows of eval (had 2, has 3) and the code of r:f changed since" in found
+
+
+def test_a_teacher_or_a_reference_that_changed_is_named() -> None:
+    was = {"adapters": {"spec.adapter.initFrom": "a"}}
+    assert other_inputs(was, was) == other_inputs({}, was) == other_inputs(was, {}) == []
+    (found,) = other_inputs(was, {"adapters": {"spec.adapter.initFrom": "b"}})
+    assert "but the adapter of spec.adapter.initFrom changed since the checkpoint was made" in found

@@ -5,9 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from lorarl_api.load import load_job
+from lorarl_trainer.launch.preparation import Stored
 from lorarl_trainer.launch.provenance import code_digest, provenance
+from lorarl_trainer.lora.files import INIT_FROM, TEACHER
+from lorarl_trainer.lora.initial import InitialAdapter
+from unit.contract.manifests import manifest
 
 MANIFEST = """
 apiVersion: lorarl.io/v1alpha1
@@ -42,3 +49,30 @@ def test_the_code_of_a_package_is_found_and_that_of_nothing_is_none(tmp_path: Pa
     assert code_digest("package.module:score", path) == hashlib.sha256(b"x = 1\n").hexdigest()
     assert code_digest("package:score", path) == hashlib.sha256(b"").hexdigest()
     assert code_digest("absent:score", path) is None
+
+
+def test_adapters_that_every_step_learns_from_are_there_by_their_digests(tmp_path: Path) -> None:
+    adapters = {"spec.adapter.initFrom": None, "spec.algorithm.distillation.adapter": b"weights"}
+    made_of = provenance(load_job(MANIFEST), {}, tmp_path, adapters)
+    assert made_of["adapters"] == {"spec.algorithm.distillation.adapter": hashlib.sha256(b"weights").hexdigest()}
+    assert "adapters" not in provenance(load_job(MANIFEST), {}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "initial", "teacher"),
+    [
+        ({"type": "grpo"}, None, None),
+        ({"type": "grpo", "klCoefficient": 0.1, "kl": {"reference": "start"}}, b"start", None),
+        ({"type": "dpo"}, b"start", None),
+        ({"type": "distillation", "distillation": {"adapter": "file:t"}}, None, b"teacher"),
+    ],
+)
+def test_an_adapter_is_learned_from_as_a_reference_or_a_teacher(
+    algorithm: dict[str, Any], initial: bytes | None, teacher: bytes | None
+) -> None:
+    changes: dict[str, Any] = {"spec.algorithm": algorithm, "spec.adapter.initFrom": "file:start"}
+    if algorithm["type"] != "grpo":
+        changes["spec.reward"] = None
+    spec = load_job(json.dumps(manifest(changes))).spec
+    stored = Stored("", InitialAdapter(b"start", 1, 1.0), InitialAdapter(b"teacher", 1, 1.0) if teacher else None)
+    assert stored.learned_from(spec) == {INIT_FROM: initial, TEACHER: teacher}

@@ -14,6 +14,7 @@ from lorarl_trainer.checkpoint import CheckpointStore
 from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.launch.resumption import (
     STARTS,
+    beyond_last_step,
     changes,
     changes_since_last_start,
     finished_adapter,
@@ -40,6 +41,12 @@ def test_each_changed_field_is_named_with_both_values() -> None:
 
 def test_a_default_that_is_written_out_is_no_change() -> None:
     assert changes(job(), job({"spec.trainer.learningRate": job().spec.trainer.learning_rate})) == []
+
+
+def test_a_checkpoint_after_the_last_step_is_told() -> None:
+    assert beyond_last_step(6, 0) == beyond_last_step(6, 6) == []
+    (found,) = beyond_last_step(3, 6)
+    assert "spec.trainer.steps is 3, and the newest checkpoint is of step 6: nothing is left to train" in found
 
 
 def test_the_manifest_of_every_start_is_kept_and_the_last_is_compared(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -119,6 +120,17 @@ def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None:
     assert [row["step"] for row in read_rows(path)] == [0, 1, 2, 3, 4]
     play(tmp_path, [run_started(tmp_path, 5, resumed_from_step=4), grpo_step(5, 5)])
     assert [row["step"] for row in lines(tmp_path)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_folder_that_is_removed_during_the_run_costs_no_line(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with Progress([MetricsFile(out)], []) as progress:
+        for event in (run_started(out, 3), grpo_step(1, 3)):
+            progress.emit(event)
+        shutil.rmtree(out)
+        for event in (grpo_step(2, 3), grpo_step(3, 3)):
+            progress.emit(event)
+    assert [row["step"] for row in lines(out)] == [1, 2, 3]
 
 
 def test_a_run_from_the_start_drops_the_lines_of_an_earlier_one(tmp_path: Path) -> None:
