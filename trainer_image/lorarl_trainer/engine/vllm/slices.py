@@ -43,6 +43,7 @@ def members(protocol: type) -> list[str]:
 class SamplingParams(Protocol):
     all_stop_token_ids: Collection[int]
     seed: int | None
+    extra_args: dict[str, Any] | None
 
 
 @slice_of("vllm.lora.request:LoRARequest")
