@@ -15,8 +15,7 @@ StopText = Annotated[str, Field(min_length=1, max_length=256, examples=["</answe
 class PartialSpec(Model):
     """Answers that no step waits for: the next step continues those that have not ended, with its adapter.
 
-    So some of a step's tokens are by earlier adapters. Each has the log-probability of its own, by which
-    `algorithm.correction` corrects.
+    So some of a step's tokens are by earlier adapters. `algorithm.correction` corrects for the difference.
     """
 
     extra_prompts: int = Field(
@@ -25,11 +24,13 @@ class PartialSpec(Model):
         description="Prompts that are answered beside promptsPerStep. As many groups are unfinished after each step.",
         examples=[16],
     )
-    tokens_per_round: int = Field(
-        512,
+    tokens_per_round: int | None = Field(
+        None,
         ge=1,
         le=1_000_000,
-        description="Tokens that each answer gets before it is looked at whether promptsPerStep groups are whole.",
+        description="Tokens that each answer gets before lorarl checks whether promptsPerStep groups are whole. "
+        "Default: an eighth of maxResponseTokens.",
+        examples=[512],
     )
 
 
@@ -130,6 +131,13 @@ class RolloutSpec(Model):
         "that is free while it generates. On CPU, vLLM's KV cache takes at most 4 GiB.",
         examples=[0.5],
     )
+
+    @property
+    def tokens_per_round(self) -> int:
+        """Tokens that each answer gets in a round: all of them, unless answers are continued in the next step."""
+        if self.partial is None:
+            return self.max_response_tokens
+        return self.partial.tokens_per_round or max(1, self.max_response_tokens // 8)
 
     @property
     def prompts_at_once(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from lorarl_api.rules import Rule
 from lorarl_api.v1alpha1.algorithm_types import FROM_DATA, WITHOUT_REWARD
+from lorarl_api.v1alpha1.partial_rules import partial_rules
 
 _FROM_DATA = f"self.algorithm.type in [{', '.join(map(repr, FROM_DATA))}]"
 _WITHOUT_REWARD = f"self.algorithm.type in [{', '.join(map(repr, WITHOUT_REWARD))}]"
@@ -41,41 +42,6 @@ def _shares_context() -> Iterator[Rule]:
         f"{one} || !has(self.trainer.backend) || self.trainer.backend == 'megatron'",
         "be absent or 1 with trainer.backend fsdp, whose layers have the tokens of whole samples",
         "Remove trainer.contextParallelSize, or set trainer.backend: megatron.",
-    )
-
-
-def _partial() -> Iterator[Rule]:
-    unless = "!has(self.rollout.partial)"
-    yield Rule(
-        "rollout.partial",
-        f"{unless} || has(self.algorithm.correction)",
-        "have algorithm.correction beside it, since some tokens are by earlier adapters",
-        "Add algorithm.correction, for example {preset: decoupled_token_is}.",
-    )
-    yield Rule(
-        "rollout.partial",
-        f"{unless} || !({_FROM_DATA} || {_TAUGHT})",
-        "be absent if algorithm.type is sft, dpo or distillation, whose samples are no groups of rollouts",
-        "Remove rollout.partial.",
-    )
-    yield Rule(
-        "rollout.partial",
-        f"{unless} || (self.algorithm.type == 'dapo' ? has(self.algorithm.dapo) && self.algorithm.dapo.maxRefills == 0 "
-        ": !has(self.algorithm.maxRefills) || self.algorithm.maxRefills == 0)",
-        "have no refills beside it: a step's groups are those that have ended",
-        "Set algorithm.dapo.maxRefills: 0, or for other types remove algorithm.maxRefills.",
-    )
-    yield Rule(
-        "rollout.partial",
-        f"{unless} || !has(self.data.curriculum)",
-        "be absent with data.curriculum, which learns from all groups of a step's rows",
-        "Remove one of the two.",
-    )
-    yield Rule(
-        "rollout.partial",
-        f"{unless} || size(self.rollout.stop) == 0",
-        "be absent with rollout.stop: a text may begin in one round and end in the next",
-        "Remove rollout.stop, or rollout.partial.",
     )
 
 
@@ -282,7 +248,7 @@ SPEC_RULES: tuple[Rule, ...] = (
         "!has(self.rollout.tensorParallelSize) || self.rollout.tensorParallelSize == 1",
         "absent or 1",
     ),
-    *_partial(),
+    *partial_rules(),
     Rule(
         "algorithm.updatesPerStep",
         "!has(self.algorithm.updatesPerStep) || self.rollout.promptsPerStep % self.algorithm.updatesPerStep == 0",

@@ -83,7 +83,7 @@ def make_rollouts(
         make = partial(
             Partial,
             extra_prompts=chosen.extra_prompts,
-            tokens_per_round=chosen.tokens_per_round,
+            tokens_per_round=spec.rollout.tokens_per_round,
             resumed=unfinished,
         )
     return make(

@@ -2,7 +2,7 @@
 
 More prompts are being answered at a time than a step trains, in rounds of so many tokens for each answer. When enough
 groups are whole after a round, the step trains the oldest of these. The others keep the tokens that they have. The next
-step's adapter computes their keys and values anew, and continues them.
+step's adapter computes their keys and values again, and continues them.
 
 So a few answers have tokens of earlier adapters. Each token has the log-probability that its own adapter gave it, by
 which the loss corrects (`samples.correction`). Within a step, rounds change nothing: an answer's tokens depend on its
@@ -88,7 +88,7 @@ class Partial(Lockstep):
     Attributes:
         extra_prompts: prompts that are answered beside those of a step.
         tokens_per_round: of each answer.
-        resumed: positions of rows whose groups begin anew, because a resumed run has nothing of them.
+        resumed: positions of rows whose groups begin again, because a resumed run has nothing of them.
     """
 
     extra_prompts: int = 0
