@@ -58,6 +58,11 @@ class Behind:
     def position(self) -> int:
         return self.rollouts.position
 
+    @property
+    def unfinished(self) -> Sequence[int]:
+        """See `Rollouts.unfinished`."""
+        return ()
+
     async def next(self, step: int, adapter_version: int, take: TakeGroup) -> StepBatch:
         while len(self._waiting) <= self.versions:
             ahead = step + len(self._waiting)

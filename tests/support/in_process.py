@@ -203,9 +203,10 @@ class OneWorker:
         take: TakeCompletions,
         max_tokens: int | None = None,
         sampling: Sampling | None = None,
+        begun: Sequence[Sequence[int]] | None = None,
     ) -> Generated:
         generated = Generated({}, Occupancy())
-        for chunk in self.worker.generate(prompts, seeds, max_tokens, sampling):
+        for chunk in self.worker.generate(prompts, seeds, max_tokens, sampling, begun):
             generated = Generated(chunk.seconds, chunk.occupancy)
             if chunk.completions:
                 take(chunk.indices, chunk.completions)

@@ -25,6 +25,7 @@ from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.workers import JobCheckpoints
 from lorarl_trainer.rewards.scores import Outcome, ToScore
 from lorarl_trainer.rollout.lockstep import Lockstep
+from lorarl_trainer.rollout.partial import Partial
 from lorarl_trainer.rollout.taught import InTheWorkers, Taught
 from lorarl_trainer.session import Session, starting_curriculum, starting_kl_coefficient
 from lorarl_trainer.timing import StartClock
@@ -108,8 +109,17 @@ async def run_in_process(
         size, teacher = algorithm.group_size, InTheWorkers()
         rollouts = Taught(spec, stream, {}, size, workers, teacher, spelled, progress, spelled)
     else:
-        scorer = CountsEvenTokens()
-        rollouts = Lockstep(
+        scorer, chosen = CountsEvenTokens(), spec.rollout.partial
+        own = (
+            {}
+            if chosen is None
+            else {
+                "extra_prompts": chosen.extra_prompts,
+                "tokens_per_round": spec.rollout.tokens_per_round,
+                "resumed": resumed.driver.unfinished,
+            }
+        )
+        rollouts = (Partial if own else Lockstep)(
             spec,
             stream,
             {},
@@ -120,6 +130,7 @@ async def run_in_process(
             progress,
             spelled,
             max_refills=algorithm.max_refills,
+            **own,
         )
     session = Session(
         spec=spec,

@@ -59,6 +59,33 @@ def scheduler(worker: Colocated) -> Any:
     return worker.engine.llm.llm_engine.engine_core.engine_core.scheduler
 
 
+def test_a_completion_that_is_made_in_rounds_is_the_same(start: Start) -> None:
+    worker = start()
+    prompts = groups(4)
+    seeds = list(range(len(prompts)))
+    expected = worker.generate(prompts, seeds)
+    parts: list[list[Completion]] = [[] for _ in prompts]
+    for round_ in range(4):  # of 13 tokens; 40 at most
+        left = [index for index, made in enumerate(parts) if not made or not made[-1].finished]
+        begun = [[int(token) for part in parts[index] for token in part.tokens] for index in left]
+        chosen = [prompts[index] for index in left], [seeds[index] for index in left]
+        made = whole(worker.worker.generate(*chosen, 13, None, begun))
+        assert all(len(one.tokens) <= (13 if round_ < 3 else 1) for one in made)
+        for index, one in zip(left, made, strict=True):
+            parts[index].append(one)
+    whole_again = [
+        Completion(
+            np.concatenate([part.tokens for part in made]),
+            np.concatenate([part.logprobs for part in made]),
+            made[-1].finished,
+            made[-1].adapter_version,
+        )
+        for made in parts
+    ]
+    assert [one.finished for one in whole_again] == [one.finished for one in expected]
+    assert_alike(whole_again, expected)
+
+
 def test_it_generates_what_vllms_own_does(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     with vllm_scheduler(monkeypatch):
         theirs = start()

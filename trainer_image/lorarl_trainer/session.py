@@ -181,7 +181,7 @@ class Session:
     async def publish(self, step: int) -> None:
         """Hand a checkpoint of this step to the uploader of the first worker."""
         state = self.curriculum.state if self.curriculum else None
-        driver = DriverState(self.rollouts.position, self.kl_coefficient, state)
+        driver = DriverState(self.rollouts.position, self.kl_coefficient, state, self.rollouts.unfinished)
         await self.workers.publish(step, self.adapter_version, driver, self.results)
         self.published_step = step
 

@@ -12,6 +12,28 @@ from lorarl_api.v1alpha1.common import EvalName, Model, SecretName, Uri, uri_rul
 StopText = Annotated[str, Field(min_length=1, max_length=256, examples=["</answer>"])]
 
 
+class PartialSpec(Model):
+    """Answers that no step waits for: the next step continues those that have not ended, with its adapter.
+
+    So some of a step's tokens are by earlier adapters. `algorithm.correction` corrects for the difference.
+    """
+
+    extra_prompts: int = Field(
+        ge=1,
+        le=65_536,
+        description="Prompts that are answered beside promptsPerStep. As many groups are unfinished after each step.",
+        examples=[16],
+    )
+    tokens_per_round: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000,
+        description="Tokens that each answer gets before lorarl checks whether promptsPerStep groups are whole. "
+        "Default: an eighth of maxResponseTokens.",
+        examples=[512],
+    )
+
+
 class RolloutSpec(Model):
     """How vLLM generates."""
 
@@ -60,6 +82,11 @@ class RolloutSpec(Model):
         description="Texts that end a completion, in rollouts and evaluations. The text is the completion's end: it is "
         "trained on, and the reward sees it.",
     )
+    partial: PartialSpec | None = Field(
+        None,
+        description="Let no step wait for its longest answers: the next step continues them. Default: each step's "
+        "answers are all by its adapter.",
+    )
     adapter_sync: Literal["tensor", "disk"] = Field(
         "tensor",
         description="How vLLM gets a new adapter. tensor: in memory, within the process. disk: through files in "
@@ -104,6 +131,18 @@ class RolloutSpec(Model):
         "that is free while it generates. On CPU, vLLM's KV cache takes at most 4 GiB.",
         examples=[0.5],
     )
+
+    @property
+    def tokens_per_round(self) -> int:
+        """Tokens that each answer gets in a round: all of them, unless answers are continued in the next step."""
+        if self.partial is None:
+            return self.max_response_tokens
+        return self.partial.tokens_per_round or max(1, self.max_response_tokens // 8)
+
+    @property
+    def prompts_at_once(self) -> int:
+        """Prompts that are answered at a time."""
+        return self.prompts_per_step + (self.partial.extra_prompts if self.partial else 0)
 
 
 class TrainerSpec(Model):

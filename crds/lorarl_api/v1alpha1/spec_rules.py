@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from lorarl_api.rules import Rule
 from lorarl_api.v1alpha1.algorithm_types import FROM_DATA, WITHOUT_REWARD
+from lorarl_api.v1alpha1.partial_rules import partial_rules
 
 _FROM_DATA = f"self.algorithm.type in [{', '.join(map(repr, FROM_DATA))}]"
 _WITHOUT_REWARD = f"self.algorithm.type in [{', '.join(map(repr, WITHOUT_REWARD))}]"
@@ -247,6 +248,7 @@ SPEC_RULES: tuple[Rule, ...] = (
         "!has(self.rollout.tensorParallelSize) || self.rollout.tensorParallelSize == 1",
         "absent or 1",
     ),
+    *partial_rules(),
     Rule(
         "algorithm.updatesPerStep",
         "!has(self.algorithm.updatesPerStep) || self.rollout.promptsPerStep % self.algorithm.updatesPerStep == 0",

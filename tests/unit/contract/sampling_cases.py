@@ -7,7 +7,52 @@ from unit.contract.manifests import EVAL, SFT, Case
 HARD = {"name": "hard", "uri": "file:out/hard.jsonl"}
 DRAWN = {**HARD, "temperature": 1.0, "samples": 8, "passAtK": [1, 8]}
 
+PARTIAL = {"extraPrompts": 16}
+CORRECTED = {"type": "grpo", "correction": {"preset": "decoupled_token_is"}}
+
 SAMPLING_CASES = [
+    Case(
+        "answers that are continued need a correction",
+        {"spec.rollout.partial": PARTIAL},
+        {"spec.rollout.partial": PARTIAL, "spec.algorithm": CORRECTED},
+        "spec.rollout.partial",
+        "Add algorithm.correction",
+    ),
+    Case(
+        "only answers of groups are continued",
+        SFT | {"spec.rollout.partial": PARTIAL},
+        SFT,
+        "spec.rollout.partial",
+        "Remove rollout.partial",
+    ),
+    Case(
+        "no refills beside answers that are continued",
+        {"spec.rollout.partial": PARTIAL, "spec.algorithm": {**CORRECTED, "type": "dapo"}},
+        {"spec.rollout.partial": PARTIAL, "spec.algorithm": {**CORRECTED, "type": "dapo", "dapo": {"maxRefills": 0}}},
+        "spec.rollout.partial",
+        "Set algorithm.dapo.maxRefills: 0",
+    ),
+    Case(
+        "a round is shorter than an answer",
+        {"spec.rollout.partial": PARTIAL | {"tokensPerRound": 1024}, "spec.algorithm": CORRECTED},
+        {"spec.rollout.partial": PARTIAL | {"tokensPerRound": 1023}, "spec.algorithm": CORRECTED},
+        "spec.rollout.partial.tokensPerRound",
+        "Remove tokensPerRound",
+    ),
+    Case(
+        "no curriculum beside answers that are continued",
+        {"spec.rollout.partial": PARTIAL, "spec.algorithm": CORRECTED, "spec.data.curriculum": {}},
+        {"spec.algorithm": CORRECTED, "spec.data.curriculum": {}},
+        "spec.rollout.partial",
+        "Remove one of the two",
+    ),
+    Case(
+        "no stop texts beside answers that are continued",
+        {"spec.rollout.partial": PARTIAL, "spec.rollout.stop": ["#"], "spec.algorithm": CORRECTED},
+        {"spec.rollout.stop": ["#"], "spec.algorithm": CORRECTED},
+        "spec.rollout.partial",
+        "Remove rollout.stop",
+    ),
     Case(
         "arguments only for a template",
         {"spec.data.chatTemplateArguments": {"a": 1}, "spec.data.chatTemplate": False},

@@ -34,7 +34,9 @@ class Totals:
             self._sums[name] = self._sums[name] + total if name in self._sums else total
 
     def compare(self, engine_N: torch.Tensor, trainer_N: torch.Tensor, depth_N: torch.Tensor) -> None:
-        """Compare log-probabilities of the same tokens: see `Agreement`."""
+        """Compare log-probabilities of the same tokens, if there are any: see `Agreement`."""
+        if not len(engine_N):
+            return
         difference_N = (engine_N - trainer_N).abs().double()
         columns = torch.stack([difference_N, 1 - engine_N.double().exp(), torch.ones_like(difference_N)])
         self._by_depth.index_add_(1, depth_N, columns)

@@ -152,7 +152,11 @@ class Trainer:
                     continue
                 totals.add({"loss": loss_N.detach(), **columns})
                 if inputs.on_policy and inputs.rollout is not None:
-                    totals.compare(inputs.rollout, inputs.measured, self._depths(samples))
+                    compared = inputs.rollout, inputs.measured, self._depths(samples)
+                    if not all(sample.fresh for sample in samples):
+                        fresh_N = self._per_token([np.full(s.trained_length, s.fresh) for s in samples]) > 0
+                        compared = tuple(values_N[fresh_N] for values_N in compared)
+                    totals.compare(*compared)
 
     def optim_step(self, learning_rate: float) -> float:
         """Update the adapter with the gradients so far; return their norm before clipping (collective)."""

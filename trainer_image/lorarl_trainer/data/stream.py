@@ -43,6 +43,11 @@ class RowStream:
         """Return the first `count` rows of the data, or all, without taking them."""
         return self._rows[:count]
 
+    def at(self, position: int) -> EncodedRow:
+        """Return the row that has its turn at a position, without taking it."""
+        (index,) = self._order.take(position, 1)
+        return self._rows[index]
+
     def next(self, count: int) -> list[EncodedRow]:
         """Take the next `count` rows."""
         if self._curriculum is None:

@@ -95,6 +95,7 @@ class ColocatedEngine:
         seeds: Sequence[int] | None,
         max_tokens: int | None = None,
         sampling: Sampling | None = None,
+        begun: Sequence[Sequence[int]] | None = None,
     ) -> Iterator[CompletionChunk]:
         """Generate one completion per prompt (greedily without seeds); yield chunks of them as they end."""
         clock = time.perf_counter()
@@ -103,7 +104,7 @@ class ColocatedEngine:
         waking = {"wake": awake - clock} if woke else {}
         self.generating = bool(prompts)
         try:
-            for indices, completions in self.engine.generate(prompts, seeds, max_tokens, sampling):
+            for indices, completions in self.engine.generate(prompts, seeds, max_tokens, sampling, begun):
                 seconds = waking | {"generate": time.perf_counter() - awake}
                 yield CompletionChunk(indices, completions, seconds, self.engine.occupancy)
         finally:

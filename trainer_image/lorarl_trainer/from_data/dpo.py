@@ -43,6 +43,11 @@ class Pairs:
         """Rows taken so far."""
         return self.rows.position
 
+    @property
+    def unfinished(self) -> Sequence[int]:
+        """See `Rollouts.unfinished`."""
+        return ()
+
     async def next(self, step: int, adapter_version: int, take: TakeGroup) -> StepBatch:
         """Return the next pairs. A group is a pair: the chosen answer has reward 1, the rejected one 0."""
         samples_S = samples_of(self.rows.next(self.rows_per_step))

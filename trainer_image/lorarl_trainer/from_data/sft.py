@@ -37,6 +37,11 @@ class Answers:
         """Rows taken so far."""
         return self.rows.position
 
+    @property
+    def unfinished(self) -> Sequence[int]:
+        """See `Rollouts.unfinished`."""
+        return ()
+
     async def next(self, step: int, adapter_version: int, take: TakeGroup) -> StepBatch:
         """Return the next rows; each answer is as good as any other."""
         samples_S = [_sample(row) for row in self.rows.next(self.rows_per_step)]

@@ -19,8 +19,6 @@ from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.data.stream import RowStream
-from lorarl_trainer.from_data.dpo import Pairs
-from lorarl_trainer.from_data.sft import Answers
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.init_from import other_base
 from lorarl_trainer.launch.preparation import UNPUBLISHED, Prepared, look_into_stores, prepare
@@ -29,6 +27,7 @@ from lorarl_trainer.launch.ray_cluster import RayCluster
 from lorarl_trainer.launch.recorded import recorded
 from lorarl_trainer.launch.replay import Rehearsal
 from lorarl_trainer.launch.resumption import STARTS, beyond_last_step, changes_since_last_start, keep_manifest
+from lorarl_trainer.launch.rollouts import make_rollouts
 from lorarl_trainer.launch.runtime import Runtime
 from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.launch.unusual import unusual_settings
@@ -49,17 +48,11 @@ from lorarl_trainer.progress import (
     open_command,
     this_environment,
 )
-from lorarl_trainer.protocols.rollouts import Rollouts
-from lorarl_trainer.protocols.workers import Built, JobCheckpoints, Resumed, Workers
+from lorarl_trainer.protocols.workers import Built, JobCheckpoints, Resumed
 from lorarl_trainer.record.publisher import RecordPublisher
 from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.scorer import Scorers, open_scorers
 from lorarl_trainer.rewards.source import fetched_sources
-from lorarl_trainer.rollout.evaluation import Evaluation
-from lorarl_trainer.rollout.generation import Generation
-from lorarl_trainer.rollout.lockstep import Lockstep
-from lorarl_trainer.rollout.replay import Replay
-from lorarl_trainer.rollout.taught import InTheWorkers, Taught
 from lorarl_trainer.session import Session, starting_curriculum, starting_kl_coefficient
 from lorarl_trainer.storage.base_model import base_model_name, is_remote
 from lorarl_trainer.storage.secrets import Secrets
@@ -226,7 +219,17 @@ class OpenRun:
             spec=spec,
             workers=workers,
             algorithm=get_algorithm(spec.algorithm, spec.rollout.max_response_tokens),
-            rollouts=make_rollouts(launch, workers, rows, model.vocabulary, self.scorers, stream, progress),
+            rollouts=make_rollouts(
+                spec,
+                workers,
+                rows,
+                model.vocabulary,
+                self.scorers,
+                stream,
+                progress,
+                launch.rehearsal.replay,
+                resumed.driver.unfinished,
+            ),
             progress=progress,
             stop=self.interruption.asked,
             clock=clock,
@@ -254,61 +257,6 @@ class OpenRun:
         if resumed.published:  # the previous run may have ended before it reported this one
             session.report_checkpoints([resumed.published])
         return session
-
-
-def make_rollouts(
-    launch: Launch,
-    workers: Workers,
-    rows: inputs.EncodedData,
-    vocabulary: inputs.Vocabulary,
-    scorers: Scorers,
-    stream: RowStream,
-    progress: Progress,
-) -> Rollouts:
-    """Return where the samples come from: generated and scored, or for sft and dpo the data's own answers."""
-    spec = launch.job.spec
-    reward, paths = scorers.reward, inputs.eval_fields(spec)
-    evaluations = {
-        name: Evaluation.of(name, source, paths[name], rows.evals[name], scorer, spec.rollout)
-        for name, source in spec.data.evaluations
-        if (scorer := scorers.evals.get(name, reward))
-    }
-    algorithm = get_algorithm(spec.algorithm, spec.rollout.max_response_tokens)
-    if launch.rehearsal.replay is not None:
-        return Replay(launch.rehearsal.replay, stream.position, algorithm.group_size)
-    if spec.algorithm.type == "distillation":
-        if scorers.teacher is not None:
-            scorers.teacher.knows(vocabulary.token_text)
-        return Taught(
-            spec=spec,
-            rows=stream,
-            evaluations=evaluations,
-            group_size=algorithm.group_size,
-            workers=workers,
-            scorer=scorers.teacher or InTheWorkers(),
-            decode=vocabulary.decode,
-            progress=progress,
-            decode_prompts=vocabulary.decode_prompts,
-        )
-    if reward is None:
-        decoders = vocabulary.decode, vocabulary.decode_prompts
-        generated = Generation(spec, workers, progress, *decoders, evaluations) if evaluations else None
-        held_out, per_step = rows.evals, spec.rollout.prompts_per_step
-        if spec.algorithm.type == "dpo":
-            return Pairs(stream, held_out, per_step, workers, algorithm.loss, generated)
-        return Answers(stream, held_out, per_step, workers, generated)
-    return Lockstep(
-        spec=spec,
-        rows=stream,
-        evaluations=evaluations,
-        group_size=algorithm.group_size,
-        workers=workers,
-        scorer=reward,
-        decode=vocabulary.decode,
-        progress=progress,
-        decode_prompts=vocabulary.decode_prompts,
-        max_refills=algorithm.max_refills,
-    )
 
 
 async def _head_start(checks: asyncio.Task[Prepared]) -> None:

@@ -166,7 +166,7 @@ def decide(
     context_ranks = spec.trainer.context_parallel_size or 1
     engines = max(1, spec.world_size // engine_ranks)
     group = spec.algorithm.effective_group_size
-    completions = spec.rollout.prompts_per_step * group
+    completions = spec.rollout.prompts_at_once * group
     longest = spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens
     least = longest + (spec.rollout.max_response_tokens if spec.algorithm.type == "dpo" else 0)
     sequences = min(-(-completions // engines), MOST_SEQUENCES)

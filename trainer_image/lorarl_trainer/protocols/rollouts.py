@@ -91,6 +91,10 @@ class Rollouts(Protocol):
     def position(self) -> int:
         """Rows taken so far. Together with the seed it decides which rows come next."""
 
+    @property
+    def unfinished(self) -> Sequence[int]:
+        """The positions of rows that were taken, and whose completions have not all ended."""
+
     async def next(self, step: int, adapter_version: int, take: TakeGroup) -> StepBatch:
         """Return the samples of a step. The engine holds adapter `adapter_version`, the newest one.
 

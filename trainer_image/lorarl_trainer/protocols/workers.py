@@ -61,11 +61,13 @@ class DriverState:
         position: rows taken so far.
         kl_coefficient: the weight of a KL penalty that keeps a divergence; None where it is fixed, or from the start.
         curriculum: see `Curriculum.state`; None without one, or from the start.
+        unfinished: the positions of rows that were taken, and whose completions have not all ended.
     """
 
     position: int = 0
     kl_coefficient: float | None = None
     curriculum: Mapping[str, Any] | None = None
+    unfinished: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -148,11 +150,12 @@ class Workers(Protocol):
         take: TakeCompletions,
         max_tokens: int | None = None,
         sampling: Sampling | None = None,
+        begun: Sequence[Sequence[int]] | None = None,
     ) -> Generated:
         """Generate one completion per prompt, greedily without seeds, and hand each to `take` when it has ended.
 
         It has at most `max_tokens` tokens, by default the job's, and with seeds comes from `sampling`, by default the
-        job's.
+        job's. With `begun` it continues what another adapter may have begun of it, and is handed over without that.
         """
 
     async def accumulate(self, trainer: int, request: GradientRequest) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -75,6 +75,61 @@ def joined(rounds: Sequence[ScoredRollouts], field: str) -> ScoredRollouts:
     )
 
 
+class Scoring:
+    """Scores completions while others are still being generated: within `async with`."""
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        decode: Callable[[Sequence[Any]], list[str]],
+        scored: Callable[[int, Outcome], None],
+    ) -> None:
+        """Give each outcome to `scored`, with the index that the completion had in `begin`."""
+        self._scorer, self._decode, self._scored = scorer, decode, scored
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        """Begin."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop what is still being scored."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def begin(self, indices: Sequence[int], rows: Sequence[EncodedRow], completions: Sequence[Completion]) -> list[str]:
+        """Begin to score completions that have ended; return their texts."""
+        texts = self._decode([completion.tokens for completion in completions])
+        samples = [
+            ToScore(
+                row.row.prompt,
+                text,
+                row.row.answer,
+                row.row.raw,
+                not completion.finished,
+                len(completion.tokens),
+                row.prompt_ids,
+                completion.tokens,
+            )
+            for row, text, completion in zip(rows, texts, completions, strict=True)
+        ]
+        self._tasks.append(asyncio.create_task(self._score(indices, samples)))
+        return texts
+
+    async def all(self) -> None:
+        """Wait until all are scored.
+
+        Raises:
+            LorarlError: scoring is impossible.
+        """
+        await asyncio.gather(*self._tasks)
+
+    async def _score(self, indices: Sequence[int], samples: Sequence[ToScore]) -> None:
+        for index, outcome in zip(indices, await self._scorer.score(samples), strict=True):
+            self._scored(index, outcome)
+
+
 async def generate_and_score(
     workers: Workers,
     scorer: Scorer,
@@ -97,44 +152,23 @@ async def generate_and_score(
     completions: dict[int, Completion] = {}
     texts: dict[int, str] = {}
     outcomes: dict[int, Outcome] = {}
-    scoring: list[asyncio.Task[None]] = []
     last_arrival = time.perf_counter()
 
-    async def score(indices: Sequence[int], samples: Sequence[ToScore]) -> None:
-        for index, outcome in zip(indices, await scorer.score(samples), strict=True):
-            outcomes[index] = outcome
-            if scored is not None:
-                scored(index, completions[index], outcome.value)
+    def keep(index: int, outcome: Outcome) -> None:
+        outcomes[index] = outcome
+        if scored is not None:
+            scored(index, completions[index], outcome.value)
 
     def take(indices: Sequence[int], ended: Sequence[Completion]) -> None:
         nonlocal last_arrival
         last_arrival = time.perf_counter()
         require_version(ended, adapter_version)
         completions.update(zip(indices, ended, strict=True))
-        decoded = decode([completion.tokens for completion in ended])
-        texts.update(zip(indices, decoded, strict=True))
-        samples = [
-            ToScore(
-                row.row.prompt,
-                text,
-                row.row.answer,
-                row.row.raw,
-                not completion.finished,
-                len(completion.tokens),
-                row.prompt_ids,
-                completion.tokens,
-            )
-            for row, text, completion in zip((rows[index] for index in indices), decoded, ended, strict=True)
-        ]
-        scoring.append(asyncio.create_task(score(indices, samples)))
+        texts.update(zip(indices, scoring.begin(indices, [rows[index] for index in indices], ended), strict=True))
 
-    try:
+    async with Scoring(scorer, decode, keep) as scoring:
         generated = await workers.generate([row.prompt_ids for row in rows], seeds, take, sampling=sampling)
-        await asyncio.gather(*scoring)
-    finally:
-        for task in scoring:
-            task.cancel()
-        await asyncio.gather(*scoring, return_exceptions=True)
+        await scoring.all()
     in_order = [outcomes[index] for index in range(len(rows))]
     scores = collect(in_order, scorer.field)
     return ScoredRollouts(

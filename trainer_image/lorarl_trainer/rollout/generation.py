@@ -12,7 +12,7 @@ from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.progress import EvalDone, Progress, Sampled, ScoredSample
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.components import component_metrics, odd_components
-from lorarl_trainer.rewards.scores import Scorer, first_failures, require_scored
+from lorarl_trainer.rewards.scores import Outcome, Scorer, first_failures, require_scored
 from lorarl_trainer.rollout.collect import ScoredRollouts, TakeScored, generate_and_score, shown_samples
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.samples.sampling import Sampling
@@ -88,15 +88,23 @@ class Generation:
         rollouts = await generate_and_score(
             self.workers, scorer, self.decode, rows, seeds, adapter_version, sampling, scored
         )
-        for kind, (cause, failure) in first_failures(rollouts.outcomes).items():
+        self.require_scored(rollouts.outcomes, limits, when)
+        return rollouts
+
+    def require_scored(self, outcomes: Sequence[Outcome], limits: Mapping[str, float], when: str) -> None:
+        """Warn of completions that could not be scored, and of odd components. See `roll_out`.
+
+        Raises:
+            LorarlError: too few could be scored.
+        """
+        for kind, (cause, failure) in first_failures(outcomes).items():
             self.progress.warn_once(
                 kind,
                 f"{failure.count} completions could not be scored and are left out ({cause}): {failure.first_message}",
             )
-        require_scored(rollouts.outcomes, limits, when)
-        for kind, warning in odd_components(rollouts.outcomes):
+        require_scored(outcomes, limits, when)
+        for kind, warning in odd_components(outcomes):
             self.progress.warn_once(f"components: {kind}", warning)
-        return rollouts
 
     def shown(self, rollouts: ScoredRollouts, rows: Sequence[EncodedRow], group_size: int) -> tuple[ScoredSample, ...]:
         """Return the samples that people see."""

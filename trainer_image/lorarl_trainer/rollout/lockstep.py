@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,11 +13,11 @@ from lorarl_trainer.protocols.rollouts import StepBatch, TakeGroup
 from lorarl_trainer.rewards.components import component_metrics
 from lorarl_trainer.rollout.collect import ScoredRollouts, joined
 from lorarl_trainer.rollout.refill import groups_to_train, indices_of, prompts_to_add
-from lorarl_trainer.rollout.rounds import Rounds
+from lorarl_trainer.rollout.rounds import Round, Rounds
 from lorarl_trainer.rollout.signal import SignalWatch
 
 
-def _keep(first: int, group: StepBatch) -> None:
+def keep_back(first: int, group: StepBatch) -> None:
     """Take a group that may yet be replaced."""
 
 
@@ -43,7 +44,7 @@ class Lockstep(Rounds):
         """
         wanted, size = self.spec.rollout.prompts_per_step, self.group_size
         if self.max_refills:
-            take = _keep
+            take = keep_back
         limits = self._generation.limits
         first = await self._round(step, self.rows.next(wanted), 0, adapter_version, limits, take)
         rounds = [first]
@@ -65,18 +66,23 @@ class Lockstep(Rounds):
             indices = indices_of(groups_to_train(rollouts.rewards.reshape(-1, size), wanted), size)
             rows_S, samples_S = [rows_S[index] for index in indices], [samples_S[index] for index in indices]
             rollouts = rollouts.chosen(indices)
+        return self._batch(Round(rows_S, samples_S, rollouts), metrics)
+
+    def _batch(self, made: Round, metrics: Mapping[str, float]) -> StepBatch:
+        """Return a step's samples and metrics, after a look at whether there is anything to learn from them."""
+        rollouts, size = made.rollouts, self.group_size
         groups_of_rewards = compared(rollouts.rewards, size)
         if nothing_to_learn := self._watch.after_step(groups_of_rewards, rollouts.texts, metrics["truncated_share"]):
             cause, warning = nothing_to_learn
             self.progress.warn_once(f"no signal: {cause}", warning)
         return StepBatch(
-            samples_S=samples_S,
+            samples_S=made.samples_S,
             rewards_P_G=rollouts.rewards.reshape(-1, size),
             temperature=self.spec.rollout.temperature,
             on_policy=True,
             metrics=metrics,
             seconds=rollouts.seconds,
-            shown=self._generation.shown(rollouts, rows_S, size),
+            shown=self._generation.shown(rollouts, made.rows_S, size),
         )
 
 

@@ -26,6 +26,11 @@ class Replay:
     position: int
     group_size: int
 
+    @property
+    def unfinished(self) -> Sequence[int]:
+        """See `Rollouts.unfinished`."""
+        return ()
+
     async def next(self, step: int, adapter_version: int, take: TakeGroup) -> StepBatch:
         """Return the samples of a step. None is handed over ahead.
 

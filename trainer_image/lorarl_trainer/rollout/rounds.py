@@ -67,6 +67,11 @@ class Rounds:
         """Rows taken so far."""
         return self.rows.position
 
+    @property
+    def unfinished(self) -> Sequence[int]:
+        """See `Rollouts.unfinished`: none, since a step ends when all of its completions have."""
+        return ()
+
     def probe_prompts(self, count: int) -> list[list[int]]:
         """Return the first prompts of the data."""
         return [list(row.prompt_ids) for row in self.rows.first(count)]

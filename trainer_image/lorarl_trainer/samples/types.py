@@ -63,6 +63,7 @@ class Sample:
         values, returns: what the critic expected at the beginning of the step before each token, and what it is to
             expect, [T - prompt_length] each; None without a critic.
         routing: see `Completion.routing`, [T - 1, layers, experts of a token]; None if the rollout's is not known.
+        fresh: the newest adapter generated all of it, so engine and trainer must agree about it.
         pair: which preference pair of the update it belongs to; None for none. The chosen answer is followed by the
             rejected one, of the same prompt, and nothing separates the two: neither workers nor micro-batches.
     """
@@ -78,9 +79,10 @@ class Sample:
     values: Floats | None = None
     returns: Floats | None = None
     routing: Routing | None = None
+    fresh: bool = True
 
     @classmethod
-    def of(cls, prompt: Sequence[int], completion: Completion) -> Sample:
+    def of(cls, prompt: Sequence[int], completion: Completion, *, fresh: bool = True) -> Sample:
         """Return a prompt with a completion of it, as the rollout made it."""
         return cls(
             tokens=np.concatenate([np.asarray(prompt), completion.tokens]),
@@ -88,6 +90,7 @@ class Sample:
             rollout_logprobs=completion.logprobs,
             kept=completion.kept,
             routing=completion.routing,
+            fresh=fresh,
         )
 
     @property
@@ -290,6 +293,7 @@ class Samples(tuple[Sample, ...]):
             _flat(values)[0] if values else None,
             _flat(returns)[0] if returns else None,
             _flat(routing)[0] if routing else None,
+            None if all(s.fresh for s in self) else np.array([s.fresh for s in self]),
         )
 
 
@@ -345,6 +349,7 @@ def _samples(
     values: Floats | None,
     returns: Floats | None,
     routing: Routing | None,
+    fresh: Bools | None,
 ) -> Samples:
     none = [None] * len(lengths)
     possible = none if kept is None else _split(kept, lengths - prompts)
@@ -367,6 +372,7 @@ def _samples(
         expected,
         found,
         none if routing is None else _split(routing, lengths - 1),
+        [True] * len(lengths) if fresh is None else fresh.tolist(),
     )
     return Samples(Sample(*part) for part in zip(*columns, strict=True))
 

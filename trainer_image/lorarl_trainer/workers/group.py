@@ -166,6 +166,7 @@ class WorkerGroup:
         take: TakeCompletions,
         max_tokens: int | None = None,
         sampling: Sampling | None = None,
+        begun: Sequence[Sequence[int]] | None = None,
     ) -> Generated:
         """Generate one completion per prompt, spread over the engines, and hand each to `take` when it has ended.
 
@@ -179,7 +180,8 @@ class WorkerGroup:
             engine = rank // self._engine_ranks
             share = slice(bounds[engine], bounds[engine + 1])
             own_seeds = seeds[share] if seeds is not None else None
-            stream = actor.generate.remote(prompts[share], own_seeds, max_tokens, sampling)
+            own_begun = begun[share] if begun is not None else None
+            stream = actor.generate.remote(prompts[share], own_seeds, max_tokens, sampling, own_begun)
             streams.append(asyncio.create_task(_follow(stream, share.start, take)))
         try:
             results: list[Generated] = await self._await(streams)

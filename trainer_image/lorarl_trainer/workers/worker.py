@@ -215,8 +215,11 @@ class Worker:
         seeds: Sequence[int] | None,
         max_tokens: int | None = None,
         sampling: Sampling | None = None,
+        begun: Sequence[Sequence[int]] | None = None,
     ) -> Iterator[CompletionChunk]:
         """Generate one completion per prompt, greedily without seeds; yield them in chunks as they end.
+
+        See `Workers.generate`.
 
         All ranks of a tensor-parallel engine make the same completions. Only the first rank yields them.
         """
@@ -225,7 +228,7 @@ class Worker:
         # An evaluation of few rows may leave nothing to some engines.
         timed = self._clock.part("first generation") if prompts else nullcontext()
         with timed, self._memory_explained("vLLM generated"):
-            for chunk in self.engine.generate(prompts, seeds, max_tokens, sampling):
+            for chunk in self.engine.generate(prompts, seeds, max_tokens, sampling, begun):
                 if first:
                     yield chunk
         self._watch.ended("generation")

@@ -8,6 +8,8 @@ from typing import Any
 from lorarl_trainer.devices.base import Device, Host
 from lorarl_trainer.planning.execution import ExecutionPlan
 
+BEGUN = "begun"
+"""The name by which a request says how many tokens of its completion were made before."""
 WATERMARK = 0.02
 """Share of the KV cache that stays free for the requests that run when another one is admitted.
 

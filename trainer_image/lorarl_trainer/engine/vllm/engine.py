@@ -17,7 +17,7 @@ from lorarl_trainer.devices.base import Device
 from lorarl_trainer.devices.imports import stand_ins
 from lorarl_trainer.engine.vllm import names, parts, slices
 from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
-from lorarl_trainer.engine.vllm.arguments import WATERMARK, device_arguments, environment
+from lorarl_trainer.engine.vllm.arguments import BEGUN, WATERMARK, device_arguments, environment
 from lorarl_trainer.engine.vllm.batching import in_chunks
 from lorarl_trainer.engine.vllm.memory import EngineMemory, Offloaded
 from lorarl_trainer.engine.vllm.refusals import refusals
@@ -200,10 +200,12 @@ class RolloutEngine:
         seeds: Sequence[int] | None,
         max_tokens: int | None = None,
         sampling: Sampling | None = None,
+        begun: Sequence[Sequence[int]] | None = None,
     ) -> Iterator[tuple[list[int], Completions]]:
         """Generate one completion per prompt: sampled with a seed each, or greedily without seeds.
 
-        It has at most `max_tokens` tokens, by default the job's. `sampling` is the job's too by default.
+        It has at most `max_tokens` tokens, by default the job's. `sampling` is the job's too by default. What `begun`
+        has of each completion is continued, with the random numbers that would have followed, and not returned.
 
         vLLM's core is asked directly: its front end would process every token of every request.
 
@@ -236,6 +238,11 @@ class RolloutEngine:
             parameters = [SamplingParams(temperature=0.0, **limits)] * len(prompts)
         else:
             parameters = [SamplingParams(seed=seed, logprobs=0, **asdict(sampling), **limits) for seed in seeds]
+        if begun is not None:
+            prompts = [[*prompt, *made] for prompt, made in zip(prompts, begun, strict=True)]
+            for one, made in zip(parameters, begun, strict=True):
+                one.max_tokens = min(one.max_tokens, self._config.max_response_tokens - len(made))
+                one.extra_args = {BEGUN: len(made)}
         self._routing = {}
         for chunk in in_chunks(self._run(prompts, parameters), len(prompts)):
             indices = [int(output.request_id) for output in chunk]

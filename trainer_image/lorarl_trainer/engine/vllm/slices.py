@@ -16,8 +16,7 @@ from lorarl_trainer.samples.arrays import Floats, Ints
 if TYPE_CHECKING:
     import torch
 
-SLICES: list[tuple[str, type]] = []
-"""A class in vLLM ("module:Class"), and its protocol."""
+SLICES: list[tuple[str, type]] = []  # a class in vLLM ("module:Class"), and its protocol
 
 
 def slice_of[T](*classes: str) -> Callable[[type[T]], type[T]]:
@@ -43,6 +42,7 @@ def members(protocol: type) -> list[str]:
 class SamplingParams(Protocol):
     all_stop_token_ids: Collection[int]
     seed: int | None
+    extra_args: dict[str, Any] | None
 
 
 @slice_of("vllm.lora.request:LoRARequest")

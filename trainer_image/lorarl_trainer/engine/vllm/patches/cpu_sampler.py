@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from lorarl_trainer.engine.vllm import names, slices
+from lorarl_trainer.engine.vllm.arguments import BEGUN
 from lorarl_trainer.engine.vllm.names import CpuSampling
 from lorarl_trainer.engine.vllm.patches.replaced import replaced
 
@@ -69,7 +70,8 @@ def cpu_sampler() -> Iterator[None]:
         def add_request(self, request: slices.CachedRequestState) -> int:
             if request.generator is not None:
                 assert request.sampling_params is not None and request.sampling_params.seed is not None
-                request.generator = SeededDraws(request.sampling_params.seed, len(request.output_token_ids))
+                begun = (request.sampling_params.extra_args or {}).get(BEGUN, 0)
+                request.generator = SeededDraws(request.sampling_params.seed, begun + len(request.output_token_ids))
             index: int = super().add_request(request)
             return index
 

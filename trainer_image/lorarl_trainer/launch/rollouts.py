@@ -1,0 +1,100 @@
+"""Where a run's samples come from, as its manifest says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.algorithms.registry import get_algorithm
+from lorarl_trainer.data.stream import RowStream
+from lorarl_trainer.from_data.dpo import Pairs
+from lorarl_trainer.from_data.sft import Answers
+from lorarl_trainer.launch import inputs
+from lorarl_trainer.progress import Progress
+from lorarl_trainer.protocols.rollouts import Rollouts
+from lorarl_trainer.protocols.workers import Workers
+from lorarl_trainer.rewards.scorer import Scorers
+from lorarl_trainer.rollout.evaluation import Evaluation
+from lorarl_trainer.rollout.generation import Generation
+from lorarl_trainer.rollout.lockstep import Lockstep
+from lorarl_trainer.rollout.partial import Partial
+from lorarl_trainer.rollout.replay import Replay
+from lorarl_trainer.rollout.taught import InTheWorkers, Taught
+
+
+def make_rollouts(
+    spec: LoRARLJobSpec,
+    workers: Workers,
+    rows: inputs.EncodedData,
+    vocabulary: inputs.Vocabulary,
+    scorers: Scorers,
+    stream: RowStream,
+    progress: Progress,
+    replay: Path | None,
+    unfinished: Sequence[int],
+) -> Rollouts:
+    """Return where the samples come from: generated and scored, or for sft and dpo the data's own answers.
+
+    Args:
+        spec: the job.
+        workers: what generates.
+        rows: all rows, encoded.
+        vocabulary: of the base model.
+        scorers: of the rewards.
+        stream: the training rows in their order.
+        progress: where warnings go.
+        replay: a folder with the samples of another run, which are trained on instead; None for this run's own.
+        unfinished: see `DriverState.unfinished`.
+    """
+    reward, paths = scorers.reward, inputs.eval_fields(spec)
+    evaluations = {
+        name: Evaluation.of(name, source, paths[name], rows.evals[name], scorer, spec.rollout)
+        for name, source in spec.data.evaluations
+        if (scorer := scorers.evals.get(name, reward))
+    }
+    algorithm = get_algorithm(spec.algorithm, spec.rollout.max_response_tokens)
+    if replay is not None:
+        return Replay(replay, stream.position, algorithm.group_size)
+    if spec.algorithm.type == "distillation":
+        if scorers.teacher is not None:
+            scorers.teacher.knows(vocabulary.token_text)
+        return Taught(
+            spec=spec,
+            rows=stream,
+            evaluations=evaluations,
+            group_size=algorithm.group_size,
+            workers=workers,
+            scorer=scorers.teacher or InTheWorkers(),
+            decode=vocabulary.decode,
+            progress=progress,
+            decode_prompts=vocabulary.decode_prompts,
+        )
+    if reward is None:
+        decoders = vocabulary.decode, vocabulary.decode_prompts
+        generated = Generation(spec, workers, progress, *decoders, evaluations) if evaluations else None
+        held_out, per_step = rows.evals, spec.rollout.prompts_per_step
+        if spec.algorithm.type == "dpo":
+            return Pairs(stream, held_out, per_step, workers, algorithm.loss, generated)
+        return Answers(stream, held_out, per_step, workers, generated)
+    make: Callable[..., Lockstep] = Lockstep
+    if (chosen := spec.rollout.partial) is not None:
+        make = partial(
+            Partial,
+            extra_prompts=chosen.extra_prompts,
+            tokens_per_round=spec.rollout.tokens_per_round,
+            resumed=unfinished,
+        )
+    return make(
+        spec=spec,
+        rows=stream,
+        evaluations=evaluations,
+        group_size=algorithm.group_size,
+        workers=workers,
+        scorer=reward,
+        decode=vocabulary.decode,
+        progress=progress,
+        decode_prompts=vocabulary.decode_prompts,
+        max_refills=algorithm.max_refills,
+    )
