@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -61,18 +61,23 @@ def joined(rounds: Sequence[ScoredRollouts], field: str) -> ScoredRollouts:
     """Return what was generated in several rounds, as one. Failures name `field` of the manifest."""
     outcomes = [outcome for one in rounds for outcome in one.outcomes]
     scores = collect(outcomes, field)
-    seconds: dict[str, float] = {}
-    for phase, spent in (entry for one in rounds for entry in one.seconds.items()):
-        seconds[phase] = seconds.get(phase, 0.0) + spent
     return ScoredRollouts(
         completions=[completion for one in rounds for completion in one.completions],
         texts=[text for one in rounds for text in one.texts],
         rewards=scores.rewards,
         failures=scores.failures,
         outcomes=outcomes,
-        seconds=seconds,
+        seconds=added_up(one.seconds for one in rounds),
         occupancy=Occupancy.over(one.occupancy for one in rounds),
     )
+
+
+def added_up(rounds: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the seconds of several rounds by phase."""
+    seconds: dict[str, float] = {}
+    for phase, spent in (entry for one in rounds for entry in one.items()):
+        seconds[phase] = seconds.get(phase, 0.0) + spent
+    return seconds
 
 
 class Scoring:

@@ -21,8 +21,9 @@ import numpy as np
 
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.protocols.rollouts import StepBatch, TakeGroup
+from lorarl_trainer.protocols.workers import Generated
 from lorarl_trainer.rewards.scores import Outcome, collect
-from lorarl_trainer.rollout.collect import ScoredRollouts, Scoring, require_version
+from lorarl_trainer.rollout.collect import ScoredRollouts, Scoring, added_up, require_version
 from lorarl_trainer.rollout.lockstep import Lockstep, metrics_of
 from lorarl_trainer.rollout.rounds import Round
 from lorarl_trainer.samples.occupancy import Occupancy
@@ -112,70 +113,50 @@ class Partial(Lockstep):
         while len(self._groups) < wanted + self.extra_prompts:
             position = self.rows.position
             self._groups.append(self._group(position, *self.rows.next(1)))
-        rounds, occupancies = 0, list[Occupancy]()
-        seconds: dict[str, float] = {}
+        everyone = [answer for group in self._groups for answer in group.answers]
 
         def keep(number: int, outcome: Outcome) -> None:
             everyone[number].outcome = outcome
 
-        everyone = [answer for group in self._groups for answer in group.answers]
+        rounds: list[Generated] = []
         async with Scoring(self.scorer, self.decode, keep) as scoring:
             while sum(group.whole for group in self._groups) < wanted:
-                rounds += 1
-                generated = await self._round_of(everyone, adapter_version, scoring)
-                occupancies.append(generated[1])
-                for phase, spent in generated[0].items():
-                    seconds[phase] = seconds.get(phase, 0.0) + spent
+                rounds.append(await self._continue(everyone, adapter_version, scoring))
             began = time.perf_counter()
             await scoring.all()
-            seconds["reward"] = time.perf_counter() - began
+        seconds = added_up(one.seconds for one in rounds) | {"reward": time.perf_counter() - began}
         whole = [group for group in self._groups if group.whole][:wanted]
         self._groups = [group for group in self._groups if group not in whole]
         answers_S = [answer for group in whole for answer in group.answers]
-        made = self._made(answers_S, adapter_version, seconds, Occupancy.over(occupancies))
+        made = self._made(answers_S, adapter_version, seconds, Occupancy.over(one.occupancy for one in rounds))
         self._generation.require_scored(made.rollouts.outcomes, self._generation.limits, f"in step {step}")
-        older_S = np.array([not sample.fresh for sample in made.samples_S])
-        tokens_S = np.array([sample.response_length for sample in made.samples_S])
-        return self._batch(
-            made,
-            metrics_of(made.rollouts, self.group_size)
-            | {
-                "partial/rounds": float(rounds),
-                "partial/older_share": float(older_S.mean()),
-                "partial/older_tokens_share": _older_tokens(answers_S, adapter_version) / float(tokens_S.sum()),
-                "partial/versions_behind": float(max(_behind(answer, adapter_version) for answer in answers_S)),
-            },
-        )
+        metrics = {"partial/rounds": float(len(rounds)), **_ages(answers_S, adapter_version)}
+        return self._batch(made, metrics_of(made.rollouts, self.group_size) | metrics)
 
-    async def _round_of(
-        self, everyone: Sequence[_Answer], adapter_version: int, scoring: Scoring
-    ) -> tuple[dict[str, float], Occupancy]:
-        """Continue all answers that have not ended, and begin to score those that end."""
-        open_ = [number for number, answer in enumerate(everyone) if not answer.ended]
+    async def _continue(self, everyone: Sequence[_Answer], adapter_version: int, scoring: Scoring) -> Generated:
+        """Give all answers that have not ended a round, and begin to score those that end with it."""
+        numbers = [number for number, answer in enumerate(everyone) if not answer.ended]
+        answers = [everyone[number] for number in numbers]
 
         def take(indices: Sequence[int], made: Sequence[Completion]) -> None:
             require_version(made, adapter_version)
-            ended = []
             for index, part in zip(indices, made, strict=True):
-                answer = everyone[open_[index]]
-                answer.parts.append(part)
-                if answer.ended:
-                    ended.append(open_[index])
-            if ended:
-                of = [everyone[number] for number in ended]
-                texts = scoring.begin(ended, [one.row for one in of], [one.completion for one in of])
+                answers[index].parts.append(part)
+            if ended := [index for index in indices if answers[index].ended]:
+                of = [answers[index] for index in ended]
+                texts = scoring.begin(
+                    [numbers[index] for index in ended], [one.row for one in of], [one.completion for one in of]
+                )
                 for one, text in zip(of, texts, strict=True):
                     one.text = text
 
-        answers = [everyone[number] for number in open_]
-        generated = await self.workers.generate(
+        return await self.workers.generate(
             [answer.row.prompt_ids for answer in answers],
             [answer.seed for answer in answers],
             take,
             self.tokens_per_round,
             begun=[answer.tokens for answer in answers],
         )
-        return dict(generated.seconds), generated.occupancy
 
     def _group(self, position: int, row: EncodedRow) -> _Group:
         longest = self.spec.rollout.max_response_tokens
@@ -212,5 +193,16 @@ def _behind(answer: _Answer, version: int) -> int:
     return version - answer.parts[0].adapter_version
 
 
-def _older_tokens(answers: Sequence[_Answer], version: int) -> int:
-    return sum(len(part.tokens) for answer in answers for part in answer.parts if part.adapter_version < version)
+def _ages(answers_S: Sequence[_Answer], version: int) -> dict[str, float]:
+    """Return a step's metrics of how old its answers are.
+
+    partial/older_share: answers with tokens of earlier adapters, 0 to 1. partial/older_tokens_share: tokens of earlier
+    adapters, 0 to 1. partial/versions_behind: how many versions ago the oldest answer was begun.
+    """
+    behind_S = [_behind(answer, version) for answer in answers_S]
+    parts = [(len(part.tokens), part.adapter_version < version) for answer in answers_S for part in answer.parts]
+    return {
+        "partial/older_share": float(np.mean([behind > 0 for behind in behind_S])),
+        "partial/older_tokens_share": sum(size for size, older in parts if older) / sum(size for size, _ in parts),
+        "partial/versions_behind": float(max(behind_S)),
+    }
