@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from lorarl_api.rules import Rule
 from lorarl_api.v1alpha1.algorithm_types import WITHOUT_REWARD
 
-_WITHOUT_REWARD = f"self.algorithm.type in [{', '.join(map(repr, WITHOUT_REWARD))}]"
+TRAINS_WITHOUT_REWARD = f"self.algorithm.type in [{', '.join(map(repr, WITHOUT_REWARD))}]"
 
 
 def partial_rules() -> Iterator[Rule]:
@@ -21,7 +21,7 @@ def partial_rules() -> Iterator[Rule]:
     )
     yield Rule(
         "rollout.partial",
-        f"{unless} || !({_WITHOUT_REWARD})",
+        f"{unless} || !({TRAINS_WITHOUT_REWARD})",
         "be absent if algorithm.type is sft, dpo or distillation, whose samples are no groups of rollouts",
         "Remove rollout.partial.",
     )

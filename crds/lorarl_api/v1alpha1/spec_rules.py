@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from lorarl_api.rules import Rule
-from lorarl_api.v1alpha1.algorithm_types import FROM_DATA, WITHOUT_REWARD
-from lorarl_api.v1alpha1.partial_rules import partial_rules
+from lorarl_api.v1alpha1.algorithm_types import FROM_DATA
+from lorarl_api.v1alpha1.partial_rules import TRAINS_WITHOUT_REWARD, partial_rules
 
 _FROM_DATA = f"self.algorithm.type in [{', '.join(map(repr, FROM_DATA))}]"
-_WITHOUT_REWARD = f"self.algorithm.type in [{', '.join(map(repr, WITHOUT_REWARD))}]"
 _TAUGHT = "self.algorithm.type == 'distillation'"
 _SOME_GENERATED = "self.data.evals.exists(e, has(e.reward))"
 """An evaluation with a reward is of completions, also where the training generates none."""
@@ -90,27 +89,27 @@ def _rows(path: str, rows: str, source: str) -> Iterator[Rule]:
 SPEC_RULES: tuple[Rule, ...] = (
     Rule(
         "reward",
-        f"{_WITHOUT_REWARD} || has(self.reward) || has(self.rewards)",
+        f"{TRAINS_WITHOUT_REWARD} || has(self.reward) || has(self.rewards)",
         "be set unless algorithm.type is sft, dpo or distillation, if there are no rewards",
         "Add a reward, for example reward: {type: exact}, or set algorithm.type to sft.",
     ),
     Rule(
         "reward",
-        f"!({_WITHOUT_REWARD}) || !has(self.reward)",
+        f"!({TRAINS_WITHOUT_REWARD}) || !has(self.reward)",
         "not be set if algorithm.type is sft or dpo, which learn from the data's own answers, or distillation, which "
         "learns from a teacher",
         "Remove reward, or set algorithm.type to grpo. An evaluation in data.evals may have its own.",
     ),
     Rule(
         "rewards",
-        f"!({_WITHOUT_REWARD}) || !has(self.rewards)",
+        f"!({TRAINS_WITHOUT_REWARD}) || !has(self.rewards)",
         "not be set if algorithm.type is sft or dpo, which learn from the data's own answers, or distillation, which "
         "learns from a teacher",
         "Remove rewards, or set algorithm.type to grpo. An evaluation in data.evals may have its own.",
     ),
     Rule(
         "data.curriculum",
-        f"!({_WITHOUT_REWARD}) || !has(self.data.curriculum)",
+        f"!({TRAINS_WITHOUT_REWARD}) || !has(self.data.curriculum)",
         "not be set if algorithm.type is sft, dpo or distillation, which score no completions",
         "Remove data.curriculum, or set algorithm.type to grpo.",
     ),
