@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 
 from lorarl_trainer.backends.layout import AdapterLayout
 from lorarl_trainer.backends.megatron.collectives import Ranks
-from lorarl_trainer.backends.megatron.expert_rows import ExpertRows
+from lorarl_trainer.backends.megatron.expert_rows import Trip
 from lorarl_trainer.backends.registry import get_backend
 from lorarl_trainer.kernels.operations import swiglu
 from lorarl_trainer.lora.grouped_experts import Adapter, compute_mixture
@@ -93,10 +93,13 @@ class Case:
             torch._foreach_copy_(list(model.parameters.values()), layout.scatter(adapter))
         total = sum(sample.response_length for sample in all_samples())
         more = {"loss": self.loss, "total_tokens": total, "temperature": 1.0}
-        loss, _ = trainer.loss_and_gradients(samples, **more)
+        with patch.object(dist, "all_to_all_single", wraps=dist.all_to_all_single) as exchange:
+            loss, _ = trainer.loss_and_gradients(samples, **more)
+        of_rows = [call.args[1].is_floating_point() for call in exchange.call_args_list]
         other, known = model.routing_differences() or (0.0, 0.0)
         found = {
             "loss": loss,
+            "exchanges of rows, of sizes": (sum(of_rows), len(of_rows) - sum(of_rows)),
             "norm": optimizer._norm(),
             "gradients": {name: tensor.clone() for name, tensor in layout.gather(optimizer.gradients).items()},
             "counts": model.counts(),
@@ -122,7 +125,7 @@ CASES = {
     "both": Case(tensor_parallel=2, recompute="selective", rollouts=False),
     "two copies": Case(ranks=4),
     "two copies, split": Case(ranks=4, tensor_parallel=2, rollouts=False),
-    "shared matrices": Case(experts="sharedOuter"),
+    "shared matrices": Case(recompute="selective", experts="sharedOuter"),
     "shared matrices, lora, KL, selective": Case(
         recompute="selective", adapter_type="lora", loss=LossChoice("policy_gradient", 0.2, 0.1), experts="sharedOuter"
     ),
@@ -152,9 +155,9 @@ def all_to_the_first_two_experts(ranks: Ranks | None = None) -> tuple[list[torch
     x, gate_up, down = draw(5, 16).requires_grad_(), draw(4, 24, 16), draw(4, 16, 12)
     a, b, weights = (draw(*shape).requires_grad_() for shape in ((4, 8, 16), (4, 24, 8), (5, 2)))
     here = slice(None) if ranks is None else slice(4 // ranks.size * ranks.rank, 4 // ranks.size * (ranks.rank + 1))
-    others = None if ranks is None else ExpertRows(ranks)
     chosen, adapters = torch.tensor([[1, 0]] * 5), (Adapter(a[here], b[here]), None)
     with patch.object(dist, "all_to_all_single", wraps=dist.all_to_all_single) as exchange:
+        others = None if ranks is None else Trip(ranks, chosen, 4 // ranks.size)
         y = compute_mixture(x, weights, chosen, gate_up[here], down[here], adapters, swiglu, others)
         y.sum().backward()
     rows = [len(call.args[1]) for call in exchange.call_args_list if call.args[1].is_floating_point()]

@@ -132,6 +132,14 @@ def test_a_token_travels_once_to_a_rank_and_a_rank_may_get_none(find: Callable[[
         assert rows == ([5, 10, 5, 10] if rank == 0 else [5, 0, 5, 0])
 
 
+@pytest.mark.parametrize(("name", "exchanges"), [(EVERYTHING, 4), (SHARED, 5)])
+def test_the_host_waits_for_sizes_once_a_layer(find: Callable[[str], Found], name: str, exchanges: int) -> None:
+    """Recomputation sends the rows there once more, but no sizes."""
+    for of_rank in find(name).ranks:
+        rows, sizes = of_rank["exchanges of rows, of sizes"]
+        assert rows == exchanges * sizes > 0
+
+
 def test_adapters_on_the_experts_of_one_rank_alone_are_refused() -> None:
     """The other one would have nothing to train, and would be waited for."""
     experts = LocalExperts(Ranks(None, 2, 0), experts=4)

@@ -58,14 +58,12 @@ type Compute = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class RowsOfRanks(Protocol):
-    """How ranks that share a layer's experts compute each other's tokens."""
+    """How ranks that share a layer's experts compute each other's tokens, whose experts they know."""
 
-    def mix(
-        self, x_T_H: torch.Tensor, weights_T_K: torch.Tensor, chosen_T_K: torch.Tensor, experts: int, own: Compute
-    ) -> torch.Tensor:
+    def mix(self, x_T_H: torch.Tensor, weights_T_K: torch.Tensor, own: Compute) -> torch.Tensor:
         """Return the weighted sums of what the experts of all ranks make of this rank's tokens, [T, H] (collective).
 
-        Each rank has so many `experts`; `own` computes those of this rank. The weights are of the tokens' type.
+        `own` computes this rank's experts. The weights are of the tokens' type.
         """
 
 
@@ -112,7 +110,7 @@ def compute_mixture(
     weights_T_K = weights_T_K.to(x_T_H.dtype)
     own = partial(_compute_rows, weights=(gate_up_E_2F_H, down_E_H_F), adapters=adapters, activate=activate)
     if others is not None:
-        return others.mix(x_T_H, weights_T_K, chosen_T_K, len(down_E_H_F), own)
+        return others.mix(x_T_H, weights_T_K, own)
     routing = Routing(chosen_T_K, len(down_E_H_F))
     y_N_H = own(spread(x_T_H, routing), routing.ends_E)
     return mixed(y_N_H, weights_T_K, routing)

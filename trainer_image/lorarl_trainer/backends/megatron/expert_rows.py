@@ -38,29 +38,6 @@ _WHOLE_NUMBERS = {2: torch.int16, 4: torch.int32}
 """Of as many bytes as the elements of a row: the experts' numbers travel in it."""
 
 
-class ExpertRows:
-    """See `RowsOfRanks`. All ranks make every pass together, with rows or without."""
-
-    def __init__(self, ranks: Ranks) -> None:
-        """`ranks` share the experts of each layer."""
-        self._ranks = ranks
-
-    def mix(
-        self, x_T_H: torch.Tensor, weights_T_K: torch.Tensor, chosen_T_K: torch.Tensor, experts: int, own: Compute
-    ) -> torch.Tensor:
-        """See `RowsOfRanks.mix`."""
-        trip = _Trip(self._ranks, chosen_T_K // experts)
-        x_M_H, weights_M_K, chosen_M_K = _Sent.apply(_needing_gradient(x_T_H), weights_T_K, chosen_T_K, trip)
-        pairs = Routing(chosen_M_K, experts, self._ranks.rank * experts, trip.sizes.pairs)
-        x_J_H = spread(x_M_H, pairs)
-        if trip.sizes.pairs:
-            y_J_H = own(x_J_H, pairs.ends_E)
-        else:  # products of no rows have no gradient, so a row of zeros stands for them
-            y_J_H = own(pad(x_J_H, (0, 0, 0, 1)), pairs.ends_E.clamp(min=1))[:0]
-        y_T_H: torch.Tensor = _Returned.apply(mixed(y_J_H, weights_M_K, pairs), trip)
-        return y_T_H
-
-
 def _needing_gradient(x_T_H: torch.Tensor) -> torch.Tensor:
     """Return rows that need a gradient if any may be needed: another rank's experts may have adapters, and wait for it.
 
@@ -79,12 +56,18 @@ class _Sizes(NamedTuple):
     pairs: int
 
 
-class _Trip:
-    """The way of a layer's rows to the ranks that have their experts, and back."""
+class Trip:
+    """The way of a layer's rows to the ranks that have their experts, and back: see `RowsOfRanks`.
 
-    def __init__(self, ranks: Ranks, rank_T_K: torch.Tensor) -> None:
-        """Take the rank of each token's experts, and send the others the sizes (collective)."""
-        self._group = ranks.group
+    All ranks make every pass together, with rows or without. A pass that is made again takes the trip of the first
+    one, and so sends no sizes and waits for none.
+    """
+
+    def __init__(self, ranks: Ranks, chosen_T_K: torch.Tensor, experts: int) -> None:
+        """Take each token's experts, and send the others the sizes (collective). Each rank has so many `experts`."""
+        self._group, self._chosen_T_K = ranks.group, chosen_T_K
+        self._experts, self._first = experts, ranks.rank * experts
+        rank_T_K = chosen_T_K // experts
         (tokens, active), device = rank_T_K.shape, rank_T_K.device
         pairs_P_T = (rank_T_K == torch.arange(ranks.size, device=device)[:, None, None]).sum(2)
         goes_P_T = pairs_P_T.clamp(max=1)
@@ -95,6 +78,18 @@ class _Trip:
         most, token = tokens * min(ranks.size, active), torch.arange(tokens, device=device).repeat(ranks.size)
         numbered = torch.zeros(most + 1, dtype=torch.int64, device=device)
         self._token_N = numbered.scatter_(0, number_P_T.flatten(), token)[1:]
+
+    def mix(self, x_T_H: torch.Tensor, weights_T_K: torch.Tensor, own: Compute) -> torch.Tensor:
+        """See `RowsOfRanks.mix`."""
+        x_M_H, weights_M_K, chosen_M_K = _Sent.apply(_needing_gradient(x_T_H), weights_T_K, self._chosen_T_K, self)
+        pairs = Routing(chosen_M_K, self._experts, self._first, self.sizes.pairs)
+        x_J_H = spread(x_M_H, pairs)
+        if self.sizes.pairs:
+            y_J_H = own(x_J_H, pairs.ends_E)
+        else:  # products of no rows have no gradient, so a row of zeros stands for them
+            y_J_H = own(pad(x_J_H, (0, 0, 0, 1)), pairs.ends_E.clamp(min=1))[:0]
+        y_T_H: torch.Tensor = _Returned.apply(mixed(y_J_H, weights_M_K, pairs), self)
+        return y_T_H
 
     def there(self, x_T_H: torch.Tensor) -> torch.Tensor:
         """Return the rows that other ranks send here, [M, H], given those of this rank's tokens (collective)."""
@@ -135,7 +130,7 @@ class _Sent(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x_T_H: torch.Tensor, weights_T_K: torch.Tensor, chosen_T_K: torch.Tensor, trip: _Trip
+        ctx: Any, x_T_H: torch.Tensor, weights_T_K: torch.Tensor, chosen_T_K: torch.Tensor, trip: Trip
     ) -> tuple[torch.Tensor, ...]:
         ctx.trip, ctx.sizes = trip, (x_T_H.shape[1], weights_T_K.shape[1])
         # The experts' numbers travel as the bits of a row's elements.
@@ -158,7 +153,7 @@ class _Returned(torch.autograd.Function):
     """The sums over all ranks of what they made of a token, at the token's rank; and there their gradients."""
 
     @staticmethod
-    def forward(ctx: Any, y_M_H: torch.Tensor, trip: _Trip) -> torch.Tensor:
+    def forward(ctx: Any, y_M_H: torch.Tensor, trip: Trip) -> torch.Tensor:
         ctx.trip = trip
         return trip.back(y_M_H)
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
 from lorarl_trainer.backends.megatron.collectives import Ranks
-from lorarl_trainer.backends.megatron.expert_rows import ExpertRows
+from lorarl_trainer.backends.megatron.expert_rows import Trip
 from lorarl_trainer.backends.megatron.fused_linear import WRAPPERS, is_plain_linear
 from lorarl_trainer.backends.stacked import Stacked
 from lorarl_trainer.kernels.operations import rms_norm, rms_norm_backward, swiglu, swiglu_backward
@@ -35,7 +35,7 @@ class FusedExperts:
         """
         mixture, config = layer.mlp, layer.config
         ranks = Ranks.of(mixture.ep_group)
-        self._others = ExpertRows(ranks) if ranks.size > 1 else None
+        self._ranks = ranks
         experts = mixture.experts.local_experts
         self._norm, self._eps, self._router = layer.pre_mlp_layernorm.weight, eps, mixture.router.weight
         self._active, self._shares_of_all = config.moe_router_topk, config.moe_router_pre_softmax
@@ -55,24 +55,33 @@ class FusedExperts:
 
     def add(self, hidden_T_H: torch.Tensor, rollout_T_K: torch.Tensor | None) -> torch.Tensor:
         """Return the hidden states with the mixture of them added, given each token's experts in the rollout."""
+        routes: list[_Route] = []  # made by the first pass, and taken by its recomputation
         if self._recompute and torch.is_grad_enabled():
             added: torch.Tensor = checkpoint(
-                self._add, hidden_T_H, rollout_T_K, use_reentrant=False, preserve_rng_state=False
+                self._add, hidden_T_H, rollout_T_K, routes, use_reentrant=False, preserve_rng_state=False
             )
             return added
-        return self._add(hidden_T_H, rollout_T_K)
+        return self._add(hidden_T_H, rollout_T_K, routes)
 
-    def _add(self, hidden_T_H: torch.Tensor, rollout_T_K: torch.Tensor | None) -> torch.Tensor:
+    def _add(self, hidden_T_H: torch.Tensor, rollout_T_K: torch.Tensor | None, routes: list[_Route]) -> torch.Tensor:
         normed_T_H, residual_T_H = _Normed.apply(hidden_T_H, self._norm, self._eps)
         logits_T_E = linear(normed_T_H, self._router)
-        chosen_T_K = choose_experts(logits_T_E, self._active)
-        if rollout_T_K is not None:
-            chosen_T_K = self._replayed(chosen_T_K, rollout_T_K)
+        if not routes:
+            routes.append(self._route(logits_T_E.detach(), rollout_T_K))
+        chosen_T_K, others = routes[0]
         weights_T_K = weights_of(logits_T_E, chosen_T_K, shares_of_all=self._shares_of_all)
         adapters = self._gate_up.adapter(), self._down.adapter()
         experts = self._gate_up.weight, self._down.weight, adapters
-        mixed_T_H = compute_mixture(normed_T_H, weights_T_K, chosen_T_K, *experts, _SwiGlu.apply, self._others)
+        mixed_T_H = compute_mixture(normed_T_H, weights_T_K, chosen_T_K, *experts, _SwiGlu.apply, others)
         return residual_T_H + mixed_T_H
+
+    def _route(self, logits_T_E: torch.Tensor, rollout_T_K: torch.Tensor | None) -> _Route:
+        """Return where tokens go, given the experts that the rollout sent them to (collective if ranks share them)."""
+        chosen_T_K = choose_experts(logits_T_E, self._active)
+        if rollout_T_K is not None:
+            chosen_T_K = self._replayed(chosen_T_K, rollout_T_K)
+        shared = self._ranks.size > 1
+        return _Route(chosen_T_K, Trip(self._ranks, chosen_T_K, len(self._down.weight)) if shared else None)
 
     def _replayed(self, chosen_T_K: torch.Tensor, rollout_T_K: torch.Tensor) -> torch.Tensor:
         """Return the experts that a token is sent to: the rollout's where they are known, or its own."""
@@ -80,6 +89,13 @@ class FusedExperts:
         found_T_K = torch.where(unknown_T_1, chosen_T_K, rollout_T_K.long())
         self._compared.add(chosen_T_K, found_T_K, known=~unknown_T_1)
         return found_T_K if self._follows else chosen_T_K
+
+
+class _Route(NamedTuple):
+    """Each token's experts, [T, K], and the way to the ranks that have them if ranks share a layer's experts."""
+
+    chosen_T_K: torch.Tensor
+    others: Trip | None
 
 
 class Compared:
