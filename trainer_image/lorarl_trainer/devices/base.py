@@ -88,5 +88,11 @@ class Device(Protocol):
         of memory.
         """
 
+    def retries(self) -> int:
+        """Return how often since the start torch found no room for a tensor, and gave such pieces up to make some.
+
+        The device has nothing to do meanwhile.
+        """
+
     def synchronize(self) -> None:
         """Wait until the device has done everything it was asked to, so that a clock can be read."""

@@ -61,5 +61,9 @@ class CpuDevice:
         """See `Device.unneeded`. torch keeps nothing for later on a CPU."""
         return 0
 
+    def retries(self) -> int:
+        """See `Device.retries`."""
+        return 0
+
     def synchronize(self) -> None:
         """See `Device.synchronize`. A CPU does everything at once."""

@@ -59,6 +59,12 @@ class CudaDevice:
         torch.cuda.reset_peak_memory_stats()
         return max(unneeded, 0)
 
+    def retries(self) -> int:
+        """See `Device.retries`."""
+        import torch
+
+        return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
+
     def synchronize(self) -> None:
         """See `Device.synchronize`."""
         import torch

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, Protocol
 
 from lorarl_trainer.devices.base import Gpu, Host
 from lorarl_trainer.errors import OutOfMemoryError
@@ -16,6 +16,19 @@ _WORDS = "out of memory"
 type Phase = Literal["generation", "training"]
 
 
+class Memory(Protocol):
+    """What a device says of its memory: see `Device`."""
+
+    def memory(self) -> Gpu | Host:
+        """See `Device.memory`."""
+
+    def unneeded(self) -> int:
+        """See `Device.unneeded`."""
+
+    def retries(self) -> int:
+        """See `Device.retries`."""
+
+
 class MemoryWatch:
     """Compares what each phase of a step takes of a GPU with its plan.
 
@@ -23,23 +36,29 @@ class MemoryWatch:
     that it had no use for.
     """
 
-    def __init__(self, plan: ExecutionPlan, memory: Callable[[], Gpu | Host], unneeded: Callable[[], int]) -> None:
-        """Begin before anything is loaded. `memory` says what there is, and `unneeded` is the device's."""
-        self._plan, self._memory, self._unneeded = plan, memory, unneeded
-        before = memory()
+    def __init__(self, plan: ExecutionPlan, device: Memory) -> None:
+        """Begin before anything is loaded."""
+        self._plan, self._device = plan, device
+        before = device.memory()
         self._before = before.free if isinstance(before, Gpu) else None
         self._taken: dict[Phase, int] = {}
+        self._retries = self._retries_before = 0
         self._warned = False
 
     def ended(self, phase: Phase) -> None:
         """Look at the memory at the end of a phase. On a CPU, the system's own view is too vague."""
         if self._before is not None:
-            self._taken[phase] = self._before - self._memory().free - self._unneeded()
+            self._taken[phase] = self._before - self._device.memory().free - self._device.unneeded()
+        if self._before is not None and phase == "training":
+            self._retries_before, self._retries = self._retries, self._device.retries()
 
     @property
     def columns(self) -> dict[str, float]:
-        """What each phase took last, in GB, as columns of metrics.jsonl."""
-        return {f"gpu_memory/{phase}": taken / 1e9 for phase, taken in self._taken.items()}
+        """What each phase took last, in GB, and the retries of the last step, as columns of metrics.jsonl."""
+        columns = {f"gpu_memory/{phase}": taken / 1e9 for phase, taken in self._taken.items()}
+        if "training" in self._taken:
+            columns["gpu_memory/retries"] = self._retries - self._retries_before
+        return columns
 
     def warnings(self) -> tuple[str, ...]:
         """Return at most once in a run that a phase took more than planned."""

@@ -169,7 +169,7 @@ class Worker:
             there = there or self.memory()
             self._init_process_group()
             self._plan = plan = plan_job(spec, model_path, there)
-            self._watch = MemoryWatch(plan, self._device.memory, self._device.unneeded)
+            self._watch = MemoryWatch(plan, self._device)
         with self._clock.part("trainer"), self._memory_explained("the base model was loaded"), lasting_objects():
             kind = get_backend(plan.backend)
             kind.import_libraries(self._device)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import repeat
 
 import pytest
 
@@ -14,6 +16,24 @@ from unit.trainer.planning.jobs import gpu_job
 from unit.trainer.planning.shapes import SHAPES
 
 GB = 1_000_000_000
+
+
+@dataclass
+class Fake:
+    """A device with so much free memory at each look, and so many unneeded pieces and retries."""
+
+    looks: Iterator[Gpu | Host]
+    pieces: Iterator[int] = field(default_factory=lambda: repeat(0))
+    counts: Iterator[int] = field(default_factory=lambda: repeat(0))
+
+    def memory(self) -> Gpu | Host:
+        return next(self.looks)
+
+    def unneeded(self) -> int:
+        return next(self.pieces)
+
+    def retries(self) -> int:
+        return next(self.counts)
 
 
 def plan(generation: int, training: int, *offload: str) -> ExecutionPlan:
@@ -38,21 +58,26 @@ def test_a_plan_that_was_too_low_is_told(planned: ExecutionPlan, taken: tuple[in
 
 def test_each_step_is_recorded_and_a_miss_told_once() -> None:
     free = iter(Gpu(150 * GB, size * GB) for size in (140, 50, 35, 50, 30))
-    watch = MemoryWatch(plan(100, 80, "kv_cache"), lambda: next(free), lambda: 0)
+    watch = MemoryWatch(plan(100, 80, "kv_cache"), Fake(free, counts=iter((3, 3))))
     watch.ended("generation")
     assert watch.columns == {"gpu_memory/generation": 90.0} and watch.warnings() == ()
     watch.ended("training")
-    assert watch.columns == {"gpu_memory/generation": 90.0, "gpu_memory/training": 105.0}
+    assert watch.columns == {
+        "gpu_memory/generation": 90.0,
+        "gpu_memory/training": 105.0,
+        "gpu_memory/retries": 3,
+    }
     assert len(watch.warnings()) == 1
     watch.ended("generation")
     watch.ended("training")
     assert watch.columns["gpu_memory/training"] == 110.0 and watch.warnings() == ()
+    assert watch.columns["gpu_memory/retries"] == 0, "those of the step alone"
 
 
 def test_pieces_that_no_tensor_needed_are_not_counted() -> None:
     free = iter(Gpu(150 * GB, size * GB) for size in (140, 2, 1))
     unneeded = iter((40 * GB, 38 * GB))
-    watch = MemoryWatch(plan(100, 80), lambda: next(free), lambda: next(unneeded))
+    watch = MemoryWatch(plan(100, 80), Fake(free, unneeded))
     watch.ended("generation")
     assert watch.columns == {"gpu_memory/generation": 98.0} and watch.warnings() == ()
     watch.ended("training")
@@ -61,6 +86,6 @@ def test_pieces_that_no_tensor_needed_are_not_counted() -> None:
 
 
 def test_a_cpu_is_not_watched() -> None:
-    watch = MemoryWatch(plan(0, 0), lambda: Host(10 * GB, 5 * GB), lambda: 0)
+    watch = MemoryWatch(plan(0, 0), Fake(repeat(Host(10 * GB, 5 * GB))))
     watch.ended("training")
     assert watch.columns == {} and watch.warnings() == ()
