@@ -32,7 +32,11 @@ def run_rank(rank: int, port: int) -> None:
         device.distributed_backend, init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=RANKS
     )
     for number, name in enumerate(NAMES):
-        gradients = CASES[RANKS][name].gradients(device, FOLDER, PRECISION, RANKS)
+        try:
+            gradients = CASES[RANKS][name].gradients(device, FOLDER, PRECISION, RANKS)
+        except Exception as error:
+            error.add_note(f"in the case {name!r}")
+            raise
         forget_layout()
         if rank == 0:
             save_file(gradients, FOLDER / file_of(number))
