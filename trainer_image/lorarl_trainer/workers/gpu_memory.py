@@ -47,9 +47,10 @@ class MemoryWatch:
 
     def ended(self, phase: Phase) -> None:
         """Look at the memory at the end of a phase. On a CPU, the system's own view is too vague."""
-        if self._before is not None:
-            self._taken[phase] = self._before - self._device.memory().free - self._device.unneeded()
-        if self._before is not None and phase == "training":
+        if self._before is None:
+            return
+        self._taken[phase] = self._before - self._device.memory().free - self._device.unneeded()
+        if phase == "training":
             self._retries_before, self._retries = self._retries, self._device.retries()
 
     @property

@@ -34,8 +34,7 @@ class FusedExperts:
         If the weights are held `whole`, an engine can use those of all experts.
         """
         mixture, config = layer.mlp, layer.config
-        ranks = Ranks.of(mixture.ep_group)
-        self._ranks = ranks
+        self._ranks = ranks = Ranks.of(mixture.ep_group)
         experts = mixture.experts.local_experts
         self._norm, self._eps, self._router = layer.pre_mlp_layernorm.weight, eps, mixture.router.weight
         self._active, self._shares_of_all = config.moe_router_topk, config.moe_router_pre_softmax
