@@ -55,7 +55,7 @@ class MemoryWatch:
 
     @property
     def columns(self) -> dict[str, float]:
-        """What each phase took last, in GB, and the retries of the last step, as columns of metrics.jsonl."""
+        """What each phase took last, in GB, and the last update's retries, as columns of metrics.jsonl."""
         columns = {f"gpu_memory/{phase}": taken / 1e9 for phase, taken in self._taken.items()}
         if "training" in self._taken:
             columns["gpu_memory/retries"] = self._retries - self._retries_before
