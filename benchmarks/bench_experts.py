@@ -34,7 +34,6 @@ from torch.nn import Module, ModuleDict, Parameter  # noqa: E402
 from generation.products import in_graph  # noqa: E402
 from lorarl_trainer.backends.megatron.fused_experts import Compared, FusedExperts  # noqa: E402
 from lorarl_trainer.backends.stacked import Taker  # noqa: E402
-from lorarl_trainer.kernels.operations import swiglu  # noqa: E402
 from lorarl_trainer.lora.experts import padded_rank  # noqa: E402
 from lorarl_trainer.lora.grouped_experts import Adapter, compute_mixture  # noqa: E402
 from toy import read_figures, write_figures  # noqa: E402
@@ -141,7 +140,7 @@ def generation(shape: dict[str, int]) -> dict[str, Any]:
     second = Adapter(new(experts, rank, inner), new(experts, hidden, rank))
     ways = {
         "few": lambda: mix_few(x, weights, chosen, (gate_up, *first[:2]), (down, *second[:2])),
-        "grouped": lambda: compute_mixture(x, weights, chosen, gate_up, down, (first, second), swiglu),
+        "grouped": lambda: compute_mixture(x, weights, chosen, gate_up, down, (first, second)),
     }
     found = {name: 1e3 * in_graph(compute, repeats=50) for name, compute in ways.items()}
     read = (gate_up.nbytes + down.nbytes) * len(chosen.unique()) / experts

@@ -16,7 +16,6 @@ from transformers import AutoModelForCausalLM
 
 from lorarl_trainer.devices.cuda import CudaDevice
 from lorarl_trainer.kernels import triton_experts
-from lorarl_trainer.kernels.operations import swiglu
 from lorarl_trainer.lora.grouped_experts import Adapter, compute_mixture, joined_adapter
 from support.in_process import Colocated, prompts, samples_of
 from support.tiny_models import VOCABULARY
@@ -107,7 +106,7 @@ def test_grouped_products_are_those_of_each_expert(tokens: int, rank: int, few: 
     def compute() -> torch.Tensor:
         if few:
             return triton_experts.mix_few(x, weights, chosen, (gate_up, *first[:2]), (down, *second[:2]))
-        return compute_mixture(x, weights, chosen, gate_up, down, (first, second), swiglu)
+        return compute_mixture(x, weights, chosen, gate_up, down, (first, second))
 
     with torch.no_grad():
         found = compute()

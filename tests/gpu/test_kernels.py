@@ -82,12 +82,11 @@ def test_swiglu(rows: int, columns: int) -> None:
 @pytest.mark.parametrize(("sums", "places", "rows", "columns"), [(5, 8, 20, 2056), (7, 4, 15, 100), (3, 2, 0, 64)])
 def test_sums_of_rows(sums: int, places: int, rows: int, columns: int) -> None:
     torch.manual_seed(0)
-    x, weights, by_sums = random(rows, columns), random(sums, places), random(sums, columns)
+    x, weights = random(rows, columns), random(sums, places)
     order = torch.randperm(sums * places)[:rows]
     place = torch.full((sums * places,), row_sums.NOWHERE).index_copy(0, order, torch.arange(rows)).view(sums, places)
     for more in ((), (weights,)):
         same(triton_rows.sum_rows, row_sums.sum_rows, x, place, *more)
-    same(triton_rows.sum_rows_backward, row_sums.sum_rows_backward, by_sums, x, order, weights)
 
 
 @pytest.mark.parametrize(("tokens", "active", "first", "count"), [(37, 3, 0, 8), (700, 4, 4, 4), (1, 2, 0, 8)])
@@ -99,6 +98,16 @@ def test_sorting_by_expert(tokens: int, active: int, first: int, count: int) -> 
         found = triton_experts.sort_by_expert(chosen.to(DEVICE, kind), first, count)
         assert torch.equal(found[0][: ends[-1]].cpu(), order[: ends[-1]])
         assert torch.equal(found[1].cpu(), place) and torch.equal(found[2].cpu(), ends)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(20, 768), (15, 100)])
+def test_swiglu_of_rows_with_weights(rows: int, columns: int) -> None:
+    """Some weights have no row."""
+    torch.manual_seed(0)
+    gate_up, by_result, weights = random(rows, 2 * columns), random(rows, columns), random(5, 8)
+    order = torch.randperm(40)[:rows]
+    backward = triton_experts.weighted_swiglu_backward, experts.weighted_swiglu_backward
+    same(*backward, gate_up, by_result, order, weights)
 
 
 @pytest.mark.parametrize("rank", [8, 24])
@@ -120,7 +129,7 @@ def test_mixtures_of_few_tokens(tokens: int, hidden: int, inner: int, rank: int)
     first = Adapter(random(count, 2 * rank, hidden) / 8, random(count, 2 * inner, 2 * rank) / 8)
     second = Adapter(random(count, rank, inner) / 8, random(count, hidden, rank) / 8)
     x, (weights, chosen) = random(tokens, hidden), random(tokens, count).softmax(-1).topk(active)
-    expected = compute_mixture(x, weights, chosen, gate_up, down, (first, second), operations.swiglu)
+    expected = compute_mixture(x, weights, chosen, gate_up, down, (first, second))
     there = [_copies(layer, DEVICE) for layer in ((gate_up, *first[:2]), (down, *second[:2]))]
     found = triton_experts.mix_few(*_copies((x, weights, chosen), DEVICE), *map(tuple, there))
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-4)

@@ -27,7 +27,6 @@ from lorarl_trainer.backends.layout import AdapterLayout
 from lorarl_trainer.backends.megatron.collectives import Ranks
 from lorarl_trainer.backends.megatron.expert_rows import Trip
 from lorarl_trainer.backends.registry import get_backend
-from lorarl_trainer.kernels.operations import swiglu
 from lorarl_trainer.lora.grouped_experts import Adapter, compute_mixture
 from lorarl_trainer.samples.types import LossChoice, Sample
 from support.cluster.processes import free_ports
@@ -158,7 +157,7 @@ def all_to_the_first_two_experts(ranks: Ranks | None = None) -> tuple[list[torch
     chosen, adapters = torch.tensor([[1, 0]] * 5), (Adapter(a[here], b[here]), None)
     with patch.object(dist, "all_to_all_single", wraps=dist.all_to_all_single) as exchange:
         others = None if ranks is None else Trip(ranks, chosen, 4 // ranks.size)
-        y = compute_mixture(x, weights, chosen, gate_up[here], down[here], adapters, swiglu, others)
+        y = compute_mixture(x, weights, chosen, gate_up[here], down[here], adapters, others)
         y.sum().backward()
     rows = [len(call.args[1]) for call in exchange.call_args_list if call.args[1].is_floating_point()]
     return [tensor.detach() for tensor in (y, x.grad, weights.grad, a.grad[here], b.grad[here])], rows

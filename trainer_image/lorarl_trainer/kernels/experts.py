@@ -1,8 +1,8 @@
 """What a mixture's experts need beside their large products: in PyTorch, or by Triton kernels on a GPU.
 
 Functions on tensors that autograd does not see: `lora/grouped_experts.py` puts them together.
-Shape suffixes: T tokens, K experts of a token, N = T K pairs of both, E experts, O outputs of a layer, R rank of its
-adapter.
+Shape suffixes: T tokens, K experts of a token, N = T K pairs of both, E experts, F an expert's inner size, O outputs of
+a layer, R rank of its adapter.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.nn.functional import grouped_mm
+from torch.nn.functional import grouped_mm, silu
 
 from lorarl_trainer.kernels.dispatch import with_kernel
 from lorarl_trainer.kernels.row_sums import NOWHERE
@@ -51,3 +51,24 @@ def add_product(
 ) -> torch.Tensor:
     """Add the product of each row with its expert's matrix to `output_N_O`, in place, and return that."""
     return output_N_O.add_(grouped_mm(low_N_R, up_E_O_R.transpose(1, 2), offs=ends_E))
+
+
+@with_kernel(lambda: _triton().weighted_swiglu_backward)
+def weighted_swiglu_backward(
+    gate_up_N_2F: torch.Tensor, by_result_N_F: torch.Tensor, order_N: torch.Tensor, weights_T_K: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the gradients of w silu(gate) up by gate and up, and by w, [T, K], and it again, in place of its gradient.
+
+    `order_N` has each row's index into the weights, flat. What no row is of has a gradient of zero.
+    """
+    gate_N_F, up_N_F = (half.float() for half in gate_up_N_2F.chunk(2, 1))
+    by_N_F, weight_N_1 = by_result_N_F.float(), weights_T_K.flatten()[order_N, None].float()
+    sigmoid_N_F, silu_N_F = gate_N_F.sigmoid(), silu(gate_N_F)
+    # Rounded where the forward pass rounds.
+    product_N_F = (silu_N_F.to(by_result_N_F.dtype).float() * up_N_F).to(by_result_N_F.dtype).float()
+    by_weights = torch.zeros_like(weights_T_K)
+    by_weights.view(-1)[order_N] = (by_N_F * product_N_F).sum(1).to(by_weights.dtype)
+    by_N_F = by_N_F * weight_N_1
+    by_gate_N_F = by_N_F * up_N_F * sigmoid_N_F * (1 + gate_N_F - silu_N_F)
+    by_gate_up_N_2F = torch.cat([by_gate_N_F, by_N_F * silu_N_F], 1).to(gate_up_N_2F.dtype)
+    return by_gate_up_N_2F, by_weights, by_result_N_F.copy_(weight_N_1 * product_N_F)

@@ -1,4 +1,4 @@
-"""Weighted sums of a few rows each, and their gradients: in PyTorch, or by Triton kernels on a GPU.
+"""Weighted sums of a few rows each: in PyTorch, or by a Triton kernel on a GPU.
 
 Functions on tensors that autograd does not see: `lora/grouped_experts.py` puts them together. They add in
 float32 and in a fixed order, round once, and read each row once: no copy of the rows for each sum is made.
@@ -31,17 +31,3 @@ def sum_rows(rows_N_H: torch.Tensor, place_T_K: torch.Tensor, weights_T_K: torch
     if weights_T_K is not None:
         taken_T_K_H *= weights_T_K[..., None]
     return taken_T_K_H.sum(1).to(rows_N_H.dtype)
-
-
-@with_kernel(lambda: _triton().sum_rows_backward)
-def sum_rows_backward(
-    by_sums_T_H: torch.Tensor, rows_N_H: torch.Tensor, order_N: torch.Tensor, weights_T_K: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the gradients by rows, [N, H], and by weights, [T, K], of rows that are each in one sum.
-
-    `order_N` has each row's index into the flat places: row n is at place `order_N[n] % K` of sum `order_N[n] // K`.
-    """
-    by_sums_N_H = by_sums_T_H[order_N // weights_T_K.shape[1]].float()
-    by_weights = torch.zeros_like(weights_T_K)
-    by_weights.view(-1)[order_N] = (by_sums_N_H * rows_N_H).sum(1).to(by_weights.dtype)
-    return (by_sums_N_H * weights_T_K.flatten()[order_N, None]).to(rows_N_H.dtype), by_weights

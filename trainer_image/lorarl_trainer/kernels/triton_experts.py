@@ -1,4 +1,4 @@
-"""Triton kernels for a mixture's experts: `experts.py` has the plain twins of the first two, and calls them on a GPU.
+"""Triton kernels for a mixture's experts: `experts.py` has the plain twins of the first three, and calls them on a GPU.
 
 `mix_few` is the whole mixture for few tokens, as in a step of generation. Large products wait for the weights then, and
 each expert's are read once: a program takes some outputs of one expert, for all rows of that expert.
@@ -75,6 +75,27 @@ def add_product(
         PRECISION=_precision(low_N_R),
     )
     return output_N_O
+
+
+def weighted_swiglu_backward(
+    gate_up_N_2F: torch.Tensor, by_result_N_F: torch.Tensor, order_N: torch.Tensor, weights_T_K: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """See `experts.weighted_swiglu_backward`."""
+    weights_T_K, (rows, columns) = weights_T_K.contiguous(), by_result_N_F.shape
+    by_gate_up_N_2F, by_weights_T_K = torch.empty_like(gate_up_N_2F), torch.zeros_like(weights_T_K)
+    block = triton.next_power_of_2(columns)
+    _weighted_swiglu_backward[(rows,)](
+        gate_up_N_2F,
+        by_result_N_F,
+        order_N.contiguous(),
+        weights_T_K,
+        by_gate_up_N_2F,
+        by_weights_T_K,
+        columns,
+        BLOCK=block,
+        num_warps=min(max(block // 256, 1), 16),
+    )
+    return by_gate_up_N_2F, by_weights_T_K, by_result_N_F
 
 
 def are_few(rows: int, experts: int) -> bool:
@@ -228,6 +249,32 @@ def _add_product(  # type: ignore[no-untyped-def]
         total = tl.dot(tl.where(mine[:, None], lows, 0.0).to(lows.dtype), matrix, total, input_precision=PRECISION)
         begin, expert = tl.maximum(begin, end), expert + 1
     tl.store(at, total.to(output.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _weighted_swiglu_backward(  # type: ignore[no-untyped-def]
+    gate_up, by_result, order, weights, by_gate_up, by_weights, columns, BLOCK: tl.constexpr
+) -> Any:
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < columns
+    index = tl.load(order + row).to(tl.int64)
+    weight = tl.load(weights + index).to(tl.float32)
+    gate = tl.load(gate_up + row * 2 * columns + column, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + row * 2 * columns + columns + column, mask=inside, other=0.0).to(tl.float32)
+    gradient = tl.load(by_result + row * columns + column, mask=inside, other=0.0).to(tl.float32)
+    kind = by_result.dtype.element_ty
+    sigmoid = tl.sigmoid(gate)
+    silu = gate * sigmoid
+    # Rounded where the forward pass rounds.
+    product = (silu.to(kind).to(tl.float32) * up).to(kind).to(tl.float32)
+    tl.store(by_weights + index, tl.sum(gradient * product).to(by_weights.dtype.element_ty))
+    gradient *= weight
+    by_gate = gradient * up * sigmoid * (1.0 + gate - silu)
+    at = by_gate_up + row * 2 * columns + column
+    tl.store(at, by_gate.to(by_gate_up.dtype.element_ty), mask=inside)
+    tl.store(at + columns, (gradient * silu).to(by_gate_up.dtype.element_ty), mask=inside)
+    tl.store(by_result + row * columns + column, (weight * product).to(kind), mask=inside)
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Triton kernels for sums of rows: `row_sums.py` has their plain twins and calls them on a GPU.
+"""The Triton kernel for sums of rows: `row_sums.py` has its plain twin and calls it on a GPU.
 
 Shape suffixes: T sums, K places of a sum, N rows, H columns.
 """
@@ -33,29 +33,6 @@ def sum_rows(rows_N_H: torch.Tensor, place_T_K: torch.Tensor, weights_T_K: torch
     return sums_T_H
 
 
-def sum_rows_backward(
-    by_sums_T_H: torch.Tensor, rows_N_H: torch.Tensor, order_N: torch.Tensor, weights_T_K: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """See `row_sums.sum_rows_backward`."""
-    by_sums_T_H, rows_N_H, weights_T_K = by_sums_T_H.contiguous(), rows_N_H.contiguous(), weights_T_K.contiguous()
-    by_rows_N_H, by_weights_T_K = torch.empty_like(rows_N_H), torch.zeros_like(weights_T_K)
-    (rows, columns), places = rows_N_H.shape, weights_T_K.shape[1]
-    block = triton.next_power_of_2(columns)
-    _sum_rows_backward[(rows,)](
-        by_sums_T_H,
-        rows_N_H,
-        order_N.contiguous(),
-        weights_T_K,
-        by_rows_N_H,
-        by_weights_T_K,
-        columns,
-        PLACES=places,
-        BLOCK=block,
-        num_warps=min(max(block // 512, 1), 16),
-    )
-    return by_rows_N_H, by_weights_T_K
-
-
 @triton.jit
 def _sum_rows(  # type: ignore[no-untyped-def]
     rows, place, weights, sums, columns, PLACES: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr
@@ -72,18 +49,3 @@ def _sum_rows(  # type: ignore[no-untyped-def]
             value *= tl.load(weights + number * PLACES + one).to(tl.float32)
         total += value
     tl.store(sums + number * columns + column, total.to(sums.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _sum_rows_backward(  # type: ignore[no-untyped-def]
-    by_sums, rows, order, weights, by_rows, by_weights, columns, PLACES: tl.constexpr, BLOCK: tl.constexpr
-) -> Any:
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, BLOCK)
-    inside = column < columns
-    index = tl.load(order + row).to(tl.int64)
-    by_sum = tl.load(by_sums + (index // PLACES) * columns + column, mask=inside, other=0.0).to(tl.float32)
-    value = tl.load(rows + row * columns + column, mask=inside, other=0.0).to(tl.float32)
-    weight = tl.load(weights + index).to(tl.float32)
-    tl.store(by_rows + row * columns + column, (by_sum * weight).to(by_rows.dtype.element_ty), mask=inside)
-    tl.store(by_weights + index, tl.sum(by_sum * value).to(by_weights.dtype.element_ty))

@@ -23,8 +23,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.nn.functional import grouped_mm, pad
 
-from lorarl_trainer.kernels.experts import add_product, sort_by_expert
-from lorarl_trainer.kernels.row_sums import sum_rows, sum_rows_backward
+from lorarl_trainer.kernels.experts import add_product, sort_by_expert, weighted_swiglu_backward
+from lorarl_trainer.kernels.operations import swiglu
+from lorarl_trainer.kernels.row_sums import sum_rows
 from lorarl_trainer.lora.experts import padded_rank
 
 
@@ -53,8 +54,8 @@ class Routing:
         self.token_N = self.order_N // chosen_T_K.shape[1]
 
 
-type Compute = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""What experts make of their rows, [N, H], given where each expert's rows end, [E]."""
+type Compute = Callable[[torch.Tensor, torch.Tensor, Routing], torch.Tensor]
+"""What experts make of tokens, [T, H], in all: given those, [T, H], the experts' weights, [T, K], and the pairs."""
 
 
 class RowsOfRanks(Protocol):
@@ -91,7 +92,6 @@ def compute_mixture(
     gate_up_E_2F_H: torch.Tensor,
     down_E_H_F: torch.Tensor,
     adapters: tuple[Adapter | None, Adapter | None],
-    activate: Callable[[torch.Tensor], torch.Tensor],
     others: RowsOfRanks | None = None,
 ) -> torch.Tensor:
     """Return the output of a mixture's experts, [T, H], differentiable (collective if `others` share them).
@@ -103,29 +103,14 @@ def compute_mixture(
         gate_up_E_2F_H: each expert's gate, then its up.
         down_E_H_F: each expert's down.
         adapters: of gate and up as one layer, and of down; None for none.
-        activate: SwiGLU, of [N, 2F].
         others: the ranks that share the experts; weights and adapters are those of this rank's. None: it has all.
     """
     # In the precision of y: a copy of y in fp32 would be the largest tensor of a layer.
     weights_T_K = weights_T_K.to(x_T_H.dtype)
-    own = partial(_compute_rows, weights=(gate_up_E_2F_H, down_E_H_F), adapters=adapters, activate=activate)
+    own = partial(_mix, layers=(_Layer(gate_up_E_2F_H, adapters[0]), _Layer(down_E_H_F, adapters[1])))
     if others is not None:
         return others.mix(x_T_H, weights_T_K, own)
-    routing = Routing(chosen_T_K, len(down_E_H_F))
-    y_N_H = own(spread(x_T_H, routing), routing.ends_E)
-    return mixed(y_N_H, weights_T_K, routing)
-
-
-def spread(x_T_H: torch.Tensor, routing: Routing) -> torch.Tensor:
-    """Return a row of a token for each pair, [N, H], differentiable."""
-    rows_N_H: torch.Tensor = _Spread.apply(x_T_H, routing)
-    return rows_N_H
-
-
-def mixed(y_N_H: torch.Tensor, weights_T_K: torch.Tensor, routing: Routing) -> torch.Tensor:
-    """Return the weighted sum of each token's pairs, [T, H], differentiable."""
-    mixed_T_H: torch.Tensor = _Mixed.apply(y_N_H, weights_T_K, routing)
-    return mixed_T_H
+    return own(x_T_H, weights_T_K, Routing(chosen_T_K, len(down_E_H_F)))
 
 
 def joined_adapter(downs: Sequence[torch.Tensor], ups: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -141,85 +126,102 @@ def joined_adapter(downs: Sequence[torch.Tensor], ups: Sequence[torch.Tensor]) -
     return pad(down_E_R_I, (0, 0, 0, rank - first)), torch.cat(rows, dim=1)
 
 
-def _compute_rows(
-    x_N_H: torch.Tensor,
-    ends_E: torch.Tensor,
-    weights: tuple[torch.Tensor, torch.Tensor],
-    adapters: tuple[Adapter | None, Adapter | None],
-    activate: Callable[[torch.Tensor], torch.Tensor],
+class _Layer(NamedTuple):
+    """A linear layer of all experts, whose weights are frozen, and its adapters."""
+
+    weight_E_O_I: torch.Tensor
+    adapter: Adapter | None
+
+
+def _mix(
+    x_T_H: torch.Tensor, weights_T_K: torch.Tensor, routing: Routing, layers: tuple[_Layer, _Layer]
 ) -> torch.Tensor:
-    product_N_F = activate(_multiply(x_N_H, weights[0], adapters[0], ends_E))
-    return _multiply(product_N_F, weights[1], adapters[1], ends_E)
+    matrices = [part for layer in layers for part in (layer.adapter[:2] if layer.adapter else (None, None))]
+    mixed_T_H: torch.Tensor = _Mixture.apply(x_T_H, weights_T_K, routing, layers, *matrices)
+    return mixed_T_H
 
 
-def _multiply(
-    x_N_I: torch.Tensor, weight_E_O_I: torch.Tensor, adapter: Adapter | None, ends_E: torch.Tensor
-) -> torch.Tensor:
-    if adapter is None:
-        return grouped_mm(x_N_I, weight_E_O_I.transpose(1, 2), offs=ends_E)
-    output_N_O: torch.Tensor = _Adapted.apply(x_N_I, *adapter, weight_E_O_I, ends_E)
-    return output_N_O
+class _Mixture(torch.autograd.Function):
+    """The products of all experts and their weighted sums.
 
-
-class _Adapted(torch.autograd.Function):
-    """The grouped product with frozen weights and with their adapters, which are added without a copy of either."""
+    It keeps each token once, not once for each of its experts, and of their rows gate and up alone. Copies and SwiGLU
+    are cheap to make again. What an expert returns is not needed: the gradient by its weight w, <g, y>, is <g D, h>.
+    """
 
     @staticmethod
     def forward(
         ctx: Any,
-        x_N_I: torch.Tensor,
-        down_E_R_I: torch.Tensor,
-        up_E_O_R: torch.Tensor,
-        scale: float,
-        weight_E_O_I: torch.Tensor,
-        ends_E: torch.Tensor,
+        x_T_H: torch.Tensor,
+        weights_T_K: torch.Tensor,
+        routing: Routing,
+        layers: tuple[_Layer, _Layer],
+        *matrices: torch.Tensor | None,
     ) -> torch.Tensor:
-        low_N_R = _scaled(grouped_mm(x_N_I, down_E_R_I.transpose(1, 2), offs=ends_E), scale)
-        ctx.scale, ctx.weight_E_O_I, ctx.ends_E = scale, weight_E_O_I, ends_E
-        ctx.save_for_backward(x_N_I, down_E_R_I, up_E_O_R, low_N_R)
-        return add_product(grouped_mm(x_N_I, weight_E_O_I.transpose(1, 2), offs=ends_E), low_N_R, up_E_O_R, ends_E)
-
-    @staticmethod
-    def backward(ctx: Any, by_output_N_O: torch.Tensor) -> Any:
-        x_N_I, down_E_R_I, up_E_O_R, low_N_R = ctx.saved_tensors
-        by_output_N_O, ends_E = by_output_N_O.contiguous(), ctx.ends_E
-        by_low_N_R = _scaled(grouped_mm(by_output_N_O, up_E_O_R, offs=ends_E), ctx.scale)
-        by_down, by_up, by_x = None, None, None
-        if ctx.needs_input_grad[1]:
-            by_down = grouped_mm(by_low_N_R.t(), x_N_I, offs=ends_E)
-        if ctx.needs_input_grad[2]:
-            by_up = grouped_mm(by_output_N_O.t(), low_N_R, offs=ends_E)
-        if ctx.needs_input_grad[0]:
-            by_x = grouped_mm(by_output_N_O, ctx.weight_E_O_I, offs=ends_E)
-            add_product(by_x, by_low_N_R, down_E_R_I.transpose(1, 2), ends_E)
-        return by_x, by_down, by_up, None, None, None
-
-
-def _scaled(low_N_R: torch.Tensor, scale: float) -> torch.Tensor:
-    return low_N_R if scale == 1.0 else low_N_R * scale
-
-
-class _Spread(torch.autograd.Function):
-    """Torch's own backward pass would add in any order."""
-
-    @staticmethod
-    def forward(ctx: Any, x_T_H: torch.Tensor, routing: Routing) -> torch.Tensor:
-        ctx.routing = routing
-        return x_T_H[routing.token_N]
-
-    @staticmethod
-    def backward(ctx: Any, by_rows_N_H: torch.Tensor) -> Any:
-        return sum_rows(by_rows_N_H, ctx.routing.place_T_K), None
-
-
-class _Mixed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, y_N_H: torch.Tensor, weights_T_K: torch.Tensor, routing: Routing) -> torch.Tensor:
-        ctx.order_N = routing.order_N
-        ctx.save_for_backward(y_N_H, weights_T_K)
+        gate_up, down = layers
+        ctx.routing, ctx.layers = routing, layers
+        if not len(routing.order_N):  # of no rows there are no products
+            ctx.save_for_backward(x_T_H, weights_T_K, None, None, None, *matrices)
+            return torch.zeros_like(x_T_H)
+        gate_up_N_2F, low_N_R = _multiply(x_T_H[routing.token_N], gate_up, routing.ends_E)
+        y_N_H, second_low_N_R = _multiply(swiglu(gate_up_N_2F), down, routing.ends_E)
+        ctx.save_for_backward(x_T_H, weights_T_K, gate_up_N_2F, low_N_R, second_low_N_R, *matrices)
         return sum_rows(y_N_H, routing.place_T_K, weights_T_K)
 
     @staticmethod
     def backward(ctx: Any, by_mixed_T_H: torch.Tensor) -> Any:
-        y_N_H, weights_T_K = ctx.saved_tensors
-        return *sum_rows_backward(by_mixed_T_H, y_N_H, ctx.order_N, weights_T_K), None
+        x_T_H, weights_T_K, gate_up_N_2F, low_N_R, second_low_N_R, *matrices = ctx.saved_tensors
+        routing, (gate_up, down) = ctx.routing, ctx.layers
+        if gate_up_N_2F is None:
+            none = [torch.zeros_like(one) if one is not None else None for one in matrices]
+            return torch.zeros_like(x_T_H), torch.zeros_like(weights_T_K), None, None, *none
+        ends_E, by_y_N_H = routing.ends_E, by_mixed_T_H[routing.token_N]  # but for the weights
+        by_product_N_F, by_low_N_R = _multiply_back(by_y_N_H, down, ends_E)
+        by_gate_up_N_2F, by_weights_T_K, product_N_F = weighted_swiglu_backward(
+            gate_up_N_2F, by_product_N_F, routing.order_N, weights_T_K
+        )
+        if second_low_N_R is not None:
+            second_low_N_R = second_low_N_R * weights_T_K.flatten()[routing.order_N, None]
+        by_down = _by_adapter(product_N_F, second_low_N_R, by_y_N_H, by_low_N_R, ends_E)
+        del by_y_N_H, by_product_N_F, product_N_F
+        by_x_N_H, by_low_N_R = _multiply_back(by_gate_up_N_2F, gate_up, ends_E)
+        by_x_T_H = sum_rows(by_x_N_H, routing.place_T_K)
+        del by_x_N_H
+        by_gate_up = _by_adapter(x_T_H[routing.token_N], low_N_R, by_gate_up_N_2F, by_low_N_R, ends_E)
+        return by_x_T_H, by_weights_T_K, None, None, *by_gate_up, *by_down
+
+
+def _multiply(x_N_I: torch.Tensor, layer: _Layer, ends_E: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return a layer's outputs, [N, O], and what its adapters' A make of the inputs."""
+    output_N_O, adapter = grouped_mm(x_N_I, layer.weight_E_O_I.transpose(1, 2), offs=ends_E), layer.adapter
+    if adapter is None:
+        return output_N_O, None
+    low_N_R = _scaled(grouped_mm(x_N_I, adapter.down_E_R_I.transpose(1, 2), offs=ends_E), adapter.scale)
+    return add_product(output_N_O, low_N_R, adapter.up_E_O_R, ends_E), low_N_R
+
+
+def _multiply_back(
+    by_output_N_O: torch.Tensor, layer: _Layer, ends_E: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the gradients by a layer's inputs, [N, I], and by what its adapters' A make of them."""
+    by_x_N_I, adapter = grouped_mm(by_output_N_O, layer.weight_E_O_I, offs=ends_E), layer.adapter
+    if adapter is None:
+        return by_x_N_I, None
+    by_low_N_R = _scaled(grouped_mm(by_output_N_O, adapter.up_E_O_R, offs=ends_E), adapter.scale)
+    return add_product(by_x_N_I, by_low_N_R, adapter.down_E_R_I.transpose(1, 2), ends_E), by_low_N_R
+
+
+def _by_adapter(
+    x_N_I: torch.Tensor,
+    low_N_R: torch.Tensor | None,
+    by_output_N_O: torch.Tensor,
+    by_low_N_R: torch.Tensor | None,
+    ends_E: torch.Tensor,
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Return the gradients by A and B of a layer's adapters; None for each if it has none."""
+    if low_N_R is None or by_low_N_R is None:
+        return None, None
+    return grouped_mm(by_low_N_R.t(), x_N_I, offs=ends_E), grouped_mm(by_output_N_O.t(), low_N_R, offs=ends_E)
+
+
+def _scaled(low_N_R: torch.Tensor, scale: float) -> torch.Tensor:
+    return low_N_R if scale == 1.0 else low_N_R * scale

@@ -14,9 +14,11 @@ keeps, in the model's precision,
     Transformers' (`backends/fsdp`)                    2h + 2n + 2q + 2k + 4f
         the inputs of the adapters on attention and MLP; the norms' inputs in fp32; q, k, v and attention's output;
         gate, its activation, up, and their product. Without a gate 5f: a GELU may be five products
-    a mixture of experts, of which a token has e       2h + 2q + 2k + e (2h + 3f)
-        fused; instead of gate and up, a token's copies for its experts, and what they return; their gate and up, and
-        SwiGLU's product. If workers share the experts, some get more copies than others: a quarter more is allowed for
+    a mixture of experts, of which a token has e       3h + 2q + 2k + 2ef
+        fused; also the norm's output, which the experts copy again; gate and up of each of a token's experts. In the
+        layer at work e (h + 3f) more: the copies, or their gradients, and those of gate, up and SwiGLU's product. If
+        workers share the experts, a token's row is kept by each that has some of its experts, and four more rows are on
+        their way; some workers get more tokens than others, for which a quarter more is allowed
     norms of all heads together (fused)                q + 2k more
         q, k and v before them
 
@@ -49,12 +51,13 @@ are capped 5 a L: capped, and as probabilities in fp32 and in the model's precis
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from lorarl_trainer.planning.execution import ExecutionPlan, Recompute
 from lorarl_trainer.planning.model_sizes import ModelSizes
 
 _UNEVEN = 1.25
-"""Copies of tokens that come to the worker with the most, over the mean."""
+"""Rows of tokens that come to the worker with the most, over the mean."""
 
 
 def activation_bytes(
@@ -66,31 +69,53 @@ def activation_bytes(
     the plan's unless it is given.
     """
     recompute = recompute or execution.recompute
-    whole, again = _values(model, execution)
-    kept = {"none": whole, "selective": whole - again, "full": model.hidden}[recompute]
-    # A layer's gradients are as large as its activations. With recomputation, the activations come back too.
-    at_work = whole if recompute == "none" else 2 * whole
-    if execution.expert_ranks > 1:  # rows as they leave and arrive
-        at_work += 2 * _copies(model, execution) * model.hidden
+    values = _values(model, execution)
+    kept = {"none": values.kept, "selective": values.kept - values.again, "full": model.hidden}[recompute]
+    # With recomputation, the activations come back too.
+    at_work = values.at_work if recompute == "none" else values.at_work + values.kept
     return kept * model.layers * execution.precision.bytes, at_work * execution.precision.bytes
 
 
-def _values(model: ModelSizes, execution: ExecutionPlan) -> tuple[int, int]:
-    """Return what a token keeps in a layer, and how much of it `selective` computes again, as numbers of values."""
+def touched_bytes(model: ModelSizes, execution: ExecutionPlan) -> int:
+    """Return the bytes of all that a token is in all layers, be it kept or made again."""
+    return _values(model, execution).touched * model.layers * execution.precision.bytes
+
+
+class _Values(NamedTuple):
+    """Numbers of values that a token takes in a layer.
+
+    Attributes:
+        kept: until the backward pass.
+        again: what `selective` computes again of those.
+        at_work: what comes on top while the layer works: gradients, as large as what they are of.
+        touched: all that is written and read.
+    """
+
+    kept: int
+    again: int
+    at_work: int
+    touched: int
+
+
+def _values(model: ModelSizes, execution: ExecutionPlan) -> _Values:
     h, q, k, f = model.hidden, model.width("q_proj"), model.width("k_proj"), model.width("up_proj")
+    norms = q + 2 * k if execution.fused_layers and model.whole_norms else 0
+    if execution.fused_layers and model.experts:
+        beside, sharing = 2 * h + 2 * q + 2 * k + norms, execution.expert_ranks
+        uneven = 1.0 if sharing == 1 else _UNEVEN
+        rows = math.ceil(uneven * h * min(sharing, model.active_experts))
+        copies = math.ceil(uneven * model.active_experts)
+        mlp, on_their_way = rows + copies * 2 * f, 0 if sharing == 1 else 4 * rows
+        at_work, touched = beside + copies * (h + 3 * f) + on_their_way, beside + copies * (2 * h + 3 * f)
+        return _Values(beside + mlp, mlp, at_work, touched)
     if execution.fused_layers:
-        mlp = _copies(model, execution) * (2 * h + 3 * f) if model.experts else 2 * f
-        norms = q + 2 * k if model.whole_norms else 0
-        return 2 * h + 2 * q + 2 * k + norms + mlp, mlp
-    if execution.backend == "fsdp":
-        mlp = (4 if model.width("gate_proj", "gate_up_proj") else 5) * f
-        return 2 * h + 2 * model.normalised + 2 * q + 2 * k + mlp, mlp
-    return 4 * h + 3 * q + 3 * k + 5 * f, h + 5 * f
-
-
-def _copies(model: ModelSizes, execution: ExecutionPlan) -> int:
-    """Return how many copies of a token for experts a worker computes, for each token of its own."""
-    return model.active_experts if execution.expert_ranks == 1 else math.ceil(_UNEVEN * model.active_experts)
+        whole, again = 2 * h + 2 * q + 2 * k + norms + 2 * f, 2 * f
+    elif execution.backend == "fsdp":
+        again = (4 if model.width("gate_proj", "gate_up_proj") else 5) * f
+        whole = 2 * h + 2 * model.normalised + 2 * q + 2 * k + again
+    else:
+        whole, again = 4 * h + 3 * q + 3 * k + 5 * f, h + 5 * f
+    return _Values(whole, again, whole, whole)
 
 
 def token_bytes(model: ModelSizes, execution: ExecutionPlan) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_trainer.planning.activations import activation_bytes
+from lorarl_trainer.planning.activations import touched_bytes
 from lorarl_trainer.planning.execution import ExecutionPlan, kv_bytes_per_token
 from lorarl_trainer.planning.gpu_speeds import Speed
 from lorarl_trainer.planning.model_sizes import ModelSizes
@@ -201,9 +201,8 @@ def training_seconds(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: 
     recomputed = _recomputed(model, plan)
     operations = (passes * model.multiplied + recomputed) * tokens
     operations += passes * model.vocabulary * model.hidden * responses
-    whole, _ = activation_bytes(model, plan, "none")
     more = (passes + recomputed / model.multiplied) / 4
-    traffic = _PASSES * whole * more * tokens + _LOGIT_BYTES * model.vocabulary * responses
+    traffic = _PASSES * touched_bytes(model, plan) * more * tokens + _LOGIT_BYTES * model.vocabulary * responses
     pairs = groups * parts * work.prompt_tokens**2 / 2 + plan.trained * (
         work.mean * work.prompt_tokens + work.mean_square / 2
     )

@@ -147,7 +147,7 @@ def test_what_travels_between_workers_takes_room_and_time() -> None:
     assert alone.seconds is not None and together.seconds is not None
     assert alone.seconds.training < together.seconds.training < 1.5 * alone.seconds.training
     activations = [next(line.bytes for line in p.memory.lines if line.what == "activations") for p in (alone, together)]
-    assert activations[0] < activations[1] < 1.5 * activations[0]
+    assert activations[0] < activations[1] < 1.8 * activations[0]
     assert together.execution.expert_ranks == 4
 
 

@@ -28,11 +28,10 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.nn.functional import pad
 
 from lorarl_trainer.backends.megatron.collectives import Ranks
 from lorarl_trainer.kernels.row_sums import sum_rows
-from lorarl_trainer.lora.grouped_experts import Compute, Routing, mixed, spread
+from lorarl_trainer.lora.grouped_experts import Compute, Routing
 
 _WHOLE_NUMBERS = {2: torch.int16, 4: torch.int32}
 """Of as many bytes as the elements of a row: the experts' numbers travel in it."""
@@ -83,12 +82,7 @@ class Trip:
         """See `RowsOfRanks.mix`."""
         x_M_H, weights_M_K, chosen_M_K = _Sent.apply(_needing_gradient(x_T_H), weights_T_K, self._chosen_T_K, self)
         pairs = Routing(chosen_M_K, self._experts, self._first, self.sizes.pairs)
-        x_J_H = spread(x_M_H, pairs)
-        if self.sizes.pairs:
-            y_J_H = own(x_J_H, pairs.ends_E)
-        else:  # products of no rows have no gradient, so a row of zeros stands for them
-            y_J_H = own(pad(x_J_H, (0, 0, 0, 1)), pairs.ends_E.clamp(min=1))[:0]
-        y_T_H: torch.Tensor = _Returned.apply(mixed(y_J_H, weights_M_K, pairs), self)
+        y_T_H: torch.Tensor = _Returned.apply(own(x_M_H, weights_M_K, pairs), self)
         return y_T_H
 
     def there(self, x_T_H: torch.Tensor) -> torch.Tensor:

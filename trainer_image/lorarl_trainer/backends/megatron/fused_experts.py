@@ -20,7 +20,7 @@ from lorarl_trainer.backends.megatron.collectives import Ranks
 from lorarl_trainer.backends.megatron.expert_rows import Trip
 from lorarl_trainer.backends.megatron.fused_linear import WRAPPERS, is_plain_linear
 from lorarl_trainer.backends.stacked import Stacked
-from lorarl_trainer.kernels.operations import rms_norm, rms_norm_backward, swiglu, swiglu_backward
+from lorarl_trainer.kernels.operations import rms_norm, rms_norm_backward
 from lorarl_trainer.lora.grouped_experts import Adapter, choose_experts, compute_mixture, joined_adapter, weights_of
 
 
@@ -71,7 +71,7 @@ class FusedExperts:
         weights_T_K = weights_of(logits_T_E, chosen_T_K, shares_of_all=self._shares_of_all)
         adapters = self._gate_up.adapter(), self._down.adapter()
         experts = self._gate_up.weight, self._down.weight, adapters
-        mixed_T_H = compute_mixture(normed_T_H, weights_T_K, chosen_T_K, *experts, _SwiGlu.apply, others)
+        mixed_T_H = compute_mixture(normed_T_H, weights_T_K, chosen_T_K, *experts, others)
         return residual_T_H + mixed_T_H
 
     def _route(self, logits_T_E: torch.Tensor, rollout_T_K: torch.Tensor | None) -> _Route:
@@ -206,17 +206,3 @@ class _Normed(torch.autograd.Function):
         # The kernel writes into the first gradient, which autograd may have given to others too.
         by_hidden_T_H, _ = rms_norm_backward(by_normed_T_H.clone(), by_residual_T_H, hidden_T_H, ctx.norm, inverse_T)
         return by_hidden_T_H, None, None
-
-
-class _SwiGlu(torch.autograd.Function):
-    """silu(gate) * up, which keeps its input alone."""
-
-    @staticmethod
-    def forward(ctx: Any, gate_up_N_2F: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(gate_up_N_2F)
-        return swiglu(gate_up_N_2F)
-
-    @staticmethod
-    def backward(ctx: Any, by_product_N_F: torch.Tensor) -> torch.Tensor:
-        (gate_up_N_2F,) = ctx.saved_tensors
-        return swiglu_backward(gate_up_N_2F, by_product_N_F.clone())[0]

@@ -15,7 +15,6 @@ import torch
 
 from lorarl_trainer.engine.vllm.names import GpuExperts
 from lorarl_trainer.engine.vllm.patches.expert_buffers import expert_buffers
-from lorarl_trainer.kernels.operations import swiglu
 from lorarl_trainer.lora.experts import padded_rank
 from lorarl_trainer.lora.grouped_experts import Adapter, compute_mixture
 
@@ -46,7 +45,7 @@ def one_adapter_method() -> type:
             if gate_up and down and triton_experts.are_few(topk_ids.numel(), len(layer.w2_weight)):
                 each = (weights[0], *gate_up[:2]), (weights[1], *down[:2])  # B includes the scale
                 return triton_experts.mix_few(x, topk_weights, topk_ids, *each)
-            return compute_mixture(x, topk_weights, topk_ids, *weights, self.adapters, swiglu)
+            return compute_mixture(x, topk_weights, topk_ids, *weights, self.adapters)
 
     return OneAdapterMethod
 
