@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -92,13 +92,11 @@ class Case:
             torch._foreach_copy_(list(model.parameters.values()), layout.scatter(adapter))
         total = sum(sample.response_length for sample in all_samples())
         more = {"loss": self.loss, "total_tokens": total, "temperature": 1.0}
-        with patch.object(dist, "all_to_all_single", wraps=dist.all_to_all_single) as exchange:
-            loss, _ = trainer.loss_and_gradients(samples, **more)
-        of_rows = [call.args[1].is_floating_point() for call in exchange.call_args_list]
+        exchanges, loss = exchanges_of(lambda: trainer.loss_and_gradients(samples, **more)[0])
         other, known = model.routing_differences() or (0.0, 0.0)
         found = {
             "loss": loss,
-            "exchanges of rows, of sizes": (sum(of_rows), len(of_rows) - sum(of_rows)),
+            "exchanges of rows, of sizes": exchanges,
             "norm": optimizer._norm(),
             "gradients": {name: tensor.clone() for name, tensor in layout.gather(optimizer.gradients).items()},
             "counts": model.counts(),
@@ -112,7 +110,9 @@ class Case:
         signal = [replace(sample, advantage=0.0) for sample in samples]
         trainer.loss_and_gradients(signal, **more | {"loss": LossChoice("policy_gradient", 0.2)})
         LossChoice.has_gradient = kept
-        return found | {"without advantages": max(float(gradient.abs().max()) for gradient in optimizer.gradients)}
+        found |= {"without advantages": max(float(gradient.abs().max()) for gradient in optimizer.gradients)}
+        partly = without_routing_of_last_prompt(samples)
+        return found | {"partly known": exchanges_of(lambda: trainer.loss_and_gradients(partly, **more)[0])}
 
 
 CASES = {
@@ -139,6 +139,21 @@ CASES = {
 def all_samples() -> list[Sample]:
     """Samples of all ranks, which a rollout has sent to any experts."""
     return with_any_routing([replace(one, advantage=1.0) for one in grouped_samples(VOCABULARY, prompts=8)])
+
+
+def without_routing_of_last_prompt(samples: Sequence[Sample]) -> list[Sample]:
+    """These of all samples: of the last ones, a rollout's experts are not known."""
+    last = all_samples()[-1]
+    prompt = last.tokens[: last.prompt_length].tolist()
+    return [replace(s, routing=None) if s.tokens[: s.prompt_length].tolist() == prompt else s for s in samples]
+
+
+def exchanges_of[Result](compute: Callable[[], Result]) -> tuple[tuple[int, int], Result]:
+    """How many exchanges of rows and of their sizes something makes, and its result."""
+    with patch.object(dist, "all_to_all_single", wraps=dist.all_to_all_single) as exchange:
+        result = compute()
+    of_rows = [call.args[1].is_floating_point() for call in exchange.call_args_list]
+    return (sum(of_rows), len(of_rows) - sum(of_rows)), result
 
 
 def all_to_the_first_two_experts(ranks: Ranks | None = None) -> tuple[list[torch.Tensor], list[int]]:

@@ -133,11 +133,22 @@ def test_a_token_travels_once_to_a_rank_and_a_rank_may_get_none(find: Callable[[
 
 
 @pytest.mark.parametrize(("name", "exchanges"), [(EVERYTHING, 4), (SHARED, 5)])
-def test_the_host_waits_for_sizes_once_a_layer(find: Callable[[str], Found], name: str, exchanges: int) -> None:
-    """Recomputation sends the rows there once more, but no sizes."""
+def test_hosts_exchange_sizes_once_a_pass(find: Callable[[str], Found], name: str, exchanges: int) -> None:
+    """Recomputation sends the rows there once more, but no sizes. Some passes of one rank are of no sample."""
     for of_rank in find(name).ranks:
         rows, sizes = of_rank["exchanges of rows, of sizes"]
-        assert rows == exchanges * sizes > 0
+        assert rows == exchanges * LAYERS * sizes > 0
+
+
+def test_where_experts_are_not_known_layers_exchange_sizes(find: Callable[[str], Found]) -> None:
+    """One rank does not know those of its last samples. In a pass with any of them, all ranks do without."""
+    _, expected = find(EVERYTHING).one["partly known"]
+    exchanges, losses = zip(*(of_rank["partly known"] for of_rank in find(EVERYTHING).ranks), strict=True)
+    assert losses == pytest.approx([expected] * 2, abs=1e-6)
+    assert len(set(exchanges)) == 1
+    rows, sizes = exchanges[0]
+    passes = rows // (4 * LAYERS)
+    assert passes < sizes <= passes * (1 + LAYERS)
 
 
 def test_adapters_on_the_experts_of_one_rank_alone_are_refused() -> None:

@@ -16,6 +16,7 @@ from lorarl_trainer.kernels.gather import Gather
 from lorarl_trainer.kernels.packed import Segments
 from lorarl_trainer.samples.context import share_of
 from lorarl_trainer.samples.packing import pack, packed_micro_batches, padded_micro_batches, units
+from lorarl_trainer.samples.routing import Routing
 from lorarl_trainer.samples.types import Sample
 
 _PAD_TO = 16
@@ -55,6 +56,8 @@ class MicroBatch:
         count: N, without that padding.
         routing: the experts that the rollout sent each token to, [S, layers, experts of a token], as `samples.routing`
             has them; None if they are not known, and in padded rows.
+        routing_on_host: the same, if they are known of every token that is a sample's; otherwise None.
+        is_filler: it is of no sample, and nothing is made of it.
         share: which response tokens N counts; None if it counts all.
     """
 
@@ -66,6 +69,8 @@ class MicroBatch:
     count: int
     kept: torch.Tensor | None
     routing: torch.Tensor | None = None
+    routing_on_host: Routing | None = None
+    is_filler: bool = False
     share: TrainedShare | None = None
 
 
@@ -98,7 +103,8 @@ def packed_batch(
     segments = Segments.of(packing, device, rows)
     batch = _micro_batch(tokens, positions, segments, packing.predictors, packing.targets, kept, device)
     routing = None if packing.routing is None else to_device(packing.routing, device)
-    return replace(batch, routing=routing, share=share)
+    on_host = packing.routing if packing.routed else None
+    return replace(batch, routing=routing, routing_on_host=on_host, share=share)
 
 
 def padded_batch(samples: Sequence[Sample], device: torch.device) -> MicroBatch:

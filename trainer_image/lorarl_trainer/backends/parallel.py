@@ -36,6 +36,7 @@ class Parallel:
         context_group: the ranks that share the tokens of the same samples; None if each sample is on one of them.
         context_size: ranks in it.
         expert_group, expert_size: ranks that share a layer's experts; 1: each rank has all of them.
+        expert_hosts: the ranks of `expert_group`, for tensors on the host.
         expert_copies, expert_data_size: ranks that have the same experts, and sum their gradients.
     """
 
@@ -51,6 +52,7 @@ class Parallel:
     context_size: int = 1
     expert_group: Any = None
     expert_size: int = 1
+    expert_hosts: Any = None
     expert_copies: Any = None
     expert_data_size: int = 1
 

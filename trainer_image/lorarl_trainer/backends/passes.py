@@ -6,6 +6,7 @@ Shape suffix: N response tokens of a micro-batch, sample by sample.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -35,7 +36,7 @@ def passes(model: AdaptedModel, samples: Sequence[Sample], token_budget: int) ->
     yield from own
     for _ in range(int(most) - len(own)):
         for _, batch in micro_batches([FILLER]):
-            yield [], batch
+            yield [], replace(batch, is_filler=True)
 
 
 def by_sample(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lorarl_trainer.samples.arrays import Ints
-from lorarl_trainer.samples.routing import Routing, example_of, rows_of
+from lorarl_trainer.samples.routing import Routing, example_of, is_known, rows_of
 from lorarl_trainer.samples.types import Sample
 
 _EVEN = 1.05
@@ -39,6 +39,7 @@ class Packing:
         predictors: the index in the row that predicts each trained token, sample by sample, [N].
         targets: those tokens, [N].
         routing: the experts of each token, [T, layers, experts of a token]; None if they are not known.
+        routed: whether they are known of every token that is a sample's.
     """
 
     tokens: Ints
@@ -49,6 +50,7 @@ class Packing:
     predictors: Ints
     targets: Ints
     routing: Routing | None = None
+    routed: bool = False
 
 
 def pack(samples: Sequence[Sample], multiple: int = 1) -> Packing:
@@ -78,6 +80,7 @@ def pack(samples: Sequence[Sample], multiple: int = 1) -> Packing:
         predictors=np.concatenate([sample.of_trained(of) for sample, of in zip(samples, predictors, strict=True)]),
         targets=np.concatenate([sample.of_trained(sample.tokens[sample.prompt_length :]) for sample in samples]),
         routing=np.concatenate(row.routing) if row.routing else None,
+        routed=all(is_known(sample.routing) for sample in samples),
     )
 
 

@@ -27,6 +27,11 @@ def own_choice(routing: Routing) -> int:
     return int(np.iinfo(routing.dtype).max)
 
 
+def is_known(routing: Routing | None) -> bool:
+    """Return whether the experts of each token are known."""
+    return routing is not None and not bool((routing[:, 0, 0] == own_choice(routing)).any())
+
+
 def rows_of(routing: Routing | None, like: Routing, first: int, last: int) -> Routing:
     """Return the rows of some tokens of a sequence, or rows of no experts in the form of `like` if there are none."""
     if routing is not None:

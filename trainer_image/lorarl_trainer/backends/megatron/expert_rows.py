@@ -6,7 +6,8 @@ token travel each way, forward and backward, where a row for each expert would b
 travels in the type of the rows, as the sum of all leaves the layer: with P ranks there are P roundings more.
 
 One exchange of sizes precedes that of the rows. The host waits for it, and for nothing else; the device gathers the
-rows meanwhile.
+rows meanwhile. Where a rollout's routing is followed, hosts count the rows of all layers before a pass and send each
+other those (`rows_ahead`): then nothing waits in any layer, and the host stays ahead of the device.
 
 The least time of a layer of Qwen3-30B-A3B's shape in bf16 (hidden 2048, 8 of 128 experts of inner size 768), forward
 and backward, of 8,192 tokens over two H100 (`benchmarks/bench_experts.py` computes it for others):
@@ -47,12 +48,48 @@ def _needing_gradient(x_T_H: torch.Tensor) -> torch.Tensor:
     return x_T_H
 
 
-class _Sizes(NamedTuple):
+class Sizes(NamedTuple):
     """How many rows go to each rank and come from it, and how many pairs of them and an expert this rank computes."""
 
     sent_P: list[int]
     received_P: list[int]
     pairs: int
+
+    @classmethod
+    def of(cls, sent_P_2: Any, received_P_2: Any) -> Sizes:
+        """Take rows and pairs by rank, on the host."""
+        received = received_P_2.tolist()
+        return cls([rows for rows, _ in sent_P_2.tolist()], [rows for rows, _ in received], sum(n for _, n in received))
+
+
+class Places(NamedTuple):
+    """The rows that a rank sends of a layer's tokens.
+
+    Attributes:
+        counts_P_2: the rows to each rank, and the pairs of them and an expert there.
+        place_T_P: where a token's row to a rank is, `NOWHERE` if it has none.
+        token_N: each row's token; behind the last row it means nothing.
+    """
+
+    counts_P_2: torch.Tensor
+    place_T_P: torch.Tensor
+    token_N: torch.Tensor
+
+    @classmethod
+    def of(cls, chosen_L_T_K: torch.Tensor, experts: int, ranks: int) -> list[Places]:
+        """Sort each layer's rows by rank and then by token. Each rank has so many `experts`."""
+        (layers, tokens, active), device = chosen_L_T_K.shape, chosen_L_T_K.device
+        rank_L_T_K = chosen_L_T_K // experts
+        pairs_L_P_T = (rank_L_T_K[:, None] == torch.arange(ranks, device=device)[:, None, None]).sum(3)
+        goes_L_P_T = pairs_L_P_T.clamp(max=1)
+        counts_L_P_2 = torch.stack([goes_L_P_T, pairs_L_P_T], dim=2).sum(3)
+        # The rows are numbered from 1; 0 is none. They are `most` at most.
+        number_L_P_T = goes_L_P_T * goes_L_P_T.flatten(1).cumsum(1).view_as(goes_L_P_T)
+        most, token = tokens * min(ranks, active), torch.arange(tokens, device=device).repeat(ranks)
+        numbered = torch.zeros(layers, most + 1, dtype=torch.int64, device=device)
+        token_L_N = numbered.scatter_(1, number_L_P_T.flatten(1), token.expand(layers, -1))[:, 1:]
+        place_L_T_P = (number_L_P_T - 1).transpose(1, 2).contiguous()
+        return [cls(*of_layer) for of_layer in zip(counts_L_P_2, place_L_T_P, token_L_N, strict=True)]
 
 
 class Trip:
@@ -62,25 +99,25 @@ class Trip:
     one, and so sends no sizes and waits for none.
     """
 
-    def __init__(self, ranks: Ranks, chosen_T_K: torch.Tensor, experts: int) -> None:
-        """Take each token's experts, and send the others the sizes (collective). Each rank has so many `experts`."""
-        self._group, self._chosen_T_K = ranks.group, chosen_T_K
+    def __init__(
+        self, ranks: Ranks, chosen_T_K: torch.Tensor, experts: int, ahead: tuple[Places, Sizes] | None = None
+    ) -> None:
+        """Take each token's experts, and its rows' places and sizes; without those, find them (collective).
+
+        Each rank has so many `experts`.
+        """
+        self.chosen_T_K, self._group = chosen_T_K, ranks.group
         self._experts, self._first = experts, ranks.rank * experts
-        rank_T_K = chosen_T_K // experts
-        (tokens, active), device = rank_T_K.shape, rank_T_K.device
-        pairs_P_T = (rank_T_K == torch.arange(ranks.size, device=device)[:, None, None]).sum(2)
-        goes_P_T = pairs_P_T.clamp(max=1)
-        self._sizes = self._exchanged_sizes(torch.stack([goes_P_T, pairs_P_T], dim=1).sum(2))
-        # The rows that are sent, sorted by rank and then by token, numbered from 1; 0 is none. They are `most` at most.
-        number_P_T = goes_P_T * goes_P_T.flatten().cumsum(0).view_as(goes_P_T)
-        self._place_T_P = (number_P_T - 1).t().contiguous()
-        most, token = tokens * min(ranks.size, active), torch.arange(tokens, device=device).repeat(ranks.size)
-        numbered = torch.zeros(most + 1, dtype=torch.int64, device=device)
-        self._token_N = numbered.scatter_(0, number_P_T.flatten(), token)[1:]
+        if ahead is None:
+            places = Places.of(chosen_T_K[None], experts, ranks.size)[0]
+            self._on_their_way = self._exchanged(places.counts_P_2)
+        else:
+            places, self.sizes = ahead
+        self._place_T_P, self._token_N = places.place_T_P, places.token_N
 
     def mix(self, x_T_H: torch.Tensor, weights_T_K: torch.Tensor, own: Compute) -> torch.Tensor:
         """See `RowsOfRanks.mix`."""
-        x_M_H, weights_M_K, chosen_M_K = _Sent.apply(_needing_gradient(x_T_H), weights_T_K, self._chosen_T_K, self)
+        x_M_H, weights_M_K, chosen_M_K = _Sent.apply(_needing_gradient(x_T_H), weights_T_K, self.chosen_T_K, self)
         pairs = Routing(chosen_M_K, self._experts, self._first, self.sizes.pairs)
         y_T_H: torch.Tensor = _Returned.apply(own(x_M_H, weights_M_K, pairs), self)
         return y_T_H
@@ -95,15 +132,14 @@ class Trip:
         return sum_rows(self._exchange(rows_M_H, self.sizes.received_P, self.sizes.sent_P), self._place_T_P)
 
     @cached_property
-    def sizes(self) -> _Sizes:
-        """The sizes, for which the host waits."""
-        (host, copied), self._sizes = self._sizes, None
+    def sizes(self) -> Sizes:
+        """The sizes, for which the host waits if they were not known."""
+        (host, copied), self._on_their_way = self._on_their_way, None
         if copied is not None:
             copied.synchronize()
-        sent, received = host.tolist()
-        return _Sizes([rows for rows, _ in sent], [rows for rows, _ in received], sum(pairs for _, pairs in received))
+        return Sizes.of(*host)
 
-    def _exchanged_sizes(self, here_P_2: torch.Tensor) -> Any:
+    def _exchanged(self, here_P_2: torch.Tensor) -> Any:
         """Return rows and pairs by rank, sent and received, on their way to the host, and when they are there."""
         sizes = torch.stack([here_P_2, here_P_2])
         dist.all_to_all_single(sizes[1], here_P_2, group=self._group)

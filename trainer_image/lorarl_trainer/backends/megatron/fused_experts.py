@@ -52,21 +52,32 @@ class FusedExperts:
         """Return the parameters of the experts' adapters that are computed with as one tensor."""
         return [stacked for layer in (self._gate_up, self._down) for stacked in (*layer.downs, *layer.ups)]
 
-    def add(self, hidden_T_H: torch.Tensor, rollout_T_K: torch.Tensor | None) -> torch.Tensor:
-        """Return the hidden states with the mixture of them added, given each token's experts in the rollout."""
+    def add(
+        self, hidden_T_H: torch.Tensor, rollout_T_K: torch.Tensor | None, ahead: Trip | None = None
+    ) -> torch.Tensor:
+        """Return the hidden states with the mixture of them added, given each token's experts in the rollout.
+
+        If those are followed, the rows' trip may be known ahead.
+        """
         routes: list[_Route] = []  # made by the first pass, and taken by its recomputation
         if self._recompute and torch.is_grad_enabled():
             added: torch.Tensor = checkpoint(
-                self._add, hidden_T_H, rollout_T_K, routes, use_reentrant=False, preserve_rng_state=False
+                self._add, hidden_T_H, rollout_T_K, routes, ahead, use_reentrant=False, preserve_rng_state=False
             )
             return added
-        return self._add(hidden_T_H, rollout_T_K, routes)
+        return self._add(hidden_T_H, rollout_T_K, routes, ahead)
 
-    def _add(self, hidden_T_H: torch.Tensor, rollout_T_K: torch.Tensor | None, routes: list[_Route]) -> torch.Tensor:
+    def _add(
+        self,
+        hidden_T_H: torch.Tensor,
+        rollout_T_K: torch.Tensor | None,
+        routes: list[_Route],
+        ahead: Trip | None,
+    ) -> torch.Tensor:
         normed_T_H, residual_T_H = _Normed.apply(hidden_T_H, self._norm, self._eps)
         logits_T_E = linear(normed_T_H, self._router)
         if not routes:
-            routes.append(self._route(logits_T_E.detach(), rollout_T_K))
+            routes.append(self._route(logits_T_E.detach(), rollout_T_K, ahead))
         chosen_T_K, others = routes[0]
         weights_T_K = weights_of(logits_T_E, chosen_T_K, shares_of_all=self._shares_of_all)
         adapters = self._gate_up.adapter(), self._down.adapter()
@@ -74,20 +85,18 @@ class FusedExperts:
         mixed_T_H = compute_mixture(normed_T_H, weights_T_K, chosen_T_K, *experts, others)
         return residual_T_H + mixed_T_H
 
-    def _route(self, logits_T_E: torch.Tensor, rollout_T_K: torch.Tensor | None) -> _Route:
+    def _route(self, logits_T_E: torch.Tensor, rollout_T_K: torch.Tensor | None, ahead: Trip | None) -> _Route:
         """Return where tokens go, given the experts that the rollout sent them to (collective if ranks share them)."""
         chosen_T_K = choose_experts(logits_T_E, self._active)
         if rollout_T_K is not None:
-            chosen_T_K = self._replayed(chosen_T_K, rollout_T_K)
-        shared = self._ranks.size > 1
-        return _Route(chosen_T_K, Trip(self._ranks, chosen_T_K, len(self._down.weight)) if shared else None)
-
-    def _replayed(self, chosen_T_K: torch.Tensor, rollout_T_K: torch.Tensor) -> torch.Tensor:
-        """Return the experts that a token is sent to: the rollout's where they are known, or its own."""
-        unknown_T_1 = rollout_T_K[:, :1] == torch.iinfo(rollout_T_K.dtype).max
-        found_T_K = torch.where(unknown_T_1, chosen_T_K, rollout_T_K.long())
-        self._compared.add(chosen_T_K, found_T_K, known=~unknown_T_1)
-        return found_T_K if self._follows else chosen_T_K
+            # The rollout's experts where they are known; otherwise the token's own.
+            known_T_1 = rollout_T_K[:, :1] != torch.iinfo(rollout_T_K.dtype).max
+            found_T_K = ahead.chosen_T_K if ahead else torch.where(known_T_1, rollout_T_K.long(), chosen_T_K)
+            self._compared.add(chosen_T_K, found_T_K, known_T_1)
+            chosen_T_K = found_T_K if self._follows else chosen_T_K
+        if ahead is None and self._ranks.size > 1:
+            ahead = Trip(self._ranks, chosen_T_K, len(self._down.weight))
+        return _Route(chosen_T_K, ahead)
 
 
 class _Route(NamedTuple):
@@ -103,10 +112,10 @@ class Compared:
     def __init__(self) -> None:
         self._sums: torch.Tensor | None = None  # other, all
 
-    def add(self, own_T_K: torch.Tensor, rollout_T_K: torch.Tensor, known: torch.Tensor) -> None:
+    def add(self, own_T_K: torch.Tensor, rollout_T_K: torch.Tensor, known_T_1: torch.Tensor) -> None:
         """Add the tokens of a layer whose experts in the rollout are known. Their order means nothing."""
         other_T = (own_T_K.sort(-1).values != rollout_T_K.sort(-1).values).any(-1)
-        sums = torch.stack([other_T.sum(), known.sum()]).double()
+        sums = torch.stack([(other_T & known_T_1[:, 0]).sum(), known_T_1.sum()]).double()
         self._sums = sums if self._sums is None else self._sums + sums
 
     def take(self) -> tuple[float, float]:

@@ -113,7 +113,8 @@ class FusedLayer:
             routing = self._current.routing
             if routing is not None:
                 routing = routing[:, self._number].chunk(self._ranks.size)[self._ranks.rank]
-            hidden_S_H = self._experts.add(hidden_S_H, routing)
+            trips = self._current.trips
+            hidden_S_H = self._experts.add(hidden_S_H, routing, None if trips is None else trips[self._number])
         else:
             recompute = self._layer.recompute_mlp and self._layer.training
             (fc1, fc2), (of_fc1, of_fc2) = mlp, of_mlp

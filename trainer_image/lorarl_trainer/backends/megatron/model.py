@@ -27,6 +27,7 @@ from lorarl_trainer.backends.megatron.packed_attention import Current, pack_atte
 from lorarl_trainer.backends.megatron.parallel import open_groups
 from lorarl_trainer.backends.megatron.platform import Platform, platform_of
 from lorarl_trainer.backends.megatron.recompute import let_recomputed_layers_learn
+from lorarl_trainer.backends.megatron.rows_ahead import RowsAhead
 from lorarl_trainer.backends.megatron.weight_files import open_files
 from lorarl_trainer.backends.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
 from lorarl_trainer.backends.model import AdaptedModel
@@ -148,13 +149,21 @@ class LoraModel(AdaptedModel):
         # Tensor cores like multiples of 16, and with sequence parallelism each rank holds an equal part of the tokens.
         self._tokens_multiple = 16 * self.parallel.tensor_size
         self._of_experts: list[torch.Tensor] = []
-        self._compared = Compared()
+        self._compared, self._ahead = Compared(), self._rows_ahead()
         if plan.fused_layers:
             how = {"replay": plan.router_replay is True, "whole": plan.whole_experts}
             fused = [] if self._packing is None else fuse_layers(model, self._packing, self._compared, **how)
             plan.require("fused_layers", len(fused) == len(model.decoder.layers))
             self._of_experts = [tensor for layer in fused for tensor in layer.of_experts()]
             self.stacked = [stacked for layer in fused for stacked in layer.stacked()]
+
+    def _rows_ahead(self) -> RowsAhead | None:
+        """Return what finds the way of rows to experts before a pass, if ranks share them and follow a rollout's."""
+        parallel, plan = self.parallel, self._plan
+        if parallel.expert_size == 1 or plan.router_replay is not True or not plan.fused_layers:
+            return None
+        ranks, share = Ranks.of(parallel.expert_group), Ranks.of(parallel.tensor_group)
+        return RowsAhead(ranks, parallel.expert_hosts, share, self._unwrapped().config, self.device)
 
     def _unwrapped(self) -> Any:
         """Return the model without the wrapper that mixed precision puts around it."""
@@ -210,6 +219,7 @@ class LoraModel(AdaptedModel):
             mask = self._platform.attention_mask(batch.tokens.shape[1])
         else:
             self._packing.segments, self._packing.routing = batch.segments, batch.routing
+            self._packing.trips = None if self._ahead is None else self._ahead.find(batch)
 
         def process(
             hidden_states: torch.Tensor, output_layer: Any, output_weight: torch.Tensor | None, **_: Any
@@ -320,9 +330,9 @@ def _open_bridge(model_path: Path, plan: ExecutionPlan) -> Any:
 
 def _configure(provider: Any, platform: Platform, plan: ExecutionPlan) -> None:
     """Set the model provider up as planned."""
+    provider.tensor_model_parallel_size = plan.trainer_ranks
     platform.configure_provider(provider)
     dtype = getattr(torch, plan.precision.dtype)
-    provider.tensor_model_parallel_size = plan.trainer_ranks
     provider.expert_model_parallel_size, provider.expert_tensor_parallel_size = plan.expert_ranks, 1
     provider.params_dtype = provider.pipeline_dtype = provider.autocast_dtype = dtype
     provider.bf16, provider.fp16 = plan.precision.name == "bf16", False

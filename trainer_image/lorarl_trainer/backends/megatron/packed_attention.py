@@ -9,10 +9,12 @@ Shape suffixes: T tokens of the packing, A attention heads, G key-value heads, D
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from lorarl_trainer.backends.megatron.expert_rows import Trip
 from lorarl_trainer.kernels.packed import Segments, attend_segments
 
 
@@ -23,11 +25,13 @@ class Current:
         segments: the micro-batch's.
         angles: cosines and sines of its tokens' rotary angles, [T, D / 2] each.
         routing: the experts of its tokens in the rollout, see `MicroBatch.routing`.
+        trips: of the rows of each layer's tokens, if they are known ahead, see `rows_ahead`.
     """
 
     segments: Segments | None = None
     angles: tuple[torch.Tensor, torch.Tensor] | None = None
     routing: torch.Tensor | None = None
+    trips: Sequence[Trip] | None = None
 
     def get(self) -> Segments:
         """Return the segments."""

@@ -34,6 +34,7 @@ def open_groups(provider: Any, context_ranks: int = 1) -> Parallel:
             dist.new_subgroups_by_enumeration(groups)[0]
             for groups in groups_within_copies(tensor_size, size, context_ranks)
         )
+    experts = parallel_state.get_expert_model_parallel_group()
     return Parallel(
         tensor_group=parallel_state.get_tensor_model_parallel_group(),
         tensor_size=tensor_size,
@@ -45,11 +46,22 @@ def open_groups(provider: Any, context_ranks: int = 1) -> Parallel:
         copies_rank=rank,
         context_group=context,
         context_size=context_ranks,
-        expert_group=parallel_state.get_expert_model_parallel_group(),
+        expert_group=experts,
         expert_size=parallel_state.get_expert_model_parallel_world_size(),
+        expert_hosts=_on_hosts(experts),
         expert_copies=parallel_state.get_expert_data_parallel_group(),
         expert_data_size=parallel_state.get_expert_data_parallel_world_size(),
     )
+
+
+def _on_hosts(group: Any) -> Any:
+    """Return a group of the same ranks for tensors on the host: theirs, if there are no others (collective)."""
+    if dist.get_backend(group) == "gloo" or dist.get_world_size(group) == 1:
+        return group
+    groups: list[list[int]] = [[]] * dist.get_world_size()
+    dist.all_gather_object(groups, dist.get_process_group_ranks(group))
+    of_ranks = sorted({tuple(ranks) for ranks in groups})
+    return dist.new_subgroups_by_enumeration([list(ranks) for ranks in of_ranks], backend="gloo")[0]
 
 
 def groups_within_copies(tensor_size: int, copies: int, context_size: int) -> tuple[list[list[int]], list[list[int]]]:

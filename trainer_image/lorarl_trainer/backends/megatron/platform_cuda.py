@@ -20,8 +20,13 @@ class CudaPlatform:
         provider.bias_dropout_fusion = provider.apply_rope_fusion = True
         # Megatron has a kernel for this activation; it refuses to fuse others.
         provider.bias_activation_fusion = provider.gated_linear_unit and provider.activation_func is silu
-        # One kernel splits q, k and v and turns q and k, if no norm stands between.
-        provider.fused_single_qkv_rope = provider.position_embedding_type == "rope" and not provider.qk_layernorm
+        # One kernel splits q, k and v and turns q and k, if no norm stands between, and no rank has to take its queries
+        # out of those of a key-value group that it shares: Megatron would leave it the whole group's.
+        own_groups = (
+            provider.num_query_groups is None or provider.num_query_groups >= provider.tensor_model_parallel_size
+        )
+        plain = provider.position_embedding_type == "rope" and not provider.qk_layernorm
+        provider.fused_single_qkv_rope = plain and own_groups
         # `fused_experts` computes all experts at once, on weights that Megatron keeps apart.
         provider.moe_grouped_gemm = provider.moe_permute_fusion = False
         provider.moe_token_dispatcher_type = "allgather"
