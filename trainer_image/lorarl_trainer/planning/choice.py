@@ -10,7 +10,7 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu, Host
 from lorarl_trainer.planning import candidates
 from lorarl_trainer.planning.adapter_size import AdapterSize
-from lorarl_trainer.planning.execution import ExecutionPlan, usual_keys, usual_tokens
+from lorarl_trainer.planning.execution import ExecutionPlan, kv_cache_bytes, usual_keys, usual_tokens
 from lorarl_trainer.planning.gpu_speeds import speed_of
 from lorarl_trainer.planning.layouts import layouts
 from lorarl_trainer.planning.memory import MemoryPlan, make_plan
@@ -102,19 +102,24 @@ def _fastest(spec: LoRARLJobSpec, model: ModelSizes, gpu: Gpu, plans: Sequence[M
     fastest = min(candidate.seconds.total for candidate in fitting)
     found = min(
         (candidate for candidate in fitting if candidate.seconds.total <= _AS_FAST * fastest),
-        key=lambda candidate: (_departures(spec, candidate.memory.execution), candidate.seconds.total),
+        key=lambda candidate: (_departures(spec, model, candidate.memory.execution), candidate.seconds.total),
     )
     too_large = [plan.execution for plan in plans if not plan.fits]
     return JobPlan(spec, model, gpu, found.memory, found.seconds, fitting, too_large)
 
 
-def _departures(spec: LoRARLJobSpec, plan: ExecutionPlan) -> int:
-    """Count how far a plan is from the usual one: of two that are as fast, the more usual one is taken."""
+def _departures(spec: LoRARLJobSpec, model: ModelSizes, plan: ExecutionPlan) -> int:
+    """Count how far a plan is from the usual one: of two that are as fast, the more usual one is taken.
+
+    A KV cache that does not hold all sequences at their longest counts twice, and so does giving it up: the time is
+    estimated with responses half as long.
+    """
     tokens = max(usual_tokens(plan.fused_layers), plan.least_tokens)
     return (
         ["none", "selective", "full"].index(plan.recompute)
-        + len(plan.offload)
+        + 2 * len(plan.offload)
         + plan.overlapped
+        + 2 * (plan.kv_cache_bytes < kv_cache_bytes(model, plan))
         + abs(plan.micro_batch_tokens.bit_length() - tokens.bit_length())
         + (plan.micro_batch_keys not in (None, usual_keys(spec, plan.micro_batch_tokens)))
     )

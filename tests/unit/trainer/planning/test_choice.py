@@ -10,11 +10,12 @@ import pytest
 from lorarl_trainer.devices.base import Gpu, Host
 from lorarl_trainer.planning.choice import JobPlan, choose_plan
 from lorarl_trainer.planning.choices_table import choices_line, plan_table
+from lorarl_trainer.planning.execution import kv_cache_bytes
 from lorarl_trainer.planning.layouts import layouts
 from lorarl_trainer.planning.model_sizes import sizes_of
 from lorarl_trainer.planning.remedies import remedies
 from unit.trainer.planning.jobs import cpu_job, gpu_job
-from unit.trainer.planning.shapes import LARGER, SHAPES, SMOLLM2
+from unit.trainer.planning.shapes import LARGER, QWEN3_30B_A3B, SHAPES, SMOLLM2
 
 GB = 1_000_000_000
 H200 = Gpu(150 * GB, 149 * GB, "NVIDIA H200", (9, 0))
@@ -168,6 +169,17 @@ def test_the_cache_stays_or_overlaps_only_where_that_is_faster() -> None:
     assert plan.execution.offload == {"kv_cache"} and not plan.execution.overlapped
     assert plan.memory.peak("generation") > 0.97 * H200.free  # M1: the cache takes what is free in its phase
     assert plan.seconds is not None and plan.seconds.moving > 0
+
+
+def test_of_equally_fast_plans_one_with_a_whole_cache_is_taken() -> None:
+    """Half as long, as is assumed of them, all would fit into less, and micro-batches could be twice as large."""
+    fields = ["rollout.promptsPerStep=16", "algorithm.groupSize=8", "rollout.maxResponseTokens=3072"]
+    plan = choose_plan(gpu_job("adapter.rank=32", *fields), sizes_of(QWEN3_30B_A3B), H200)
+    assert plan.execution.kv_cache_bytes == kv_cache_bytes(plan.model, plan.execution) and not plan.execution.offload
+    seconds = min(candidate.seconds.total for candidate in plan.fitting)
+    shorter = [c for c in plan.fitting if c.memory.execution.kv_cache_bytes < plan.execution.kv_cache_bytes]
+    assert seconds == min(candidate.seconds.total for candidate in shorter)
+    assert plan.seconds is not None and seconds < plan.seconds.total <= 1.01 * seconds
 
 
 def test_several_updates_of_a_step_cannot_overlap_with_its_generation() -> None:
