@@ -74,24 +74,33 @@ class Peers:
 
     def __init__(self, adapter: Adapter) -> None:
         """Make room for them (collective)."""
-        self._own, self._group = list(adapter.parameters), adapter.group
-        ranks, own = dist.get_process_group_ranks(self._group), self._own[0]
+        parameters, self._group = [parameter.detach() for parameter in adapter.parameters], adapter.group
+        ranks, own = dist.get_process_group_ranks(self._group), parameters[0]
         # Ranks that share experts may have adapters on more or fewer of them.
         shapes: list[list[torch.Size]] = [[] for _ in ranks]
-        dist.all_gather_object(shapes, [parameter.shape for parameter in self._own], group=self._group)
+        dist.all_gather_object(shapes, [parameter.shape for parameter in parameters], group=self._group)
         sizes = [[shape.numel() for shape in of_rank] for of_rank in shapes]
         self._flat = torch.empty(len(ranks), max(map(sum, sizes)), dtype=own.dtype, device=own.device)
         self.parameters: dict[int, Sequence[torch.Tensor]] = {}
         for place, rank in enumerate(ranks):
             parts = self._flat[place, : sum(sizes[place])].split(sizes[place])
             self.parameters[rank] = [part.view(shape) for part, shape in zip(parts, shapes[place], strict=True)]
+        # A mixture has ten thousand of them: one kernel collects them in a fraction of a millisecond, `cat` in 90.
+        room = self.parameters[dist.get_rank()]
+        self._collect = CopyPlan(
+            [Copy("", _rows(source), _rows(target), 1.0) for source, target in zip(parameters, room, strict=True)]
+        )
+        self._own = self._flat[ranks.index(dist.get_rank())]
 
-    @torch.no_grad()
     def exchange(self) -> None:
         """Send this rank's parameters and receive the others'."""
-        own = torch.cat([p.detach().flatten() for p in self._own])
-        padded = torch.nn.functional.pad(own, (0, self._flat.shape[1] - len(own)))
-        dist.all_gather_into_tensor(self._flat.view(-1), padded, group=self._group)
+        self._collect.run()
+        dist.all_gather_into_tensor(self._flat.view(-1), self._own, group=self._group)
+
+
+def _rows(values: torch.Tensor) -> torch.Tensor:
+    """Return values with two dimensions: DoRA's row lengths as one row."""
+    return values if values.ndim == 2 else values[None]
 
 
 class DiskSync:
