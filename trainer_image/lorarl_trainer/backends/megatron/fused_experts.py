@@ -87,16 +87,16 @@ class FusedExperts:
 
     def _route(self, logits_T_E: torch.Tensor, rollout_T_K: torch.Tensor | None, ahead: Trip | None) -> _Route:
         """Return where tokens go, given the experts that the rollout sent them to (collective if ranks share them)."""
-        chosen_T_K = choose_experts(logits_T_E, self._active)
+        own_T_K = choose_experts(logits_T_E, self._active)
+        chosen_T_K = own_T_K if ahead is None else ahead.chosen_T_K
         if rollout_T_K is not None:
-            # The rollout's experts where they are known; otherwise the token's own.
             known_T_1 = rollout_T_K[:, :1] != torch.iinfo(rollout_T_K.dtype).max
-            found_T_K = ahead.chosen_T_K if ahead else torch.where(known_T_1, rollout_T_K.long(), chosen_T_K)
-            self._compared.add(chosen_T_K, found_T_K, known_T_1)
+            found_T_K = torch.where(known_T_1, rollout_T_K.long(), chosen_T_K)
+            self._compared.add(own_T_K, found_T_K, known_T_1)
             chosen_T_K = found_T_K if self._follows else chosen_T_K
-        if ahead is None and self._ranks.size > 1:
-            ahead = Trip(self._ranks, chosen_T_K, len(self._down.weight))
-        return _Route(chosen_T_K, ahead)
+        if ahead is not None or self._ranks.size == 1:
+            return _Route(chosen_T_K, ahead)
+        return _Route(chosen_T_K, Trip(self._ranks, chosen_T_K, len(self._down.weight)))
 
 
 class _Route(NamedTuple):
