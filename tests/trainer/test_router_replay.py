@@ -18,7 +18,7 @@ from lorarl_trainer.engine.vllm.names import Routing
 from lorarl_trainer.engine.vllm.routing import RoutingRecorder
 from lorarl_trainer.planning import memory
 from lorarl_trainer.samples.routing import own_choice
-from lorarl_trainer.samples.types import Completion, Sample
+from lorarl_trainer.samples.types import Completion, LossChoice, Sample
 from support.in_process import Colocated, prompts, samples_of, update_request, whole, worst
 from support.routers import PROJECTIONS, backward_as_sent, chosen_by, of_each_expert, with_any_routing
 from support.tiny_models import MIXTURES, VOCABULARY
@@ -91,12 +91,15 @@ def test_vllm_records_and_the_trainer_replays_what_transformers_chooses(
     assert all(gradient.any() for gradient in found.values())
 
 
-@pytest.mark.parametrize("recompute", ["selective", "full"])
-def test_the_backward_pass_replays_too(model_folder: Callable[[str], Path], recompute: str) -> None:
+@pytest.mark.parametrize(("recompute", "kl_coefficient"), [("selective", 0.0), ("full", 0.0), ("full", 0.1)])
+def test_the_backward_pass_replays_too(
+    model_folder: Callable[[str], Path], recompute: str, kl_coefficient: float
+) -> None:
+    """The reference, which sends tokens where it would, comes between both passes."""
     samples = with_any_routing(grouped_samples(VOCABULARY))
     (loss, kept), (same_loss, again) = (
         BareTrainer(CpuDevice(), model_folder("qwen3_moe"), "fp32", recompute=how, packed=True).loss_and_gradients(
-            samples
+            samples, loss=LossChoice("policy_gradient", 0.2, kl_coefficient)
         )
         for how in ("none", recompute)
     )

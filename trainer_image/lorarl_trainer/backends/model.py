@@ -76,7 +76,7 @@ class AdaptedModel(ABC):
         They are of all response tokens, also where ranks share the tokens (then it is collective). Tokens that were not
         possible in the rollout are not in the distribution.
 
-        The backward pass has to come before another micro-batch's forward.
+        The backward pass has to come before another forward pass that has gradients.
         """
 
     @abstractmethod

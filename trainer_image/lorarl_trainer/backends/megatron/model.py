@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -214,13 +214,6 @@ class LoraModel(AdaptedModel):
         """Return what `predict` makes of the hidden states before response tokens and the output layer's weight."""
         from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 
-        mask = None
-        if self._packing is None:
-            mask = self._platform.attention_mask(batch.tokens.shape[1])
-        else:
-            self._packing.segments, self._packing.routing = batch.segments, batch.routing
-            self._packing.trips = None if self._ahead is None else self._ahead.find(batch)
-
         def process(
             hidden_states: torch.Tensor, output_layer: Any, output_weight: torch.Tensor | None, **_: Any
         ) -> torch.Tensor:
@@ -232,7 +225,14 @@ class LoraModel(AdaptedModel):
             weight = output_layer.weight if output_weight is None else output_weight
             return predict(batch.predictors(hidden_states.flatten(0, 1)), weight)
 
-        found: torch.Tensor = self.module(batch.tokens, batch.positions, mask, output_processor=process)
+        mask: torch.Tensor | None = None
+        current: AbstractContextManager[None] = nullcontext()
+        if self._packing is None:
+            mask = self._platform.attention_mask(batch.tokens.shape[1])
+        else:
+            current = self._packing.being(batch, None if self._ahead is None else self._ahead.find(batch))
+        with current:
+            found: torch.Tensor = self.module(batch.tokens, batch.positions, mask, output_processor=process)
         return found[: batch.count]
 
     def routing_differences(self) -> tuple[float, float] | None:

@@ -9,12 +9,14 @@ Shape suffixes: T tokens of the packing, A attention heads, G key-value heads, D
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from lorarl_trainer.backends.megatron.expert_rows import Trip
+from lorarl_trainer.backends.micro_batch import MicroBatch
 from lorarl_trainer.kernels.packed import Segments, attend_segments
 
 
@@ -28,15 +30,25 @@ class Current:
         trips: of the rows of each layer's tokens, if they are known ahead, see `rows_ahead`.
     """
 
-    segments: Segments | None = None
-    angles: tuple[torch.Tensor, torch.Tensor] | None = None
-    routing: torch.Tensor | None = None
-    trips: Sequence[Trip] | None = None
+    def __init__(self) -> None:
+        self.segments: Segments | None = None
+        self.angles: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.routing: torch.Tensor | None = None
+        self.trips: Sequence[Trip] | None = None
 
     def get(self) -> Segments:
         """Return the segments."""
         assert self.segments is not None, "set before the model is called"
         return self.segments
+
+    @contextmanager
+    def being(self, batch: MicroBatch, trips: Sequence[Trip] | None) -> Iterator[None]:
+        """Be this micro-batch in a forward pass, and until the next one if a backward pass follows."""
+        before = vars(self).copy()
+        self.segments, self.routing, self.trips = batch.segments, batch.routing, trips
+        yield
+        if not torch.is_grad_enabled():  # the pass before may still have its backward pass
+            vars(self).update(before)
 
 
 class PackedRotary(torch.nn.Module):
