@@ -57,9 +57,10 @@ def add_product(
 def weighted_swiglu_backward(
     gate_up_N_2F: torch.Tensor, by_result_N_F: torch.Tensor, order_N: torch.Tensor, weights_T_K: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the gradients of w silu(gate) up by gate and up, and by w, [T, K], and it again, in place of its gradient.
+    """Return gradients of r = w silu(gate) up, given that by r but for w: by gate and up, by w, [T, K], and r itself.
 
-    `order_N` has each row's index into the weights, flat. What no row is of has a gradient of zero.
+    r replaces the gradient that is given. `order_N` has each row's index into the weights, flat. A weight without a row
+    has a gradient of zero.
     """
     gate_N_F, up_N_F = (half.float() for half in gate_up_N_2F.chunk(2, 1))
     by_N_F, weight_N_1 = by_result_N_F.float(), weights_T_K.flatten()[order_N, None].float()

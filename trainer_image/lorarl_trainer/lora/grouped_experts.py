@@ -144,8 +144,9 @@ def _mix(
 class _Mixture(torch.autograd.Function):
     """The products of all experts and their weighted sums.
 
-    It keeps each token once, not once for each of its experts, and of their rows gate and up alone. Copies and SwiGLU
-    are cheap to make again. What an expert returns is not needed: the gradient by its weight w, <g, y>, is <g D, h>.
+    It keeps each token once, not once for each of its experts, and for each expert only gate and up. Copies and SwiGLU
+    are cheap to make again. What an expert returns is not needed: the gradient by its weight w is <g, y>, and that is
+    <g (D + B_d A_d), h>.
     """
 
     @staticmethod
@@ -158,7 +159,8 @@ class _Mixture(torch.autograd.Function):
         *matrices: torch.Tensor | None,
     ) -> torch.Tensor:
         gate_up, down = layers
-        ctx.routing, ctx.layers = routing, layers
+        # Adapters are saved as tensors, so that a checkpoint of the layer can drop them.
+        ctx.routing, ctx.frozen = routing, [(one.weight_E_O_I, one.adapter and one.adapter.scale) for one in layers]
         if not len(routing.order_N):  # of no rows there are no products
             ctx.save_for_backward(x_T_H, weights_T_K, None, None, None, *matrices)
             return torch.zeros_like(x_T_H)
@@ -170,11 +172,15 @@ class _Mixture(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, by_mixed_T_H: torch.Tensor) -> Any:
         x_T_H, weights_T_K, gate_up_N_2F, low_N_R, second_low_N_R, *matrices = ctx.saved_tensors
-        routing, (gate_up, down) = ctx.routing, ctx.layers
+        routing = ctx.routing
+        gate_up, down = (
+            _Layer(weight_E_O_I, None if scale is None else Adapter(a_E_R_I, b_E_O_R, scale))
+            for (weight_E_O_I, scale), a_E_R_I, b_E_O_R in zip(ctx.frozen, matrices[::2], matrices[1::2], strict=True)
+        )
         if gate_up_N_2F is None:
             none = [torch.zeros_like(one) if one is not None else None for one in matrices]
             return torch.zeros_like(x_T_H), torch.zeros_like(weights_T_K), None, None, *none
-        ends_E, by_y_N_H = routing.ends_E, by_mixed_T_H[routing.token_N]  # but for the weights
+        ends_E, by_y_N_H = routing.ends_E, by_mixed_T_H[routing.token_N]  # not yet times the weights
         by_product_N_F, by_low_N_R = _multiply_back(by_y_N_H, down, ends_E)
         by_gate_up_N_2F, by_weights_T_K, product_N_F = weighted_swiglu_backward(
             gate_up_N_2F, by_product_N_F, routing.order_N, weights_T_K

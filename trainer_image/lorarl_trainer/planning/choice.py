@@ -111,8 +111,8 @@ def _fastest(spec: LoRARLJobSpec, model: ModelSizes, gpu: Gpu, plans: Sequence[M
 def _departures(spec: LoRARLJobSpec, model: ModelSizes, plan: ExecutionPlan) -> int:
     """Count how far a plan is from the usual one: of two that are as fast, the more usual one is taken.
 
-    A KV cache that does not hold all sequences at their longest counts twice, and so does giving it up: the time is
-    estimated with responses half as long.
+    A KV cache that does not hold all sequences at their longest counts twice: the time is estimated with responses half
+    as long. Giving the cache up counts twice too.
     """
     tokens = max(usual_tokens(plan.fused_layers), plan.least_tokens)
     return (

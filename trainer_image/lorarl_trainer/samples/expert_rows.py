@@ -12,8 +12,8 @@ from lorarl_trainer.samples.routing import Routing, own_choice
 
 
 def any_experts(active: int, experts: int) -> Ints:
-    """Return experts for tokens that nothing is made of, [K]: as many on each rank as can be."""
-    return np.arange(active) * (experts // active)
+    """Return experts for tokens that nothing is made of, [K], spread over all."""
+    return np.arange(active) * experts // active
 
 
 def count_rows(routing_T_L_K: Routing, experts: int, ranks: int) -> Ints:

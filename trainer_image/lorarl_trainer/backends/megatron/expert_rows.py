@@ -6,8 +6,8 @@ token travel each way, forward and backward, where a row for each expert would b
 travels in the type of the rows, as the sum of all leaves the layer: with P ranks there are P roundings more.
 
 One exchange of sizes precedes that of the rows. The host waits for it, and for nothing else; the device gathers the
-rows meanwhile. Where a rollout's routing is followed, hosts count the rows of all layers before a pass and send each
-other those (`rows_ahead`): then nothing waits in any layer, and the host stays ahead of the device.
+rows meanwhile. Where a rollout's routing is followed, hosts count the rows of all layers before a pass and exchange the
+counts (`rows_ahead`). Then no layer waits, and the host stays ahead of the device.
 
 The least time of a layer of Qwen3-30B-A3B's shape in bf16 (hidden 2048, 8 of 128 experts of inner size 768), forward
 and backward, of 8,192 tokens over two H100 (`benchmarks/bench_experts.py` computes it for others):

@@ -233,6 +233,8 @@ class LoraModel(AdaptedModel):
             current = self._packing.being(batch, None if self._ahead is None else self._ahead.find(batch))
         with current:
             found: torch.Tensor = self.module(batch.tokens, batch.positions, mask, output_processor=process)
+        if self._packing is not None and self._plan.recompute != "full":  # a layer that comes again takes it again
+            self._packing.trips = None
         return found[: batch.count]
 
     def routing_differences(self) -> tuple[float, float] | None:

@@ -55,7 +55,7 @@ def open_groups(provider: Any, context_ranks: int = 1) -> Parallel:
 
 
 def _on_hosts(group: Any) -> Any:
-    """Return a group of the same ranks for tensors on the host: theirs, if there are no others (collective)."""
+    """Return a group of the same ranks for tensors on the host (collective). It may be the group itself."""
     if dist.get_backend(group) == "gloo" or dist.get_world_size(group) == 1:
         return group
     groups: list[list[int]] = [[]] * dist.get_world_size()

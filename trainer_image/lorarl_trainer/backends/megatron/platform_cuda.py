@@ -20,8 +20,8 @@ class CudaPlatform:
         provider.bias_dropout_fusion = provider.apply_rope_fusion = True
         # Megatron has a kernel for this activation; it refuses to fuse others.
         provider.bias_activation_fusion = provider.gated_linear_unit and provider.activation_func is silu
-        # One kernel splits q, k and v and turns q and k, if no norm stands between, and no rank has to take its queries
-        # out of those of a key-value group that it shares: Megatron would leave it the whole group's.
+        # One kernel splits q, k and v and turns q and k. It cannot where a norm stands between. Nor can it where ranks
+        # share a key-value group: Megatron would leave each of them the whole group's queries.
         own_groups = (
             provider.num_query_groups is None or provider.num_query_groups >= provider.tensor_model_parallel_size
         )

@@ -85,7 +85,7 @@ class Peers:
         for place, rank in enumerate(ranks):
             parts = self._flat[place, : sum(sizes[place])].split(sizes[place])
             self.parameters[rank] = [part.view(shape) for part, shape in zip(parts, shapes[place], strict=True)]
-        # A mixture has ten thousand of them: one kernel collects them in a fraction of a millisecond, `cat` in 90.
+        # A mixture has many thousands of them. `cat` would take the host long: one kernel collects them.
         room = self.parameters[dist.get_rank()]
         self._collect = CopyPlan(
             [Copy("", _rows(source), _rows(target), 1.0) for source, target in zip(parameters, room, strict=True)]
