@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
+from lorarl_trainer.backends.megatron import fused_experts
 from lorarl_trainer.backends.megatron.plain_config import not_plain
 from lorarl_trainer.devices.cpu import CpuDevice
 from lorarl_trainer.engine.vllm.patches.cpu_experts import compute_experts
 from lorarl_trainer.lora.experts import is_expert
 from lorarl_trainer.lora.files import CONFIG_FILE, WEIGHTS_FILE
+from lorarl_trainer.lora.grouped_experts import joined_adapter
 from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.lora.peft_format import read_adapter
 from lorarl_trainer.planning.adapter_size import AdapterSize
@@ -240,6 +243,23 @@ def test_what_is_recomputed_is_what_was_computed(model_folder, recompute: str) -
     assert kept - again >= 0.9 * batch.tokens.numel() * LAYERS * active * (3 * hidden + 4 * inner)
     assert same_loss == pytest.approx(loss, abs=1e-7)
     assert relative_difference(same_gradients, gradients) < 1e-6
+
+
+def test_a_checkpoint_keeps_no_adapter_that_was_put_together(model_folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of all layers would be as large as the adapter."""
+    made: list[weakref.ref[torch.Tensor]] = []
+
+    def joined(*parts: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        matrices = joined_adapter(*parts)
+        made.extend(map(weakref.ref, matrices))
+        return matrices
+
+    monkeypatch.setattr(fused_experts, "joined_adapter", joined)
+    trainer = BareTrainer(CpuDevice(), model_folder("qwen3_moe"), "fp32", packed=True, recompute="selective")
+    ((_, batch),) = trainer.model.micro_batches(grouped_samples(VOCABULARY), 10_000)
+    logprobs = trainer.model.log_probabilities(batch, 1.0)
+    assert logprobs.requires_grad and len(made) == 4 * LAYERS
+    assert [matrix() for matrix in made] == [None] * len(made)
 
 
 def test_experts_are_computed_as_by_transformers() -> None:
