@@ -220,7 +220,8 @@ def _recomputed(model: ModelSizes, plan: ExecutionPlan) -> float:
         return 2.0 * model.multiplied
     if plan.recompute == "none":
         return 0.0
-    projections = 2 if plan.fused_layers else 3
+    # Of an MLP in a fused layer, gate and up; of a mixture, all that a token's experts compute.
+    projections = 3 * model.active_experts if model.experts else 2 if plan.fused_layers else 3
     return 2.0 * projections * model.hidden * model.width("up_proj") * model.layers
 
 

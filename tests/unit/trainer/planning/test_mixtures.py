@@ -151,6 +151,17 @@ def test_what_travels_between_workers_takes_room_and_time() -> None:
     assert together.execution.expert_ranks == 4
 
 
+def test_experts_that_are_computed_again_take_all_their_products_again() -> None:
+    """On an H200, all 48 layers took 5.1 s with `selective` and 4.4 s without, in micro-batches half as large."""
+    there = Gpu(141 * GB, 139 * GB, "NVIDIA H200", (9, 0))
+    fields = [
+        ["trainer.tokensPerMicroBatch=16384", f"trainer.recompute={how}"] for how in ("none", "selective", "full")
+    ]
+    plans = [judge(gpu_job(*of_one), QWEN3_30B_A3B, there).plan for of_one in fields]
+    none, selective, full = (plan.seconds.training for plan in plans if plan is not None and plan.seconds is not None)
+    assert 1.15 * none < selective < full < 1.5 * none
+
+
 def test_nothing_is_trained_ahead_where_a_pass_is_of_several_workers() -> None:
     fields = ["cluster.gpusPerNode=2", "trainer.overlap=true"]
     assert may_overlap(gpu_job(*fields))
