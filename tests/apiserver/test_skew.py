@@ -47,7 +47,10 @@ def newer(p: Platform, running: Object) -> Iterator[None]:
     yield
     p.api.patch("CustomResourceDefinition", CRD, {"spec": {"versions": today["spec"]["versions"]}})
     until(20, "they are gone again", lambda: "extra" not in get(p, running)["spec"])
-    p.cluster.must("delete", "lrj", "--all", "-n", running["metadata"]["namespace"])
+    # A watch from before that still gives new jobs the newer defaults, until the API server ends it.
+    namespace, numbers = running["metadata"]["namespace"], itertools.count(1)
+    until(60, "a new job is valid", lambda: not is_invalid(judged(p, lorarljob(namespace, f"plain-{next(numbers)}"))))
+    p.cluster.must("delete", "lrj", "--all", "-n", namespace)
 
 
 def get(p: Platform, job: Object) -> Object:
@@ -59,6 +62,17 @@ def get(p: Platform, job: Object) -> Object:
 def wait(p: Platform, job: Object, wanted: str) -> Object:
     name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
     return p.api.wait("LoRARLJob", name, namespace, lambda one: phase(one) == wanted, seconds=SECONDS)
+
+
+def judged(p: Platform, job: Object) -> Object:
+    """A job that is created, as soon as the operator has looked at it."""
+    p.api.create(job)
+    phases, name, namespace = ("Pending", "Starting", "Running"), job["metadata"]["name"], job["metadata"]["namespace"]
+    return p.api.wait("LoRARLJob", name, namespace, lambda one: phase(one) in phases, seconds=SECONDS)
+
+
+def is_invalid(job: Object) -> bool:
+    return bool(condition(job, "Running").get("reason") == "Invalid")
 
 
 def config(p: Platform, job: Object) -> str:
@@ -93,11 +107,8 @@ def test_a_new_field_that_someone_set_is_not_ignored(p: Platform, running: Objec
     namespace, numbers = running["metadata"]["namespace"], itertools.count(1)
 
     def refused() -> Object | None:
-        name = f"wants-{next(numbers)}"
-        p.api.create(lorarljob(namespace, name, rollout={"beams": 4}))
-        judged = ("Pending", "Starting", "Running")
-        job = p.api.wait("LoRARLJob", name, namespace, lambda one: phase(one) in judged, seconds=SECONDS)
-        return job if condition(job, "Running").get("reason") == "Invalid" else None
+        job = judged(p, lorarljob(namespace, f"wants-{next(numbers)}", rollout={"beams": 4}))
+        return job if is_invalid(job) else None
 
     # A watch from before the upgrade leaves new fields out, until the API server ends it.
     job = until(60, "a job with a new field is refused", refused)
