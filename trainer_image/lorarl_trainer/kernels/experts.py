@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.nn.functional import grouped_mm, silu
+from torch.nn.functional import grouped_mm
 
 from lorarl_trainer.kernels.dispatch import with_kernel
+from lorarl_trainer.kernels.operations import swiglu, swiglu_backward
 from lorarl_trainer.kernels.row_sums import NOWHERE
 
 
@@ -62,14 +63,8 @@ def weighted_swiglu_backward(
     r replaces the gradient that is given. `order_N` has each row's index into the weights, flat. A weight without a row
     has a gradient of zero.
     """
-    gate_N_F, up_N_F = (half.float() for half in gate_up_N_2F.chunk(2, 1))
-    by_N_F, weight_N_1 = by_result_N_F.float(), weights_T_K.flatten()[order_N, None].float()
-    sigmoid_N_F, silu_N_F = gate_N_F.sigmoid(), silu(gate_N_F)
-    # Rounded where the forward pass rounds.
-    product_N_F = (silu_N_F.to(by_result_N_F.dtype).float() * up_N_F).to(by_result_N_F.dtype).float()
+    product_N_F, weight_N_1 = swiglu(gate_up_N_2F), weights_T_K.flatten()[order_N, None]
     by_weights = torch.zeros_like(weights_T_K)
-    by_weights.view(-1)[order_N] = (by_N_F * product_N_F).sum(1).to(by_weights.dtype)
-    by_N_F = by_N_F * weight_N_1
-    by_gate_N_F = by_N_F * up_N_F * sigmoid_N_F * (1 + gate_N_F - silu_N_F)
-    by_gate_up_N_2F = torch.cat([by_gate_N_F, by_N_F * silu_N_F], 1).to(gate_up_N_2F.dtype)
+    by_weights.view(-1)[order_N] = (by_result_N_F * product_N_F).sum(1)
+    by_gate_up_N_2F, _ = swiglu_backward(gate_up_N_2F, by_result_N_F * weight_N_1)
     return by_gate_up_N_2F, by_weights, by_result_N_F.copy_(weight_N_1 * product_N_F)

@@ -16,7 +16,7 @@ from lorarl_trainer.backends.megatron.collectives import Ranks
 from lorarl_trainer.backends.megatron.expert_rows import Places, Sizes, Trip
 from lorarl_trainer.backends.micro_batch import MicroBatch
 from lorarl_trainer.samples.expert_rows import any_experts, count_rows
-from lorarl_trainer.samples.routing import Routing, routing_type
+from lorarl_trainer.samples.routing import Routing, routing_type, rows_of
 
 _UNKNOWN = -1
 """Stands for the number of rows of a rank that does not know it."""
@@ -62,8 +62,8 @@ class RowsAhead:
     def _on_host(self, batch: MicroBatch) -> Routing | None:
         """Return the experts of all tokens; None if some are not known."""
         if batch.is_filler:
-            kind, sizes = routing_type(self._experts), (batch.tokens.numel(), self._layers, len(self._of_nothing_K))
-            return np.full(sizes, np.iinfo(kind).max, kind)
+            like = np.empty((0, self._layers, len(self._of_nothing_K)), routing_type(self._experts))
+            return rows_of(None, like, 0, batch.tokens.numel())
         return None if batch.routing is None else batch.routing_on_host
 
     def _chosen(self, batch: MicroBatch) -> torch.Tensor:
