@@ -100,6 +100,8 @@ SHAPES = {
     for shape in (
         Shape("0.5b", 896, 4864, 24, 14, 2, 151_936, tie_word_embeddings=True),
         Shape("7b", 3584, 18_944, 28, 28, 4, 152_064, tie_word_embeddings=False),
+        Shape("14b", 5120, 13_824, 48, 40, 8, 152_064, tie_word_embeddings=False),
+        Shape("32b", 5120, 27_648, 64, 40, 8, 152_064, tie_word_embeddings=False),
         # Answers of 656 and of 2,098 tokens on average.
         Shape("7b-ragged", 3584, 18_944, 28, 28, 4, 320, tie_word_embeddings=False, ragged=True),
         Shape("7b-ragged-long", 3584, 18_944, 28, 28, 4, 1024, tie_word_embeddings=False, ragged=True),

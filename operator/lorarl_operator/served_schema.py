@@ -17,8 +17,10 @@ from typing import Any
 
 from lorarl_api.defaults import knows, readable
 from lorarl_api.v1alpha1 import GROUP, KIND, VERSION
+from lorarl_operator import parse
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError
+from lorarl_operator.kube.resources import LORARLJOBS
 from lorarl_operator.models import Job
 
 log = logging.getLogger(__name__)
@@ -40,14 +42,24 @@ class ServedSchema:
     async def readable(self, job: Job) -> Job:
         """The job without the fields that this operator does not know and that have their default.
 
-        If the schema is not served, the job is returned as it is. Then it is not valid, and its status says which
-        field.
+        If the schema is not served, the job is returned with these fields. Then it is not valid, and its status says
+        which field.
 
         Raises:
             ApiError: The API server did not answer.
         """
         if _knows(job.spec):
             return job
+        known = await self._without_defaults(job)
+        if _knows(known.spec):
+            return known
+        # A watch that began before a downgrade goes on adding the newer defaults, which the schema no longer has.
+        stored = await self._client.get(LORARLJOBS, job.namespace, job.name)
+        if stored is None or (now := parse.job(stored)).uid != job.uid or now.generation != job.generation:
+            return known  # the watch is about to say so
+        return await self._without_defaults(replace(job, spec=now.spec))
+
+    async def _without_defaults(self, job: Job) -> Job:
         async with self._one_at_a_time:
             if self._clock() - self._fetched_at >= FRESH_SECONDS:
                 self._schema = await self._fetch()

@@ -26,8 +26,13 @@ DOCUMENT = {
 class Served:
     """An API server, and a clock."""
 
-    def __init__(self, answer):
+    def __init__(self, answer, stored=None):
         self.answer, self.requests, self.now = answer, 0, 0.0
+        self.stored = stored
+
+    async def get(self, resource, namespace, name):
+        assert (resource.kind, namespace, name) == ("LoRARLJob", "team", "demo")
+        return self.stored
 
     async def open_api(self, group, version):
         assert (group, version) == ("lorarl.io", "v1alpha1")
@@ -86,3 +91,17 @@ def test_a_server_that_does_not_answer_is_asked_again():
 def test_without_a_schema_the_job_stays_as_it_is(answer):
     server = Served(answer)
     assert asyncio.run(ServedSchema(server, server.clock).readable(newer_job())).read_spec()["beams"] == 1
+
+
+def test_a_field_that_only_the_watch_shows_stops_no_job():
+    """The API server's watches keep the defaults of the CRD that they began with, its answers do not."""
+    shown = raw_job({"extra": {"a": 1}})
+    server = Served(DOCUMENT, stored=raw_job())
+    assert "extra" not in asyncio.run(ServedSchema(server, server.clock).readable(parse.job(shown))).read_spec()
+    # What is stored is refused, also under a newer generation or another uid, which the watch shows next.
+    changed, other = raw_job(), raw_job()
+    changed["metadata"]["generation"] += 1
+    other["metadata"]["uid"] = "another"
+    for stored in (shown, changed, other, None):
+        server = Served(DOCUMENT, stored=stored)
+        assert "extra" in asyncio.run(ServedSchema(server, server.clock).readable(parse.job(shown))).read_spec()

@@ -16,7 +16,7 @@ from lorarl_trainer.errors import InputError, LorarlError, NodeLostError, Worker
 from lorarl_trainer.launch.ray_groups import Guard, start_apart
 from lorarl_trainer.timing import StartClock
 from lorarl_trainer.workers.group import WorkerGroup
-from lorarl_trainer.workers.nodes import living_machines, reserve
+from lorarl_trainer.workers.nodes import lost_machines, reserve
 
 _OBJECT_STORE_BYTES = 256 << 20
 _POLL_SECONDS = 0.2
@@ -90,7 +90,7 @@ class RayCluster:
     def _start_again(self, machines: frozenset[str]) -> WorkerGroup | None:
         """Wait until Ray knows which machine is lost: one that is about to be removed still offers its devices."""
         with self._clock.part("loss of the machine"):
-            while machines <= living_machines():
+            while not machines & lost_machines():
                 if self._abandoned.wait(_POLL_SECONDS):
                     return None
         return self._new_group()

@@ -77,17 +77,14 @@ class Failures:
         unexpected = isinstance(error, RayTaskError) and not isinstance(error.cause, LorarlError)
         if not unexpected and not isinstance(error, ActorUnavailableError | ObjectLostError):
             return error
-        questions = [asyncio.create_task(_end_of(actor)) for actor in self._actors]
+        answers = [asyncio.create_task(_first_end(self._actors)), asyncio.create_task(self._nodes.loss())]
         try:
-            for question in asyncio.as_completed(questions, timeout=patience_with(error)):
-                if (end := await question) is not None:
-                    return end
-        except TimeoutError:
-            pass  # workers that do not answer are busy, or Ray cannot say what became of them
+            # Workers that do not answer in time are busy, or Ray cannot say what became of them.
+            done, _ = await asyncio.wait(answers, timeout=patience_with(error), return_when=asyncio.FIRST_COMPLETED)
+            return next((end for answer in done if (end := answer.result())), error)
         finally:
-            for task in questions:
+            for task in answers:
                 task.cancel()
-        return error
 
     async def _out_of_memory(self) -> bool:
         """Return whether the kernel killed a process in a worker's pod for its memory. A lost pod cannot say."""
@@ -153,6 +150,19 @@ class Failures:
 def patience_with(error: Exception) -> float:
     """Return how many seconds Ray gets to say that a worker has ended, which would explain a failure."""
     return PEER_END_SECONDS if _PEER_ENDED.search(str(error)) else NODE_LOSS_SECONDS
+
+
+async def _first_end(actors: Sequence[Any]) -> Exception | None:
+    """Return how the first of the workers ended, as `_end_of`; None if all are alive and idle."""
+    questions = [asyncio.create_task(_end_of(actor)) for actor in actors]
+    try:
+        for question in asyncio.as_completed(questions):
+            if (end := await question) is not None:
+                return end
+        return None
+    finally:
+        for task in questions:
+            task.cancel()
 
 
 async def _end_of(actor: Any) -> Exception | None:

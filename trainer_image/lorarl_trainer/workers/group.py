@@ -313,12 +313,20 @@ class WorkerGroup:
         return await self._await([getattr(actor, method).remote(*arguments) for actor in self._actors])
 
     async def _await(self, calls: Sequence[Any]) -> list[Any]:
-        """Wait for all calls. The first failure ends the wait, since its peers may hang in a collective operation."""
+        """Wait for all calls. The first failure ends the wait, since its peers may hang in a collective operation.
+
+        So does the loss of a machine, in case no call fails for it.
+        """
         from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, RayTaskError, WorkerCrashedError
         from ray.exceptions import OutOfMemoryError as EndedByRayError
 
+        results, loss = asyncio.gather(*calls), asyncio.create_task(self._nodes.loss())
+        results.add_done_callback(lambda all_: all_.cancelled() or all_.exception())  # asyncio warns if nobody asks
         try:
-            return list(await asyncio.gather(*calls))
+            await asyncio.wait([results, loss], return_when=asyncio.FIRST_COMPLETED)
+            if not results.done():
+                raise await loss
+            return list(results.result())
         except (
             RayTaskError,
             RayActorError,
@@ -328,6 +336,9 @@ class WorkerGroup:
             EndedByRayError,
         ) as error:
             raise await self._failures.explain(error) from error
+        finally:
+            results.cancel()
+            loss.cancel()
 
 
 async def _follow(stream: Any, first: int, take: TakeCompletions) -> Generated:

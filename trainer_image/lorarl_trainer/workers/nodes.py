@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import socket
@@ -10,8 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.threads import in_background
 
 _POLL_SECONDS = 0.2
+_LOSS_POLL_SECONDS = 1.0
 
 
 def reserve(spec: LoRARLJobSpec, abandoned: threading.Event | None = None) -> Any | None:
@@ -73,6 +76,18 @@ class Nodes:
             for bundles, its in zip(self.bundles, arguments, strict=True)
         ]
 
+    async def loss(self) -> Exception:
+        """Wait until Ray knows that one of the machines is lost; return the error that says so.
+
+        Most calls to that machine's workers have failed by then. Once, Ray left one without an answer for minutes.
+        """
+        from ray.exceptions import NodeDiedError
+
+        while True:
+            await asyncio.sleep(_LOSS_POLL_SECONDS)
+            if lost := self.machines & await in_background(lost_machines):
+                return NodeDiedError(f"Ray's node {min(lost)} has died")
+
     def rendezvous(self) -> tuple[str, int]:
         """Return the address of the first worker's machine, and a port that is free there."""
         import ray
@@ -88,11 +103,11 @@ class Nodes:
         ray.util.remove_placement_group(self._group)
 
 
-def living_machines() -> frozenset[str]:
-    """Return Ray's ids of the machines that it does not know to be lost."""
+def lost_machines() -> frozenset[str]:
+    """Return Ray's ids of the machines that it knows to be lost."""
     import ray
 
-    return frozenset(node["NodeID"] for node in ray.nodes() if node["Alive"])
+    return frozenset(node["NodeID"] for node in ray.nodes() if not node["Alive"])
 
 
 def by_node(placement: Mapping[int, str]) -> list[list[int]]:
