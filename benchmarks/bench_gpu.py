@@ -2,7 +2,10 @@
 
 make bench-gpu                  all of it on one GPU, 12 minutes; then the table and the plot in docs/
 make bench-gpu GPUS="1 2"       on two GPUs, in the same time: one size on each, then the last on both, data parallel
-make bench-gpu WORK=ragged      answers of very different lengths; also 3k, 16k, long-prompt and 32k. It renders nothing
+make bench-gpu WORK=ragged      answers of very different lengths; also 3k, 16k, long-prompt, 32k, and large for 32B.
+                                It renders nothing
+python benchmarks/bench_gpu.py --gpus 2 --two same --sizes 7b --set spec.trainer.tensorParallelSize=2
+python benchmarks/bench_gpu.py --gpus 2 --two same --work 128k --set spec.trainer.contextParallelSize=2
 python benchmarks/bench_gpu.py --work ragged --prompts 8 --trl-settings default      fewer prompts, for a slow peer
 python benchmarks/bench_gpu.py --sizes 7b --systems ours --steps 4 --out part.json     a part of it
 python benchmarks/bench_gpu.py --merge part.json other.json --out benchmarks/results/gpu-DATE.json
@@ -67,6 +70,13 @@ def main() -> None:
         default=[1],
         choices=(1, 2),
         help="2: two sizes at a time, and the last size data parallel",
+    )
+    parser.add_argument(
+        "--two",
+        nargs="+",
+        default=["twice", "same"],
+        choices=("twice", "same"),
+        help="what two GPUs do: twice the prompts, the same step  [default: both]",
     )
     parser.add_argument(
         "--set",
@@ -142,8 +152,10 @@ class Bench:
                 self.attempt(f"{size} trl {setting}", partial(self.trl, size, setting, gpu))
 
     def two_gpus(self, size: str, gpus: Sequence[int]) -> None:
-        self.attempt(f"{size} on two GPUs, twice the prompts", lambda: self.ours(size, gpus, self.work.times(2)))
-        self.attempt(f"{size} on two GPUs, the same step", lambda: self.ours(size, gpus, self.work))
+        if "twice" in self.chosen.two:
+            self.attempt(f"{size} on two GPUs, twice the prompts", lambda: self.ours(size, gpus, self.work.times(2)))
+        if "same" in self.chosen.two:
+            self.attempt(f"{size} on two GPUs, the same step", lambda: self.ours(size, gpus, self.work))
 
     def attempt(self, name: str, part: Callable[[], dict[str, Any]]) -> None:
         clock = time.monotonic()

@@ -95,6 +95,7 @@ def steps_of(folder: Path, work: Work) -> list[dict[str, float]]:
             response_tokens = row["response_tokens_mean"] * work.completions
             difference = row["mean_abs_logprob_diff"]
             counted = {"tokens": row["tokens"], "response_tokens": response_tokens, "logprob_difference": difference}
+            counted |= {name: value for name, value in row.items() if name.startswith("engine/")}
             if (retries := row.get("gpu_memory/retries")) is not None:
                 counted["memory_retries"] = retries
             steps.append({"seconds": sum(phases.values()), **counted, **phases})

@@ -27,7 +27,7 @@ PACKAGES = (
     "ray",
     "triton",
 )
-POSITIONS = 40_960
+POSITIONS = 131_072
 SHARD = "4GB"
 END = 1
 SPECIAL = {"pad": "<pad>", "eos": "<eos>", "unk": "<unk>"}

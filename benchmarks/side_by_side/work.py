@@ -170,6 +170,8 @@ WORKS = {
     "3k": (Work(prompts=16, prompt_tokens=256, response_tokens=3072, vllm_share=None), ("a3b",)),
     "long-prompt": (Work(prompt_tokens=20_000, vllm_share=None), ("7b",)),
     "32k": (Work(prompts=4, prompt_tokens=31_744, response_tokens=1024, vllm_share=None), ("7b",)),
+    "128k": (Work(prompts=2, group=4, prompt_tokens=127_000, response_tokens=1000, vllm_share=None), ("7b",)),
+    "large": (Work(vllm_share=None), ("32b",)),
 }
 """What a step may be, and the shapes that it is measured with."""
 
