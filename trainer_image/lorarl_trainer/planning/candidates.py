@@ -16,6 +16,7 @@ from lorarl_trainer.planning.execution import (
     ExecutionPlan,
     Recompute,
     decide,
+    fuses_layers,
     may_overlap,
     usual_keys,
 )
@@ -34,13 +35,14 @@ LEAST_MICRO_BATCH_TOKENS = 128
 
 def on_gpu(spec: LoRARLJobSpec, model: ModelSizes, gpu: Gpu, ranks: tuple[int, int]) -> Iterator[ExecutionPlan]:
     """Yield the plans for GPUs with so many tensor-parallel ranks of trainer and engine."""
-    base = decide(spec, model, gpu, ranks)
     kinds = [spec.trainer.recompute] if spec.trainer.recompute else _RECOMPUTE
-    for tokens in _token_sizes(spec, base):
-        for keys in _key_numbers(spec, base, tokens):
-            for recompute in kinds:
-                plan = replace(base, micro_batch_tokens=tokens, micro_batch_keys=keys, recompute=recompute)
-                yield from _phases(spec, plan)
+    for context_ranks in _contexts(spec, model, ranks):
+        base = decide(spec, model, gpu, ranks, context_ranks)
+        for tokens in _token_sizes(spec, base):
+            for keys in _key_numbers(spec, base, tokens):
+                for recompute in kinds:
+                    plan = replace(base, micro_batch_tokens=tokens, micro_batch_keys=keys, recompute=recompute)
+                    yield from _phases(spec, plan)
 
 
 def on_host(spec: LoRARLJobSpec, model: ModelSizes) -> Iterator[ExecutionPlan]:
@@ -61,15 +63,40 @@ def on_host(spec: LoRARLJobSpec, model: ModelSizes) -> Iterator[ExecutionPlan]:
         )
 
 
+def _contexts(spec: LoRARLJobSpec, model: ModelSizes, ranks: tuple[int, int]) -> Iterator[int]:
+    """Yield numbers of workers that share the tokens of a micro-batch.
+
+    Sharing them is for sequences that fill a micro-batch. For shorter ones, smaller micro-batches take less memory too.
+    """
+    yield 1
+    longest = spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens
+    if (
+        spec.trainer.context_parallel_size is None
+        and fuses_layers(spec, model)
+        and not model.experts
+        and longest >= USUAL_MICRO_BATCH_TOKENS
+    ):
+        copies = spec.cluster.gpus_per_node // ranks[0]
+        yield from (sharing for sharing in range(2, copies + 1) if copies % sharing == 0)
+
+
 def _token_sizes(spec: LoRARLJobSpec, base: ExecutionPlan) -> Iterator[int]:
     """Yield sizes of a micro-batch, up to one that holds the whole step."""
     if spec.trainer.tokens_per_micro_batch:
         yield base.micro_batch_tokens
         return
-    for tokens in sorted({max(tokens, base.least_tokens) for tokens in _MICRO_BATCH_TOKENS}):
+    sizes = {max(tokens, base.least_tokens) for tokens in _MICRO_BATCH_TOKENS}
+    if spec.rollout.max_prompt_tokens >= spec.rollout.max_response_tokens:
+        sizes.add(max(_group_tokens(spec), base.least_tokens))
+    for tokens in sorted(sizes):
         yield tokens
         if tokens >= base.trained * base.longest:
             return
+
+
+def _group_tokens(spec: LoRARLJobSpec) -> int:
+    """Return the tokens of the largest group. In any less, its prompt is computed more than once."""
+    return spec.rollout.max_prompt_tokens + spec.algorithm.effective_group_size * spec.rollout.max_response_tokens
 
 
 def _key_numbers(spec: LoRARLJobSpec, base: ExecutionPlan, tokens: int) -> Iterator[int | None]:
@@ -87,7 +114,7 @@ def _phases(spec: LoRARLJobSpec, plan: ExecutionPlan) -> Iterator[ExecutionPlan]
     yield plan
     if not plan.rollouts:
         return
-    if may_overlap(spec, (plan.trainer_ranks, plan.engine_ranks)):
+    if may_overlap(spec, (plan.trainer_workers, plan.engine_ranks)):
         yield replace(plan, overlapped=True)
     if spec.rollout.offload is None:
         yield replace(plan, offload=frozenset({"kv_cache"}))

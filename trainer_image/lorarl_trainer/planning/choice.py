@@ -41,8 +41,8 @@ class JobPlan:
         there: a worker's GPU, or on CPU the machine, which its workers share.
         memory: what was chosen. If nothing fits, it is the plan that needs the least memory.
         seconds: of its step; None on CPU, and if nothing fits.
-        fitting: on GPUs, all that fit with the same layout.
-        too_large: on GPUs, the plans with that layout that do not fit.
+        fitting: on GPUs, all that fit with the same tensor-parallel ranks.
+        too_large: on GPUs, the plans with these ranks that do not fit.
     """
 
     spec: LoRARLJobSpec
@@ -111,15 +111,16 @@ def _fastest(spec: LoRARLJobSpec, model: ModelSizes, gpu: Gpu, plans: Sequence[M
 def _departures(spec: LoRARLJobSpec, model: ModelSizes, plan: ExecutionPlan) -> int:
     """Count how far a plan is from the usual one: of two that are as fast, the more usual one is taken.
 
-    A KV cache that does not hold all sequences at their longest counts twice: the time is estimated with responses half
-    as long. Giving the cache up counts twice too.
+    Giving up the KV cache counts twice. One that does not hold all sequences at their longest counts three times: the
+    time is estimated with responses half as long, and longer ones would be preempted and computed again.
     """
     tokens = max(usual_tokens(plan.fused_layers), plan.least_tokens)
     return (
         ["none", "selective", "full"].index(plan.recompute)
         + 2 * len(plan.offload)
         + plan.overlapped
-        + 2 * (plan.kv_cache_bytes < kv_cache_bytes(model, plan))
+        + plan.context_ranks.bit_length()
+        + 3 * (plan.kv_cache_bytes < kv_cache_bytes(model, plan))
         + abs(plan.micro_batch_tokens.bit_length() - tokens.bit_length())
         + (plan.micro_batch_keys not in (None, usual_keys(spec, plan.micro_batch_tokens)))
     )

@@ -25,6 +25,11 @@ class _Field:
     value: Callable[[ExecutionPlan], str]
 
 
+_CONTEXT = _Field(
+    "trainer.contextParallelSize",
+    lambda spec: spec.trainer.context_parallel_size,
+    lambda plan: str(plan.context_ranks),
+)
 _FIELDS = (
     _Field(
         "trainer.tokensPerMicroBatch",
@@ -84,14 +89,19 @@ def _layout(plan: JobPlan) -> Iterator[tuple[str, str, str]]:
     ):
         if execution.rollouts or name.startswith("trainer"):
             yield name, str(ranks), _AS_IN_MANIFEST if given is not None else why
-    if execution.context_ranks > 1:
-        yield "trainer.contextParallelSize", str(execution.context_ranks), _AS_IN_MANIFEST
+    considered = [execution, *(one.memory.execution for one in plan.fitting), *plan.too_large]
+    if any(one.context_ranks > 1 for one in considered):
+        yield _row(plan, _CONTEXT)
 
 
 def _choices(plan: JobPlan) -> Iterator[tuple[str, str, str]]:
     for field in _FIELDS if plan.execution.rollouts else _FIELDS[:2]:
-        value = field.value(plan.execution)
-        yield field.name, value, _AS_IN_MANIFEST if field.given(plan.spec) is not None else _compare(plan, field, value)
+        yield _row(plan, field)
+
+
+def _row(plan: JobPlan, field: _Field) -> tuple[str, str, str]:
+    value = field.value(plan.execution)
+    return field.name, value, _AS_IN_MANIFEST if field.given(plan.spec) is not None else _compare(plan, field, value)
 
 
 def _compare(plan: JobPlan, field: _Field, value: str) -> str:

@@ -145,7 +145,11 @@ class ExecutionPlan:
 
 
 def decide(
-    spec: LoRARLJobSpec, model: ModelShape, gpu: Gpu | None, ranks: tuple[int, int] | None = None
+    spec: LoRARLJobSpec,
+    model: ModelShape,
+    gpu: Gpu | None,
+    ranks: tuple[int, int] | None = None,
+    context_ranks: int = 1,
 ) -> ExecutionPlan:
     """Return the decisions that come before the size of the KV cache.
 
@@ -156,6 +160,7 @@ def decide(
         model: the shape of its base model.
         gpu: a worker's GPU; None on CPU.
         ranks: tensor-parallel workers of a trainer and of an engine, where the manifest leaves them open.
+        context_ranks: workers that share the tokens of a micro-batch, where the manifest leaves that open.
 
     Raises:
         InputError: the backend cannot do what the manifest asks for.
@@ -163,7 +168,7 @@ def decide(
     backend = backend_of(spec, model)
     require_backend(spec, backend)
     trainer_ranks, engine_ranks = ranks or usual_ranks(spec, model)
-    context_ranks = spec.trainer.context_parallel_size or 1
+    context_ranks = spec.trainer.context_parallel_size or context_ranks
     engines = max(1, spec.world_size // engine_ranks)
     group = spec.algorithm.effective_group_size
     completions = spec.rollout.prompts_at_once * group

@@ -126,6 +126,7 @@ _OPEN_ON_GPU = (
     ("trainer", "recompute"),
     ("rollout", "tensor_parallel_size"),
     ("trainer", "tensor_parallel_size"),
+    ("trainer", "context_parallel_size"),
 )
 """What is chosen if it is not set."""
 

@@ -43,9 +43,9 @@ def decisions(plan: JobPlan) -> tuple[int, int, str, set[str]]:
         ("0.5B", 1, 256, (1, 32_768, "none", set())),
         ("7B", 1, 32_704, (1, 32_768, "none", {"kv_cache"})),
         ("14B", 1, 16_320, (1, 16_384, "none", {"kv_cache"})),
-        ("32B", 1, 256, (1, 4096, "none", set())),
-        ("32B", 2, 256, (1, 4096, "none", set())),
-        ("Llama-3.1-70B", 2, 256, (2, 4096, "none", set())),
+        ("32B", 1, 256, (1, 4096, "none", {"kv_cache"})),
+        ("32B", 2, 256, (1, 4096, "none", {"kv_cache"})),
+        ("Llama-3.1-70B", 2, 256, (2, 4096, "none", {"kv_cache"})),
     ],
 )
 def test_a_manifest_without_settings_is_planned_to_fit_h200s(
@@ -126,17 +126,41 @@ def test_gpus_that_share_a_context_are_not_split_further() -> None:
     assert list(layouts(spec, MODELS["7B"])) == [(1, 1), (2, 2)]
 
 
-def test_a_prompt_too_long_for_one_gpu_fits_two_that_share_its_tokens() -> None:
-    """7B, a prompt of 127,000 tokens and a response of 1,000. Each GPU has half of the tokens, and the keys of all."""
-    lengths = {"prompt_tokens": 127_000, "response_tokens": 1000}
-    fields = ("rollout.promptsPerStep=2", "algorithm.groupSize=2", "trainer.tensorParallelSize=1")
-    alone = chosen("7B", *fields, gpu=GPUS[80], gpus=2, **lengths)
-    assert not alone.fits and remedies(alone).endswith("or set spec.trainer.contextParallelSize to 2.")
-    shared = chosen("7B", *fields, "trainer.contextParallelSize=2", gpu=GPUS[80], gpus=2, **lengths)
-    assert shared.fits and shared.execution.context_ranks == 2
+LONG = {"prompt_tokens": 127_000, "response_tokens": 1000}
+FEW = ("rollout.promptsPerStep=2", "algorithm.groupSize=4")
+
+
+def test_a_prompt_too_long_for_one_gpu_is_shared_by_two() -> None:
+    """7B, a prompt of 127,000 tokens. Each GPU has half of the tokens, and the keys of all."""
+    shared = chosen("7B", *FEW, gpu=GPUS[80], gpus=2, **LONG)
+    assert shared.fits and (shared.execution.trainer_ranks, shared.execution.context_ranks) == (1, 2)
     table = plan_table(shared)
-    assert re.search(r"trainer.contextParallelSize +2 +as in the manifest", table)
-    assert "1/2 of the tokens, the keys of all: 128,000 tokens of a micro-batch" in table
+    assert re.search(r"trainer.contextParallelSize +2 +\d", table)
+    assert "1/2 of the tokens, the keys of all: 131,000 tokens of a micro-batch" in table
+    fields = "trainer.tensorParallelSize=1", "trainer.contextParallelSize=1"
+    alone = chosen("7B", *FEW, *fields, gpu=GPUS[80], gpus=2, **LONG)
+    assert not alone.fits and alone.execution.context_ranks == 1
+    assert "remove spec.trainer.contextParallelSize" in remedies(alone)
+
+
+def test_tokens_are_shared_where_that_saves_recomputation() -> None:
+    """On GPUs that could train a sequence alone."""
+    plan = chosen("7B", *FEW, gpus=2, **LONG)
+    assert (plan.execution.context_ranks, plan.execution.recompute) == (2, "selective")
+    alone = chosen("7B", *FEW, "trainer.contextParallelSize=1", gpus=2, **LONG)
+    assert alone.fits and alone.execution.recompute == "full"
+    assert plan.seconds is not None and alone.seconds is not None and plan.seconds.total < alone.seconds.total
+    short = plan_table(chosen("7B", gpus=2))
+    assert "contextParallelSize" not in short, "smaller micro-batches do"
+
+
+def test_a_long_prompt_is_computed_once_for_its_group() -> None:
+    """In a micro-batch that holds the whole group, though no more."""
+    plan = chosen("7B", *FEW, "trainer.contextParallelSize=2", gpus=2, **LONG)
+    assert plan.execution.micro_batch_tokens == 131_000
+    parted = chosen("7B", *FEW, "trainer.contextParallelSize=2", "trainer.tokensPerMicroBatch=128000", gpus=2, **LONG)
+    assert plan.seconds is not None and parted.seconds is not None
+    assert plan.seconds.training < 0.6 * parted.seconds.training
 
 
 SET = (
@@ -203,9 +227,9 @@ def test_the_table_says_what_was_chosen_and_why() -> None:
     assert "too large: 8192, 16384, 32768, 65536" in rows["trainer.tokensPerMicroBatch"]
     assert rows["trainer.recompute"].endswith("as in the manifest")
     assert rows["trainer.tensorParallelSize"].endswith("the smallest that fits")
-    assert rows["rollout.gpuMemoryFraction"].split()[1] == "0.21"
+    assert rows["rollout.gpuMemoryFraction"].split()[1] == "0.36"
     assert "s a step on an NVIDIA H200, if prompts are as long as they may be and completions half as long" in table
-    assert "sequences of 320 tokens" in rows["KV cache"] and "at half of it" in rows["KV cache"]
+    assert "512 sequences of 320 tokens" in rows["KV cache"]
 
 
 def test_sft_has_no_rows_of_rollouts() -> None:
