@@ -320,10 +320,11 @@ class WorkerGroup:
         from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, RayTaskError, WorkerCrashedError
         from ray.exceptions import OutOfMemoryError as EndedByRayError
 
-        results, loss = asyncio.gather(*calls), asyncio.create_task(self._nodes.loss())
+        results: asyncio.Future[Any] = asyncio.gather(*calls)
+        loss: asyncio.Future[Exception] = asyncio.create_task(self._nodes.loss())
         results.add_done_callback(lambda all_: all_.cancelled() or all_.exception())  # asyncio warns if nobody asks
         try:
-            await asyncio.wait([results, loss], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((results, loss), return_when=asyncio.FIRST_COMPLETED)
             if not results.done():
                 raise await loss
             return list(results.result())

@@ -69,7 +69,7 @@ def explained(machines: Machines, *actors: Actor) -> LorarlError:
     return asyncio.run(asyncio.wait_for(failures(machines, *actors).explain(error), SECONDS))
 
 
-def test_a_lost_machine_explains_a_failure_also_where_its_worker_never_answers() -> None:
+def test_a_lost_machine_explains_a_failure_if_its_worker_never_answers() -> None:
     assert isinstance(explained(Machines(lost=True), Actor(), Actor(silent=True)), NodeLostError)
 
 
