@@ -119,7 +119,7 @@ class WorkerGroup:
         Raises:
             LorarlError: the store cannot be used.
         """
-        await self._await([self._actors[0].open_checkpoints.remote(of)])
+        await self._first("open_checkpoints", of)
 
     async def start(
         self,
@@ -144,11 +144,10 @@ class WorkerGroup:
 
     async def resume(self) -> Resumed:
         """Take over the job's checkpoints and bring every worker to the newest whole one, after `open_checkpoints`."""
-        first = self._actors[0]
-        resumed: Resumed = (await self._await([first.claim_checkpoints.remote()]))[0]
+        resumed: Resumed = await self._first("claim_checkpoints")
         if resumed.step:
             # A reference: the state travels between workers, not through this process. A single worker has it already.
-            await self._all("restore", first.found_state.remote() if self.size > 1 else None)
+            await self._all("restore", self._actors[0].found_state.remote() if self.size > 1 else None)
         return resumed
 
     async def sync(self, version: int, *, verify: bool = False) -> float:
@@ -232,28 +231,28 @@ class WorkerGroup:
 
     async def complete(self, step: int, results: CardResults, value: float | None) -> None:
         """Add an evaluation's results to its step's checkpoint."""
-        await self._await([self._actors[0].complete.remote(step, results, value)])
+        await self._first("complete", step, results, value)
 
     async def compare(self, values: Mapping[int, float]) -> None:
         """Choose the best checkpoint among those of earlier steps too."""
-        await self._await([self._actors[0].compare.remote(values)])
+        await self._first("compare", values)
 
     async def best(self) -> Best | None:
         """Return the best checkpoint so far, if the job keeps it."""
-        best: Best | None = (await self._await([self._actors[0].best.remote()]))[0]
+        best: Best | None = await self._first("best")
         return best
 
     async def uploads(self) -> list[Published]:
         """Return the checkpoints published so far."""
-        return list((await self._await([self._actors[0].uploads.remote()]))[0])
+        return list(await self._first("uploads"))
 
     async def drain_uploads(self, seconds: float = UPLOAD_SECONDS) -> list[Published]:
         """Wait until every checkpoint is published. After `seconds`, keep the newest on the worker's disk and raise."""
-        return list((await self._await([self._actors[0].drain_uploads.remote(seconds)]))[0])
+        return list(await self._first("drain_uploads", seconds))
 
     async def finish(self) -> None:
         """Record in the job's folder that all steps are made. `drain_uploads` comes before."""
-        await self._await([self._actors[0].finish.remote()])
+        await self._first("finish")
 
     async def drain_asked(self) -> bool:
         """Return whether a worker's pod is about to be removed."""
@@ -312,16 +311,21 @@ class WorkerGroup:
     async def _all(self, method: str, *arguments: Any) -> list[Any]:
         return await self._await([getattr(actor, method).remote(*arguments) for actor in self._actors])
 
-    async def _await(self, calls: Sequence[Any]) -> list[Any]:
+    async def _first(self, method: str, *arguments: Any) -> Any:
+        """Call the first worker, which needs no other for this. So it does not matter which other machines are lost."""
+        call = getattr(self._actors[0], method).remote(*arguments)
+        return (await self._await([call], self._nodes.first_machine))[0]
+
+    async def _await(self, calls: Sequence[Any], machines: frozenset[str] | None = None) -> list[Any]:
         """Wait for all calls. The first failure ends the wait, since its peers may hang in a collective operation.
 
-        So does the loss of a machine, in case no call fails for it.
+        So does the loss of one of these machines, by default of any, in case no call fails for it.
         """
         from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, RayTaskError, WorkerCrashedError
         from ray.exceptions import OutOfMemoryError as EndedByRayError
 
         results: asyncio.Future[Any] = asyncio.gather(*calls)
-        loss: asyncio.Future[Exception] = asyncio.create_task(self._nodes.loss())
+        loss: asyncio.Future[Exception] = asyncio.create_task(self._nodes.loss(machines))
         results.add_done_callback(lambda all_: all_.cancelled() or all_.exception())  # asyncio warns if nobody asks
         try:
             await asyncio.wait((results, loss), return_when=asyncio.FIRST_COMPLETED)

@@ -50,6 +50,8 @@ class Nodes:
         """The bundles of each node. The first node has bundle 0."""
         self.machines = frozenset(placement.values())
         """Ray's ids of the nodes."""
+        self.first_machine = frozenset([placement[0]])
+        """The same of the first worker's node."""
 
     def at(self, bundle: int) -> Any:
         """Return Ray's scheduling strategy that places an actor or a task on this bundle."""
@@ -76,8 +78,8 @@ class Nodes:
             for bundles, its in zip(self.bundles, arguments, strict=True)
         ]
 
-    async def loss(self) -> Exception:
-        """Wait until Ray knows that one of the machines is lost; return the error that says so.
+    async def loss(self, machines: frozenset[str] | None = None) -> Exception:
+        """Wait until Ray knows that one of these machines, by default of all, is lost; return the error that says so.
 
         Most calls to that machine's workers have failed by then. Once, Ray left one without an answer for minutes.
         """
@@ -85,7 +87,7 @@ class Nodes:
 
         while True:
             await asyncio.sleep(_LOSS_POLL_SECONDS)
-            if lost := self.machines & await in_background(lost_machines):
+            if lost := (machines or self.machines) & await in_background(lost_machines):
                 return NodeDiedError(f"Ray's node {min(lost)} has died")
 
     def rendezvous(self) -> tuple[str, int]:

@@ -33,13 +33,16 @@ def test_ray_gets_longer_where_a_worker_says_that_another_has_ended(words: str) 
 
 
 class Machines:
-    """Stands for the nodes. One of them is lost, if `lost`."""
+    """Stands for the nodes. The second of them is lost, if `lost`."""
+
+    first_machine = frozenset(["first"])
 
     def __init__(self, lost: bool) -> None:
         self._lost = lost
 
-    async def loss(self) -> Exception:
-        return NodeDiedError("a node has died") if self._lost else await never()
+    async def loss(self, machines: frozenset[str] | None = None) -> Exception:
+        lost = self._lost and (machines is None or "second" in machines)
+        return NodeDiedError("a node has died") if lost else await never()
 
 
 class Actor:
@@ -52,8 +55,10 @@ class Actor:
     def drain_asked(self) -> Actor:
         return self
 
+    uploads = drain_asked
+
     def remote(self) -> Any:
-        return never() if self._silent else asyncio.sleep(0, result=False)
+        return never() if self._silent else asyncio.sleep(0, result=())
 
 
 async def never() -> Any:
@@ -78,12 +83,23 @@ def test_where_all_workers_answer_the_failure_is_their_own() -> None:
 
 
 def test_a_lost_machine_ends_the_wait_for_calls_that_never_fail() -> None:
-    machines = Machines(lost=True)
-    group = object.__new__(WorkerGroup)
-    group._nodes, group._failures = machines, failures(machines)  # type: ignore[assignment]
+    group = group_of(Actor(), Actor(silent=True))
 
     async def waits() -> None:
         with pytest.raises(NodeLostError):
-            await asyncio.wait_for(group._await([asyncio.sleep(0), never()]), SECONDS)
+            await asyncio.wait_for(group.drain_asked(), SECONDS)
 
     asyncio.run(waits())
+
+
+def test_the_first_worker_saves_its_uploads_after_another_machine_is_lost() -> None:
+    group = group_of(Actor(), Actor(silent=True))
+    assert asyncio.run(asyncio.wait_for(group.uploads(), SECONDS)) == []
+
+
+def group_of(*actors: Actor) -> WorkerGroup:
+    """Workers on two machines, of which the second is lost."""
+    machines, group = Machines(lost=True), object.__new__(WorkerGroup)
+    group._nodes, group._actors = machines, list(actors)  # type: ignore[assignment]
+    group._failures = failures(machines, *actors)
+    return group
