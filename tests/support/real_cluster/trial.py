@@ -31,6 +31,8 @@ class Trial:
     costs: dict[str, Cost] = field(default_factory=dict)
     counters: tuple[int, ...] = ()
     """What the job's status must say: attempts and preemptions. A busy machine may have failed the very first start."""
+    restarts: int = 0
+    """How many runs have begun after the first."""
 
     @contextmanager
     def fault(
@@ -58,6 +60,7 @@ class Trial:
             self.job.until(COUNTED_SECONDS, "it is counted", lambda seen: seen.status.get("recoveries", 0) > known)
         status = self.job.now.status
         self.counters = before[0] + attempts, before[1] + preemptions
+        self.restarts += attempts + preemptions + suspended - recovered
         assert self.job.now.counters == self.counters, status
         assert status["restarts"] == sum(self.counters), status
         assert cost.steps_lost <= 1
