@@ -39,7 +39,7 @@ from bench_gpu import last_object, model_folder, write  # noqa: E402
 from side_by_side import bare, ours  # noqa: E402
 from side_by_side.work import Work  # noqa: E402
 
-PARTS = ("bare", "pods", "lost")
+PARTS = ("bare", "pods", "lost", "killed")
 CACHES = ("cold", "warm")
 DOCUMENT = ROOT / "docs/gpu-cluster.md"
 LOST_AFTER_STEPS, LOST_STEPS = 2, 100
@@ -48,7 +48,11 @@ LOST_AFTER_STEPS, LOST_STEPS = 2, 100
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--parts", nargs="+", default=PARTS, choices=PARTS, help="lost: delete a worker pod, at the last size"
+        "--parts",
+        nargs="+",
+        default=PARTS,
+        choices=PARTS,
+        help="lost: delete a worker pod, at the last size; killed: at once",
     )
     parser.add_argument("--sizes", nargs="+", default=["0.5b", "7b"], help="model shapes: 0.5b, 7b (tiny for a trial)")
     parser.add_argument("--caches", nargs="+", default=CACHES, choices=CACHES, help="cold: nothing is compiled yet")
@@ -102,8 +106,9 @@ class Bench:
             for part in ("bare", "pods"):
                 for caches in self.chosen.caches if part in self.chosen.parts else ():
                     self.attempt(part, size, caches)
-        if "lost" in self.chosen.parts:
-            self.attempt("lost", self.chosen.sizes[-1], "warm")
+        for part in ("lost", "killed"):
+            if part in self.chosen.parts:
+                self.attempt(part, self.chosen.sizes[-1], "warm")
         for failure in self.failed:
             print(f"FAILED: {failure}", file=sys.stderr)
         print(f"raw figures: {self.chosen.out}; output: {self.folder}")
@@ -141,11 +146,17 @@ class Bench:
         return {**run, "steps": self.measured(run["steps"], caches)}
 
     def lost(self, size: str, caches: str) -> dict[str, Any]:
+        return self.without_a_worker("lost", size, caches)
+
+    def killed(self, size: str, caches: str) -> dict[str, Any]:
+        return self.without_a_worker("killed", size, caches, "--grace-period=1")
+
+    def without_a_worker(self, part: str, size: str, caches: str, *deletion: str) -> dict[str, Any]:
         job = self.job(size, self.folder, caches)
         job["spec"]["trainer"]["steps"] = LOST_STEPS
         job["spec"]["checkpoint"] |= {"every": 1, "resume": "Auto"}
-        with self.in_cluster("lost", size, caches, job) as running:
-            return dict(running.lose_a_worker(LOST_AFTER_STEPS))
+        with self.in_cluster(part, size, caches, job) as running:
+            return dict(running.lose_a_worker(LOST_AFTER_STEPS, *deletion))
 
     def job(self, size: str, folder: Path, caches: str) -> dict[str, Any]:
         """Return the job of bench_gpu.py with a built-in reward, which needs no file of this checkout."""

@@ -14,6 +14,8 @@ from side_by_side.start import overhead, within
 BEGIN, END = "<!-- figures: written by benchmarks/bench_gpu_cluster.py -->", "<!-- end of the figures -->"
 OVERHEAD, TOKEN_SECONDS = {"7b": 1.01}, {"0.5b": 60.0, "7b": 90.0}
 LOST_TOKEN_SECONDS, LOST_SECONDS = 35.0, 50.0
+LOSSES = {"lost": "deleted", "killed": "killed"}
+"""What happened to a worker pod in these parts."""
 SHORTEST = 0.05
 """Seconds that are shown as 0.1."""
 
@@ -42,8 +44,10 @@ def targets(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
             found.append(
                 (f"apply to the first token, {title(size)}, caches warm", f"{TOKEN_SECONDS[size]:.0f} s", verdict)
             )
-        if lost := find(runs, "lost", size):
-            after, token, seconds = f"a deleted worker pod, {title(size)}", lost["first_token_seconds"], lost["seconds"]
+        for part, how in LOSSES.items():
+            if (lost := find(runs, part, size)) is None:
+                continue
+            after, token, seconds = f"a {how} worker pod, {title(size)}", lost["first_token_seconds"], lost["seconds"]
             verdict = _verdict(f"{token:.0f} s", token <= LOST_TOKEN_SECONDS)
             found.append((f"{after}, to the first token", f"{LOST_TOKEN_SECONDS:.0f} s", verdict))
             verdict = _verdict(
@@ -83,9 +87,9 @@ def markdown(result: Mapping[str, Any], source: Path) -> str:
     columns = [
         run
         for run in sorted(runs, key=lambda run: (sizes(runs).index(run["size"]), run["part"]))
-        if run["part"] != "lost"
+        if run["part"] not in LOSSES
     ]
-    columns += [run for run in runs if run["part"] == "lost"]
+    columns += [run for run in runs if run["part"] in LOSSES]
     heads = [f"{title(run['size'])} {_called(run)}" for run in columns]
     return "\n".join(
         [
@@ -126,7 +130,9 @@ def title(size: str) -> str:
 
 
 def _called(run: Run) -> str:
-    return f"after the loss of a worker, {run['date']}" if run["part"] == "lost" else f"{run['part']}, {run['caches']}"
+    if run["part"] not in LOSSES:
+        return f"{run['part']}, {run['caches']}"
+    return f"after a worker was {LOSSES[run['part']]}, {run['date']}"
 
 
 def _mean(run: Run) -> float:

@@ -108,17 +108,18 @@ class JobInCluster:
             "total_seconds": ended - applied,
         }
 
-    def lose_a_worker(self, steps: int) -> dict[str, Any]:
+    def lose_a_worker(self, steps: int, *deletion: str) -> dict[str, Any]:
         """Run it, delete its worker pod within a step, and return the cost until it is a step further than before.
 
-        The attempt continues with a new pod. Until its driver lets the old one go, a step may be under way.
+        The attempt continues with a new pod. Until its driver lets the old one go, a step may be under way, unless the
+        options of `kubectl delete` kill it.
         """
         self.apply()
         with watched(self.cluster.api, self.namespace, self.name) as job:
             since = job.until(LONGEST_SECONDS, f"{steps} steps", lambda now: now.step >= steps)
             pod = job.pod("worker")["metadata"]["name"]
             deleted = time.monotonic(), time.time()
-            self.cluster.must("delete", "pod", pod, "-n", self.namespace, "--wait=false")
+            self.cluster.must("delete", "pod", pod, "-n", self.namespace, "--wait=false", *deletion)
             cost = job.cost(since, deleted[0], LONGEST_SECONDS, anew=True)
             startup = self._startup_since(deleted[1], job)
             recovered = job.now.status.get("recoveries", 0)

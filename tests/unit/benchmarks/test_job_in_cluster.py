@@ -181,14 +181,17 @@ def test_the_tables_show_what_was_measured_beside_its_target(run: Callable[[], d
     pods_run = {"part": "pods", "size": "7b", "caches": "warm", **run()}
     bare = {**pods_run, "part": "bare", "stages": {"command": 0.1, "engine": 35.0}, "first_token_seconds": 35.1}
     lost = {**pods_run, "part": "lost", "seconds": 95.0, "steps_lost": 1, "date": "2026-11-26"}
-    result = {"date": "2026-11-22", "machine": {"gpus": []}, "runs": [pods_run, bare, lost]}
+    killed = {**lost, "part": "killed", "seconds": 42.0, "steps_lost": 0}
+    result = {"date": "2026-11-22", "machine": {"gpus": []}, "runs": [pods_run, bare, lost, killed]}
     text = cluster_report.markdown(result, Path("benchmarks/results/gpu-cluster.json"))
     assert "| a step in pods over the same bare, 7B | 1.01 | 1.000 (10.00 s over 10.00 s) |" in text
     assert "| apply to the first token, 7B, caches warm | 90 s | 59 s |" in text
     assert "| a deleted worker pod, 7B, to the first token | 35 s | 59 s (missed) |" in text
     assert "| a deleted worker pod, 7B, to a step further than before | 50 s, 0 lost | 95 s, 1 lost (missed) |" in text
-    assert "| | 7B bare, warm | 7B pods, warm | 7B after the loss of a worker, 2026-11-26 |" in text
-    assert "| **first token** | **35.1** | **59.0** | **59.0** |" in text
+    assert "| a killed worker pod, 7B, to a step further than before | 50 s, 0 lost | 42 s, 0 lost |" in text
+    losses = "7B after a worker was deleted, 2026-11-26 | 7B after a worker was killed, 2026-11-26"
+    assert f"| | 7B bare, warm | 7B pods, warm | {losses} |" in text
+    assert "| **first token** | **35.1** | **59.0** | **59.0** | **59.0** |" in text
 
 
 def test_a_document_without_a_place_for_the_tables_is_refused(tmp_path: Path) -> None:
