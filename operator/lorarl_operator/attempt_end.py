@@ -140,7 +140,7 @@ def _what_follows(snapshot: Snapshot, draft: Draft, reason: str) -> str:
     following = snapshot.attempt + 1
     if reason == backoff.PREEMPTED:
         return f"Attempt {following} resumes from the newest checkpoint."
-    why = f"preemption {draft.counter('preemptions')}, soon after the previous one"
+    why = f"preemption {draft.counter('preemptionsWithoutProgress')} in a row without a further step"
     if reason == backoff.BACKING_OFF:
         why = f"failure {draft.counter('attempts')}, backoffLimit {_backoff_limit(snapshot)}"
     return f"Attempt {following} follows in {backoff.delay(reason, draft, snapshot.settings):g} s ({why})."

@@ -72,15 +72,16 @@ class TestAttemptEnd:
         assert decision.recheck_seconds == 1
 
     @pytest.mark.parametrize(
-        ("preemptions", "lived", "seconds"),
+        ("fruitless", "lived", "seconds"),
         [(0, 5, 1), (1, 5, 2), (2, 5, 4), (5, 5, 32), (6, 5, 60), (500, 5, 60), (500, 700, 1)],
     )
-    def test_preemptions_soon_after_each_other_wait_longer(self, preemptions, lived, seconds):
+    def test_preemptions_in_a_row_without_progress_wait_longer(self, fruitless, lived, seconds):
         began = condition("Running", True, "Running", age=lived)
-        status = status_of("Running", conditions=[began]) | {"preemptions": preemptions}
-        decision = decided(raw_job(status=status))
+        counted = {"preemptions": 1000, "preemptionsWithoutProgress": fruitless}
+        unlimited = {"maxPreemptionsWithoutProgress": 1000}
+        decision = decided(raw_job(unlimited, status_of("Running", conditions=[began]) | counted))
         assert decision.recheck_seconds == seconds
-        restarting = raw_job(status=decision.status)
+        restarting = raw_job(unlimited, decision.status)
         assert decided(restarting).recheck_seconds == seconds
         assert decided(restarting, now=START + timedelta(seconds=seconds)).actions
 

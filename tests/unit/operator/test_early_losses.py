@@ -114,7 +114,8 @@ class TestManyLosses:
 
     def test_refusals_follow_each_other_with_longer_and_longer_delays(self):
         last = condition("Running", False, "PreemptedAgain", age=5)
-        decision = started(*[refused(age=age) for age in (3, 2, 1)], preemptions=4, conditions=[last])
+        refusals = [refused(age=age) for age in (3, 2, 1)]
+        decision = started(*refusals, preemptions=9, preemptionsWithoutProgress=4, conditions=[last])
         assert conditions(decision)["Running"]["reason"] == "PreemptedAgain"
         assert decision.recheck_seconds == 16
 

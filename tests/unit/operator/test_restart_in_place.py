@@ -107,13 +107,20 @@ class TestKubeRaySaysRetrying:
         assert [type(action) for action in decision.actions] == [Delete]
 
     def test_a_cluster_that_takes_pods_again_and_again_gets_its_pause(self):
-        status = running_status() | {"preemptions": 6}
+        status = running_status() | {"preemptions": 6, "preemptionsWithoutProgress": 4}
         status["conditions"][0]["lastTransitionTime"] = ago(20)
         decision = decided(status, ray_job(**RETRYING, message=HEAD_GONE))
         assert (decision.status["rayJobName"], conditions(decision)["Running"]["reason"]) == (
             "demo-2",
             "PreemptedAgain",
         )
+
+    def test_a_job_that_gets_on_keeps_its_place_however_often_it_is_hit(self):
+        status = running_status(step=9, furthestStep=8) | {"preemptions": 6, "preemptionsWithoutProgress": 4}
+        status["conditions"][0]["lastTransitionTime"] = ago(20)
+        decision = decided(status, ray_job(**RETRYING, message=HEAD_GONE))
+        assert (decision.status["rayJobName"], decision.status["preemptions"]) == ("demo-1", 7)
+        assert (conditions(decision)["Running"]["reason"], decision.actions) == ("Restarting", ())
 
     def test_the_limit_of_fruitless_losses_holds(self):
         status = running_status(step=3, furthestStep=3, preemptionsWithoutProgress=1)
