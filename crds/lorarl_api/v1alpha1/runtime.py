@@ -237,8 +237,8 @@ class TrainerSpec(Model):
         le=64,
         description="Workers that share the tokens of each micro-batch, for prompts and answers whose activations are "
         "too large for one. With tensorParallelSize, so many groups of workers. Only for trainer.backend megatron. "
-        "Default: with sequences of 16384 tokens or more on GPUs, the divisor of a machine's GPUs with the fastest "
-        "step that fits; otherwise 1.",
+        "Default: for dense models with sequences of 16384 tokens or more on GPUs, the divisor of a machine's GPUs "
+        "with the fastest step that fits; otherwise 1.",
         examples=[2],
     )
     expert_parallel_size: int | None = Field(

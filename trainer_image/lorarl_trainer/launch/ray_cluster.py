@@ -104,7 +104,7 @@ class RayCluster:
                 return None
             try:
                 return WorkerGroup(self._spec, self._log_dir, devices)
-            except ray.exceptions.RayError as error:
+            except (ray.exceptions.RayError, NodeLostError) as error:
                 ray.util.remove_placement_group(devices)
                 raise NodeLostError("a machine was lost while the workers' processes started") from error
 

@@ -67,6 +67,7 @@ def _contexts(spec: LoRARLJobSpec, model: ModelSizes, ranks: tuple[int, int]) ->
     """Yield numbers of workers that share the tokens of a micro-batch.
 
     Sharing them is for sequences that fill a micro-batch. For shorter ones, smaller micro-batches take less memory too.
+    Layers that are not fused, and those of a mixture, have not been measured with it.
     """
     yield 1
     longest = spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens
@@ -76,8 +77,8 @@ def _contexts(spec: LoRARLJobSpec, model: ModelSizes, ranks: tuple[int, int]) ->
         and not model.experts
         and longest >= USUAL_MICRO_BATCH_TOKENS
     ):
-        copies = spec.cluster.gpus_per_node // ranks[0]
-        yield from (sharing for sharing in range(2, copies + 1) if copies % sharing == 0)
+        gpus = spec.cluster.gpus_per_node
+        yield from (sharing for sharing in range(2, gpus // ranks[0] + 1) if gpus % (sharing * ranks[0]) == 0)
 
 
 def _token_sizes(spec: LoRARLJobSpec, base: ExecutionPlan) -> Iterator[int]:
@@ -85,18 +86,21 @@ def _token_sizes(spec: LoRARLJobSpec, base: ExecutionPlan) -> Iterator[int]:
     if spec.trainer.tokens_per_micro_batch:
         yield base.micro_batch_tokens
         return
-    sizes = {max(tokens, base.least_tokens) for tokens in _MICRO_BATCH_TOKENS}
+    sizes = [*_MICRO_BATCH_TOKENS]
     if spec.rollout.max_prompt_tokens >= spec.rollout.max_response_tokens:
-        sizes.add(max(_group_tokens(spec), base.least_tokens))
-    for tokens in sorted(sizes):
+        sizes += _group_tokens(spec)
+    for tokens in sorted({max(tokens, base.least_tokens) for tokens in sizes}):
         yield tokens
         if tokens >= base.trained * base.longest:
             return
 
 
-def _group_tokens(spec: LoRARLJobSpec) -> int:
-    """Return the tokens of the largest group. In any less, its prompt is computed more than once."""
-    return spec.rollout.max_prompt_tokens + spec.algorithm.effective_group_size * spec.rollout.max_response_tokens
+def _group_tokens(spec: LoRARLJobSpec) -> Iterator[int]:
+    """Yield the tokens of the largest group, of half of it, and so on. Its prompt is computed once for each part."""
+    completions = spec.algorithm.effective_group_size
+    while completions > 1:
+        yield spec.rollout.max_prompt_tokens + completions * spec.rollout.max_response_tokens
+        completions = -(-completions // 2)
 
 
 def _key_numbers(spec: LoRARLJobSpec, base: ExecutionPlan, tokens: int) -> Iterator[int | None]:

@@ -10,7 +10,13 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu, Host
 from lorarl_trainer.planning import candidates
 from lorarl_trainer.planning.adapter_size import AdapterSize
-from lorarl_trainer.planning.execution import ExecutionPlan, kv_cache_bytes, usual_keys, usual_tokens
+from lorarl_trainer.planning.execution import (
+    ExecutionPlan,
+    kv_cache_bytes,
+    usual_contexts,
+    usual_keys,
+    usual_tokens,
+)
 from lorarl_trainer.planning.gpu_speeds import speed_of
 from lorarl_trainer.planning.layouts import layouts
 from lorarl_trainer.planning.memory import MemoryPlan, make_plan
@@ -41,8 +47,8 @@ class JobPlan:
         there: a worker's GPU, or on CPU the machine, which its workers share.
         memory: what was chosen. If nothing fits, it is the plan that needs the least memory.
         seconds: of its step; None on CPU, and if nothing fits.
-        fitting: on GPUs, all that fit with the same tensor-parallel ranks.
-        too_large: on GPUs, the plans with these ranks that do not fit.
+        fitting: on GPUs, all plans that fit, of the layouts that were considered.
+        too_large: on GPUs, the plans of these layouts that do not fit.
     """
 
     spec: LoRARLJobSpec
@@ -79,11 +85,17 @@ def choose_plan(spec: LoRARLJobSpec, model: ModelSizes, there: Gpu | Host) -> Jo
     for margin in (_MARGIN, 0.0):
         gpu = replace(there, free=there.free - int(margin * there.total))
         smallest: list[MemoryPlan] = []
+        fitting: list[MemoryPlan] = []
         for ranks in layouts(spec, model):
             plans = [replace(make(one, gpu), gpu=there) for one in candidates.on_gpu(spec, model, there, ranks)]
             if any(plan.fits for plan in plans):
-                return _fastest(spec, model, there, plans)
+                fitting += plans
+                # Where tokens must be shared for it to fit, the next layout may be faster.
+                if any(plan.fits and plan.execution.context_ranks == usual_contexts(spec) for plan in plans):
+                    break
             smallest.append(min(plans, key=lambda plan: (plan.needed, -plan.execution.kv_cache_bytes)))
+        if fitting:
+            return _fastest(spec, model, there, fitting)
     return JobPlan(spec, model, there, min(smallest, key=lambda plan: plan.needed))
 
 
@@ -119,7 +131,8 @@ def _departures(spec: LoRARLJobSpec, model: ModelSizes, plan: ExecutionPlan) -> 
         ["none", "selective", "full"].index(plan.recompute)
         + 2 * len(plan.offload)
         + plan.overlapped
-        + plan.context_ranks.bit_length()
+        + (plan.context_ranks - usual_contexts(spec))
+        + (plan.trainer_ranks - 1)
         + 3 * (plan.kv_cache_bytes < kv_cache_bytes(model, plan))
         + abs(plan.micro_batch_tokens.bit_length() - tokens.bit_length())
         + (plan.micro_batch_keys not in (None, usual_keys(spec, plan.micro_batch_tokens)))

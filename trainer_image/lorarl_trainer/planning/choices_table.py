@@ -25,6 +25,11 @@ class _Field:
     value: Callable[[ExecutionPlan], str]
 
 
+_TENSOR = _Field(
+    "trainer.tensorParallelSize",
+    lambda spec: spec.trainer.tensor_parallel_size,
+    lambda plan: str(plan.trainer_ranks),
+)
 _CONTEXT = _Field(
     "trainer.contextParallelSize",
     lambda spec: spec.trainer.context_parallel_size,
@@ -73,6 +78,8 @@ def _layout(plan: JobPlan) -> Iterator[tuple[str, str, str]]:
     spec, execution = plan.spec, plan.execution
     alike = execution.trainer_ranks == execution.engine_ranks
     trainer = "the smallest that fits"
+    if len({one.memory.execution.trainer_ranks for one in plan.fitting}) > 1:
+        trainer = _compare(plan, _TENSOR, str(execution.trainer_ranks))
     if spec.rollout.tensor_parallel_size is not None and alike:
         trainer = "the same as rollout.tensorParallelSize, so that both share the base model"
     engine = "the same, so that both share the base model"

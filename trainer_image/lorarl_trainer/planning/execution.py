@@ -168,7 +168,7 @@ def decide(
     backend = backend_of(spec, model)
     require_backend(spec, backend)
     trainer_ranks, engine_ranks = ranks or usual_ranks(spec, model)
-    context_ranks = spec.trainer.context_parallel_size or context_ranks
+    context_ranks = max(usual_contexts(spec), context_ranks)
     engines = max(1, spec.world_size // engine_ranks)
     group = spec.algorithm.effective_group_size
     completions = spec.rollout.prompts_at_once * group
@@ -225,6 +225,11 @@ def usual_ranks(spec: LoRARLJobSpec, model: ModelShape | None = None) -> tuple[i
     if not spec.on_gpu or (model is not None and (model.experts or backend_of(spec, model) == "fsdp")):
         return trainer or 1, engine or 1
     return trainer or engine or 1, engine or trainer or 1
+
+
+def usual_contexts(spec: LoRARLJobSpec) -> int:
+    """Return the workers that share the tokens of a micro-batch: as in the manifest, or one."""
+    return spec.trainer.context_parallel_size or 1
 
 
 def holds_whole_base(spec: LoRARLJobSpec, engine_ranks: int) -> bool:

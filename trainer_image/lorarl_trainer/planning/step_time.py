@@ -194,7 +194,8 @@ def training_seconds(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: 
     A token takes two operations per parameter forward, and as many backward: the base is frozen, so its weights have no
     gradients. A prompt is computed once for the completions of its group that fit into a micro-batch together.
     """
-    groups, parts = plan.trained / work.group, _parts(plan, work)
+    # Trainers that have less than a group between them compute its prompt each.
+    groups, parts = -(-plan.trained // work.group), _parts(plan, work)
     responses = plan.trained * work.mean
     tokens = groups * parts * work.prompt_tokens + responses
     passes = 4 + 2 * work.more_forwards
@@ -226,12 +227,17 @@ def _recomputed(model: ModelSizes, plan: ExecutionPlan) -> float:
 
 
 def _parts(plan: ExecutionPlan, work: Work) -> float:
-    """Return in how many micro-batches a group is computed, as `samples.packing` parts it."""
-    beside = max(plan.micro_batch_tokens - work.prompt_tokens, 0) / work.mean
+    """Return in how many micro-batches a trainer computes its share of a group, as `samples.packing` parts it.
+
+    Where prompts are long, each part costs much. So there the responses are assumed to be as long as they may be.
+    """
+    response = work.longest if work.prompt_tokens >= work.longest else work.mean
+    beside = max(plan.micro_batch_tokens - work.prompt_tokens, 0) / response
     if plan.micro_batch_keys is not None:
-        keys = work.prompt_tokens + work.mean
+        keys = work.prompt_tokens + response
         beside = min(beside, max(plan.micro_batch_keys - work.prompt_tokens, 0) / keys)
-    return -(-work.group // max(1, min(work.group, int(beside))))
+    group = min(work.group, plan.trained)
+    return -(-group // max(1, min(group, int(beside))))
 
 
 def _exchange(model: ModelSizes, plan: ExecutionPlan, speed: Speed, tokens: float) -> float:

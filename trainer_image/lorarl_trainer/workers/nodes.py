@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.errors import NodeLostError
 from lorarl_trainer.threads import in_background
 
 _POLL_SECONDS = 0.2
@@ -41,11 +42,17 @@ class Nodes:
     """The machines of a placement group, and the bundles on each."""
 
     def __init__(self, group: Any) -> None:
-        """Take the placement group that `reserve` returned."""
+        """Take the placement group that `reserve` returned.
+
+        Raises:
+            NodeLostError: one of its machines is lost already.
+        """
         import ray
 
         self._group = group
         placement = ray.util.placement_group_table(group)["bundles_to_node_id"]
+        if not all(placement.values()):
+            raise NodeLostError("a machine was lost before the workers' processes started")
         self.bundles = by_node(placement)
         """The bundles of each node. The first node has bundle 0."""
         self.machines = frozenset(placement.values())
@@ -83,12 +90,13 @@ class Nodes:
 
         Most calls to that machine's workers have failed by then. Once, Ray left one without an answer for minutes.
         """
-        from ray.exceptions import NodeDiedError
+        from ray.exceptions import NodeDiedError, RayError
 
         while True:
             await asyncio.sleep(_LOSS_POLL_SECONDS)
-            if lost := (machines or self.machines) & await in_background(lost_machines):
-                return NodeDiedError(f"Ray's node {min(lost)} has died")
+            with contextlib.suppress(RayError):  # Ray could not say
+                if lost := (machines or self.machines) & await in_background(lost_machines):
+                    return NodeDiedError(f"Ray's node {min(lost)} has died")
 
     def rendezvous(self) -> tuple[str, int]:
         """Return the address of the first worker's machine, and a port that is free there."""

@@ -132,8 +132,8 @@ FEW = ("rollout.promptsPerStep=2", "algorithm.groupSize=4")
 
 def test_a_prompt_too_long_for_one_gpu_is_shared_by_two() -> None:
     """7B, a prompt of 127,000 tokens. Each GPU has half of the tokens, and the keys of all."""
-    shared = chosen("7B", *FEW, gpu=GPUS[80], gpus=2, **LONG)
-    assert shared.fits and (shared.execution.trainer_ranks, shared.execution.context_ranks) == (1, 2)
+    shared = chosen("7B", *FEW, "trainer.tensorParallelSize=1", gpu=GPUS[80], gpus=2, **LONG)
+    assert shared.fits and shared.execution.context_ranks == 2
     table = plan_table(shared)
     assert re.search(r"trainer.contextParallelSize +2 +\d", table)
     assert "1/2 of the tokens, the keys of all: 131,000 tokens of a micro-batch" in table
@@ -152,6 +152,42 @@ def test_tokens_are_shared_where_that_saves_recomputation() -> None:
     assert plan.seconds is not None and alone.seconds is not None and plan.seconds.total < alone.seconds.total
     short = plan_table(chosen("7B", gpus=2))
     assert "contextParallelSize" not in short, "smaller micro-batches do"
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "gpus", "lengths"),
+    [
+        ("32B", H200, 4, LONG),
+        ("Llama-3.1-8B", GPUS[80], 2, LONG),
+        ("14B", GPUS[48], 8, {"prompt_tokens": 2000, "response_tokens": 30_000}),
+        ("32B", GPUS[48], 8, {"prompt_tokens": 15_360, "response_tokens": 1024}),
+        ("7B", H200, 2, {"prompt_tokens": 20_000, "response_tokens": 256}),
+    ],
+)
+def test_what_is_chosen_is_never_slower_than_without_shared_tokens(
+    name: str, gpu: Gpu, gpus: int, lengths: dict[str, int]
+) -> None:
+    """Where tokens must be shared for a layout to fit, the next layout is considered too."""
+    free, alone = (
+        chosen(name, *changes, gpu=gpu, gpus=gpus, **lengths) for changes in ((), ("trainer.contextParallelSize=1",))
+    )
+    assert free.seconds is not None and alone.seconds is not None
+    assert free.seconds.total <= 1.01 * alone.seconds.total
+    considered = {one.memory.execution.trainer_ranks for one in free.fitting}
+    assert max(considered) == alone.execution.trainer_ranks
+
+
+@pytest.mark.parametrize("gpus", [5, 7])
+def test_chosen_layouts_divide_the_gpus_of_all_machines(gpus: int) -> None:
+    plan = chosen("7B", *FEW, "cluster.nodes=2", "trainer.tensorParallelSize=2", gpus=gpus, **LONG)
+    assert 2 * gpus % plan.execution.trainer_workers == 0
+
+
+def test_a_group_that_several_trainers_share_has_its_prompt_on_each() -> None:
+    """So sharing its tokens is faster than sharing its samples: a GPU computes 3,500 tokens, and not 20,500."""
+    fields = ("rollout.promptsPerStep=1", "algorithm.groupSize=8")
+    lengths = {"prompt_tokens": 20_000, "response_tokens": 1000}
+    assert chosen("7B", *fields, gpus=8, **lengths).execution.context_ranks == 8
 
 
 def test_a_long_prompt_is_computed_once_for_its_group() -> None:
