@@ -18,6 +18,7 @@ from lorarl_trainer.planning.execution import (
     decide,
     fuses_layers,
     may_overlap,
+    usual_contexts,
     usual_keys,
 )
 from lorarl_trainer.planning.model_sizes import ModelSizes
@@ -69,7 +70,7 @@ def _contexts(spec: LoRARLJobSpec, model: ModelSizes, ranks: tuple[int, int]) ->
     Sharing them is for sequences that fill a micro-batch. For shorter ones, smaller micro-batches take less memory too.
     Layers that are not fused, and those of a mixture, have not been measured with it.
     """
-    yield 1
+    yield usual_contexts(spec)
     longest = spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens
     if (
         spec.trainer.context_parallel_size is None

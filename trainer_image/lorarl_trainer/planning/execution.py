@@ -149,7 +149,7 @@ def decide(
     model: ModelShape,
     gpu: Gpu | None,
     ranks: tuple[int, int] | None = None,
-    context_ranks: int = 1,
+    context_ranks: int | None = None,
 ) -> ExecutionPlan:
     """Return the decisions that come before the size of the KV cache.
 
@@ -168,7 +168,7 @@ def decide(
     backend = backend_of(spec, model)
     require_backend(spec, backend)
     trainer_ranks, engine_ranks = ranks or usual_ranks(spec, model)
-    context_ranks = max(usual_contexts(spec), context_ranks)
+    context_ranks = context_ranks or usual_contexts(spec)
     engines = max(1, spec.world_size // engine_ranks)
     group = spec.algorithm.effective_group_size
     completions = spec.rollout.prompts_at_once * group
@@ -277,7 +277,7 @@ def may_overlap(spec: LoRARLJobSpec, ranks: tuple[int, int] | None = None) -> bo
         and spec.algorithm.effective_updates_per_step == 1
         and (ranks or usual_ranks(spec)) == (1, 1)
         and (spec.trainer.expert_parallel_size or 1) == 1
-        and (spec.trainer.context_parallel_size or 1) == 1
+        and usual_contexts(spec) == 1
         and spec.adapter.dropout == 0
         and not spec.rollout.offload
     )

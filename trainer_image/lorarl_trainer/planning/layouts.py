@@ -8,7 +8,7 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.targets import require_vocabulary_to_split
 from lorarl_trainer.planning.backends import backend_of
-from lorarl_trainer.planning.execution import usual_ranks
+from lorarl_trainer.planning.execution import usual_contexts, usual_ranks
 from lorarl_trainer.planning.model_sizes import ModelSizes
 
 
@@ -66,7 +66,7 @@ def _can_split(spec: LoRARLJobSpec, model: ModelSizes, ranks: int) -> bool:
         _require_trainer(model, ranks)
     except InputError:
         return False
-    workers = ranks * (spec.trainer.context_parallel_size or 1)
+    workers = ranks * usual_contexts(spec)
     return spec.world_size % workers == spec.adapter.rank % ranks == 0
 
 

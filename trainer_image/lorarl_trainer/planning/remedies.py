@@ -10,6 +10,7 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.errors import InputError, OutOfMemoryError
 from lorarl_trainer.planning.choice import JobPlan, choose_plan
+from lorarl_trainer.planning.execution import usual_contexts
 from lorarl_trainer.planning.memory import gigabytes
 
 _IDLE = 0.9
@@ -163,16 +164,16 @@ def _shared_contexts(plan: JobPlan) -> Iterator[Change]:
     """Yield numbers of the job's GPUs that could share the tokens of a micro-batch."""
     if plan.execution.backend != "megatron":
         return
-    trainer, gpus = plan.spec.trainer, plan.spec.world_size // (plan.spec.trainer.tensor_parallel_size or 1)
+    gpus = plan.spec.world_size // (plan.spec.trainer.tensor_parallel_size or 1)
     for ranks in (2, 4, 8):
-        if ranks > (trainer.context_parallel_size or 1) and gpus % ranks == 0:
+        if ranks > usual_contexts(plan.spec) and gpus % ranks == 0:
             yield Change("trainer", "context_parallel_size", ranks)
 
 
 def _shared_experts(plan: JobPlan) -> Iterator[Change]:
     """Yield numbers of the job's GPUs that could share the experts of a layer."""
     spec, experts = plan.spec, plan.model.experts
-    if not experts or (spec.trainer.tensor_parallel_size or 1) > 1 or (spec.trainer.context_parallel_size or 1) > 1:
+    if not experts or (spec.trainer.tensor_parallel_size or 1) > 1 or usual_contexts(spec) > 1:
         return
     for ranks in (2, 4, 8):
         if experts % ranks == spec.world_size % ranks == 0:

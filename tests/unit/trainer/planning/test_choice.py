@@ -143,6 +143,13 @@ def test_a_prompt_too_long_for_one_gpu_is_shared_by_two() -> None:
     assert "remove spec.trainer.contextParallelSize" in remedies(alone)
 
 
+def test_where_shared_tokens_are_not_chosen_they_are_proposed() -> None:
+    fields = ("trainer.tensorParallelSize=1", "adapter.dropout=0.1")
+    lengths = {"prompt_tokens": 100_000, "response_tokens": 1000}
+    alone = chosen("7B", *FEW, *fields, gpu=GPUS[80], gpus=2, **lengths)
+    assert not alone.fits and remedies(alone).endswith("or set spec.trainer.contextParallelSize to 2.")
+
+
 def test_tokens_are_shared_where_that_saves_recomputation() -> None:
     """On GPUs that could train a sequence alone."""
     plan = chosen("7B", *FEW, gpus=2, **LONG)
@@ -194,6 +201,7 @@ def test_a_long_prompt_is_computed_once_for_its_group() -> None:
     """In a micro-batch that holds the whole group, though no more."""
     plan = chosen("7B", *FEW, "trainer.contextParallelSize=2", gpus=2, **LONG)
     assert plan.execution.micro_batch_tokens == 131_000
+    assert re.search(r"trainer.contextParallelSize +2 +as in the manifest", plan_table(plan))
     parted = chosen("7B", *FEW, "trainer.contextParallelSize=2", "trainer.tokensPerMicroBatch=128000", gpus=2, **LONG)
     assert plan.seconds is not None and parted.seconds is not None
     assert plan.seconds.training < 0.6 * parted.seconds.training
@@ -266,6 +274,8 @@ def test_the_table_says_what_was_chosen_and_why() -> None:
     assert rows["rollout.gpuMemoryFraction"].split()[1] == "0.36"
     assert "s a step on an NVIDIA H200, if prompts are as long as they may be and completions half as long" in table
     assert "512 sequences of 320 tokens" in rows["KV cache"]
+    kept = plan_table(chosen("32B", "trainer.recompute=none", "rollout.offload=[]"))
+    assert re.search(r"KV cache .* sequences of 320 tokens.* at half of it", kept)
 
 
 def test_sft_has_no_rows_of_rollouts() -> None:
