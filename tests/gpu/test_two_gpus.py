@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,14 +68,15 @@ EXPERTS = [name for name, case in CASES[2].items() if case.experts > 1]
 
 
 @pytest.fixture(scope="module")
-def of_two(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Gradients, Gradients]:
-    """The models, and the gradients of two GPUs in fp32 and bf16."""
+def of_two(request, model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Gradients, Gradients]:
+    """The models, and the gradients of two GPUs in fp32 and bf16, in the cases that this run of pytest has chosen."""
     folder = tmp_path_factory.mktemp("gradients")
+    names = [item.callspec.params["name"] for item in request.session.items if "of_two" in item.fixturenames]
 
     def model_of(architecture: str) -> Path:
         return model_folder(f"{architecture}-gpu")
 
-    exact, rounded = (gradients_of_ranks(folder, model_of, LAYERS, 2, 2, precision) for precision in ("fp32", "bf16"))
+    exact, rounded = (gradients_of_ranks(folder, model_of, names, 2, 2, precision) for precision in ("fp32", "bf16"))
     return folder, exact, rounded
 
 
@@ -95,12 +97,17 @@ def test_two_gpus_that_share_layers_or_tokens_have_the_gradients_of_one(of_two, 
 
 
 def test_two_gpus_that_share_experts_have_the_gradients_of_one(model_folder, tmp_path: Path) -> None:
-    """In bf16, which GPUs' grouped products need."""
+    """In bf16, which GPUs' grouped products need: as far off as one GPU's in other micro-batches."""
     of_two = gradients_of_ranks(tmp_path, lambda name: model_folder(f"{name}-gpu"), EXPERTS, 2, 2, "bf16")
     for name in EXPERTS:
-        one = CASES[2][name].gradients(CudaDevice(), tmp_path, "bf16")
+        case = CASES[2][name]
+        one, otherwise = (
+            of.gradients(CudaDevice(), tmp_path, "bf16") for of in (case, replace(case, micro_batch_tokens=16_384))
+        )
         assert one.keys() == of_two[name].keys()
         for tensor, expected in one.items():
-            found = ((of_two[name][tensor] - expected).norm() / expected.norm()).item()
-            print(f"{name}, {tensor}: {found:.1e}")
-            assert found < NOISE, f"{name}, {tensor}"
+            noise, found = (
+                ((other[tensor] - expected).norm() / expected.norm()).item() for other in (otherwise, of_two[name])
+            )
+            print(f"{name}, {tensor}: {found:.1e}, of one GPU {noise:.1e}")
+            assert found < max(2 * noise, NOISE), f"{name}, {tensor}"

@@ -6,6 +6,8 @@ Shape suffixes: T queries, K keys, A attention heads, G key-value heads, D head 
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -25,8 +27,40 @@ def _attend_flash(
     inputs = (query_T_A_D, key_K_G_D, value_K_G_D)
     if query_T_A_D.dtype == torch.float32:
         return _attend_in_batches(*inputs, extents, scale)
+    if _has_flash_3():
+        return _attend_flash_3(*inputs, extents, scale)
     output_T_A_D, statistics_A_T, *_ = torch.ops.aten._flash_attention_forward(
         *inputs, *_ends(extents), 0.0, True, False, scale=scale
+    )
+    return output_T_A_D, (statistics_A_T,)
+
+
+@cache
+def _has_flash_3() -> bool:
+    """Return whether vLLM's build of flash attention 3 runs here: on GPUs of compute capability 9."""
+    from vllm.vllm_flash_attn import is_fa_version_supported
+
+    found: bool = is_fa_version_supported(3)
+    return found
+
+
+def _attend_flash_3(
+    query_T_A_D: torch.Tensor, key_K_G_D: torch.Tensor, value_K_G_D: torch.Tensor, extents: Extents, scale: float
+) -> tuple[torch.Tensor, Statistics]:
+    """See `attend`. It takes half of torch's time, and its statistics suit torch's backward pass."""
+    from vllm.vllm_flash_attn import flash_attn_varlen_func
+
+    output_T_A_D, statistics_A_T = flash_attn_varlen_func(
+        *(query_T_A_D, key_K_G_D, value_K_G_D),
+        max_seqlen_q=extents.longest_query,
+        cu_seqlens_q=extents.query_ends,
+        max_seqlen_k=extents.longest_key,
+        cu_seqlens_k=extents.key_ends,
+        softmax_scale=scale,
+        causal=True,
+        return_softmax_lse=True,
+        fa_version=3,
+        num_splits=1,  # splits of a query's keys are outputs in float32 that nobody has planned
     )
     return output_T_A_D, (statistics_A_T,)
 

@@ -30,9 +30,9 @@ _PREFILL = 0.5
 _PRODUCTS, _PASSES, _LOGIT_BYTES, _LAYER_SECONDS = 0.9, 17.0, 24.0, 4.7e-4
 """Of training: the products' share of operations; how often a layer's activations are read or written; the same in
 bytes for a logit; and what a layer of a micro-batch takes beside, in seconds."""
-_ATTENTION = 0.4
-"""Share of operations that flash attention reaches, forward and backward."""
-_BACKWARD_ATTENTION = 2.5
+_ATTENTION, _BACKWARD_ATTENTION = 0.75, 0.4
+"""Shares of operations that flash attention reaches forward, by its third version, and backward."""
+_BACKWARD = 2.5
 """Operations of attention's backward pass over those of its forward pass."""
 _EXCHANGES = 10
 """Times that the hidden states travel between tensor-parallel ranks in a layer, forward and backward."""
@@ -207,8 +207,9 @@ def training_seconds(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: 
     pairs = groups * parts * work.prompt_tokens**2 / 2 + plan.trained * (
         work.mean * work.prompt_tokens + work.mean_square / 2
     )
-    attentions = 1 + _BACKWARD_ATTENTION + work.more_forwards + (plan.recompute == "full")
-    attention = attentions * _attention(model, pairs) / (_ATTENTION * speed.operations)
+    forwards = 1 + work.more_forwards + (plan.recompute == "full")
+    attentions = forwards / _ATTENTION + _BACKWARD / _BACKWARD_ATTENTION
+    attention = attentions * _attention(model, pairs) / speed.operations
     products = operations / (_PRODUCTS * speed.operations)
     shared = (products + traffic / speed.bandwidth + attention) / plan.trainer_workers
     micro_batches = -(-tokens // plan.micro_batch_tokens)

@@ -46,7 +46,10 @@ def make_lora(adapter: AdapterSpec, targets: Sequence[Target], expert_rank: int 
             self.dim, self.alpha = adapter.rank, alpha
             if expert_rank is not None and is_expert_linear(f"{prefix}.{name}"):
                 self.dim, self.alpha = expert_rank, numbers.scale * expert_rank
-            return super().transform(m, name, prefix)  # type: ignore[misc]  # the bridge's
+            transformed = super().transform(m, name, prefix)  # type: ignore[misc]  # the bridge's
+            if transformed is not m:
+                _gather_in_adapters(transformed)
+            return transformed
 
     class RankedLoRA(RankByLayer, LoRA):
         pass
@@ -68,6 +71,24 @@ def make_lora(adapter: AdapterSpec, targets: Sequence[Target], expert_rank: int 
     return PartialCanonicalLoRA(**common)
 
 
+def _gather_in_adapters(wrapper: Any) -> None:
+    """Let a layer's adapters gather the tokens of all ranks, which the bridge leaves to the layer where it can.
+
+    Transformer Engine 2.20 hands gathered tokens out, but drops their gradient: all adapters before would learn less.
+    """
+    layer = wrapper.to_wrap
+    if getattr(layer, "return_layernorm_output_gathered", False):
+        layer.return_layernorm_output_gathered = False
+        for adapter in _adapters(wrapper):
+            adapter.disable_sequence_parallel_comm = False
+
+
+def _adapters(wrapper: Any) -> list[Any]:
+    """Return a layer's adapters: one, or those of its parts that have one."""
+    adapters = wrapper.adapter.values() if isinstance(wrapper.adapter, torch.nn.ModuleDict) else [wrapper.adapter]
+    return [adapter for adapter in adapters if adapter is not None]
+
+
 def _fill_missing_parts(wrapper: Any) -> None:
     config = wrapper.to_wrap.config
     head = config.kv_channels
@@ -79,8 +100,7 @@ def _fill_missing_parts(wrapper: Any) -> None:
         "adapter_up": config.ffn_hidden_size,
     }
     shards = config.tensor_model_parallel_size
-    # Transformer Engine hands its adapters the tokens of all ranks. Others gather them.
-    gathers = not all(a is None or a.disable_sequence_parallel_comm for a in wrapper.adapter.values())
+    gathers = not all(adapter.disable_sequence_parallel_comm for adapter in _adapters(wrapper))
     for part, adapter in wrapper.adapter.items():
         if adapter is None:
             wrapper.adapter[part] = _NoAdapter(features[part] // shards, shards if gathers else 1)
