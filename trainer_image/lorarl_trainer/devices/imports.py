@@ -105,8 +105,8 @@ def stand_ins(*modules: str) -> Iterator[None]:
 def compile_at_first_call() -> Iterator[None]:
     """Let functions that the block passes to `torch.compile` wait for their first call.
 
-    Megatron decorates forty functions so when it is imported. The first of them would load TorchInductor, which takes
-    seconds; a LoRA trainer calls few of them or none.
+    Megatron decorates forty functions so when it is imported, and vLLM a few. The first of them would load
+    TorchInductor, which takes seconds; a LoRA trainer and a rollout call few of them or none.
     """
     import torch
 

@@ -91,9 +91,11 @@ IMPORTS = """
 import sys
 from lorarl_trainer.backends.registry import get_backend
 from lorarl_trainer.devices.registry import get_device
+from lorarl_trainer.engine.vllm import names
 from lorarl_trainer.engine.vllm.engine import import_vllm
 get_backend("megatron").import_libraries(get_device(0))
 import_vllm()
+names.bind_for_start(sleeps=False)
 print([name for name in ("torch._inductor.lowering", "torch._inductor.compile_fx") if name in sys.modules])
 """
 

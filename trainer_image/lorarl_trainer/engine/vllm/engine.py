@@ -14,7 +14,7 @@ import numpy as np
 
 from lorarl_api.v1alpha1 import served_rank
 from lorarl_trainer.devices.base import Device
-from lorarl_trainer.devices.imports import stand_ins
+from lorarl_trainer.devices.imports import compile_at_first_call, stand_ins
 from lorarl_trainer.engine.vllm import names, parts, slices
 from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
 from lorarl_trainer.engine.vllm.arguments import BEGUN, WATERMARK, device_arguments, environment
@@ -74,9 +74,10 @@ def import_vllm() -> None:
     """
     os.environ.update(environment())
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    with stand_ins(*_INDUCTOR):
-        import vllm  # noqa: F401
-    from vllm import LLM  # noqa: F401  # imported for the time that it takes: later imports find it
+    with compile_at_first_call():
+        with stand_ins(*_INDUCTOR):
+            import vllm  # noqa: F401
+        from vllm import LLM  # noqa: F401  # imported for the time that it takes: later imports find it
 
     names.require_version()
 
@@ -133,6 +134,7 @@ class RolloutEngine:
         if base:
             base.register()
         with (
+            compile_at_first_call(),
             lean_start(hf_config.architectures or (), config.sampling.temperature),
             one_adapter_layers(plan.expert_rank) if plan.one_adapter else nullcontext(),
             rollout_sampler(),
