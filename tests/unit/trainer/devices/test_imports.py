@@ -96,11 +96,12 @@ from lorarl_trainer.engine.vllm.engine import import_vllm
 get_backend("megatron").import_libraries(get_device(0))
 import_vllm()
 names.bind_for_start(sleeps=False)
-print([name for name in ("torch._inductor.lowering", "torch._inductor.compile_fx") if name in sys.modules])
+unused = ("torch._inductor.lowering", "torch._inductor.compile_fx", "megatron.bridge.models.gemma_vl")
+print([name for name in unused if name in sys.modules])
 """
 
 
-def test_a_worker_loads_no_compiler() -> None:
+def test_a_worker_loads_no_compiler_and_no_models_of_images() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 
