@@ -32,8 +32,9 @@ NO_SLOT = SimpleNamespace(request=None, version=0, version_in_vllm=0)
 def variant_of_vllm(variant: str, arguments: dict[str, Any]) -> Iterator[None]:
     """Give every engine dummy weights, and no LoRA with the variant `none`. The plan decides about vLLM's layers."""
     from lorarl_trainer.engine.vllm import engine
+    from lorarl_trainer.engine.vllm.imports import import_vllm
 
-    engine.import_vllm()
+    import_vllm()
     import vllm
 
     real = vllm.LLM

@@ -15,7 +15,8 @@ from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.checkpoint import Best, Published
 from lorarl_trainer.engine.colocated import ColocatedEngine
-from lorarl_trainer.engine.vllm.engine import RolloutEngine, import_vllm
+from lorarl_trainer.engine.vllm.engine import RolloutEngine
+from lorarl_trainer.engine.vllm.imports import import_vllm
 from lorarl_trainer.lora.config import AdapterConfig, Probe
 from lorarl_trainer.lora.experts import completed
 from lorarl_trainer.lora.peft_format import adapter_config, write_adapter

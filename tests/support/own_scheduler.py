@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from lorarl_trainer.engine.vllm import engine
+from lorarl_trainer.engine.vllm.imports import import_vllm
 from lorarl_trainer.samples.types import Completion
 
 from .in_process import Colocated
@@ -18,7 +19,7 @@ from .in_process import Colocated
 @contextlib.contextmanager
 def vllm_scheduler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Engines that are started within schedule as vLLM does."""
-    engine.import_vllm()
+    import_vllm()
     from lorarl_trainer.engine.vllm import scheduler
 
     with monkeypatch.context() as patch:

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from lorarl_trainer.devices.cpu import CpuDevice
-from lorarl_trainer.engine.vllm.engine import import_vllm
+from lorarl_trainer.engine.vllm.imports import import_vllm
 from lorarl_trainer.engine.vllm.names import Routing
 from lorarl_trainer.engine.vllm.routing import RoutingRecorder
 from lorarl_trainer.planning import memory

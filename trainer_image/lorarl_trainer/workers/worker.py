@@ -126,7 +126,7 @@ class Worker:
                 # What is chosen for the model may be another one, whose libraries are imported once that is known.
                 get_backend(self._spec.trainer.backend or "megatron").import_libraries(self._device)
             if self._spec.generates:
-                from lorarl_trainer.engine.vllm.engine import import_vllm
+                from lorarl_trainer.engine.vllm.imports import import_vllm
 
                 with self._clock.part("imports/vLLM"):
                     import_vllm()

@@ -91,11 +91,10 @@ IMPORTS = """
 import sys
 from lorarl_trainer.backends.registry import get_backend
 from lorarl_trainer.devices.registry import get_device
-from lorarl_trainer.engine.vllm import names
-from lorarl_trainer.engine.vllm.engine import import_vllm
+from lorarl_trainer.engine.vllm.imports import bind_names, import_vllm
 get_backend("megatron").import_libraries(get_device(0))
 import_vllm()
-names.bind_for_start(sleeps=False)
+bind_names(sleeps=False)
 unused = ("torch._inductor.lowering", "torch._inductor.compile_fx", "megatron.bridge.models.gemma_vl")
 print([name for name in unused if name in sys.modules])
 """

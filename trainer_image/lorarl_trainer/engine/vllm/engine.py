@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -14,11 +13,12 @@ import numpy as np
 
 from lorarl_api.v1alpha1 import served_rank
 from lorarl_trainer.devices.base import Device
-from lorarl_trainer.devices.imports import compile_at_first_call, stand_ins
+from lorarl_trainer.devices.imports import compile_at_first_call
 from lorarl_trainer.engine.vllm import names, parts, slices
 from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
-from lorarl_trainer.engine.vllm.arguments import BEGUN, WATERMARK, device_arguments, environment
+from lorarl_trainer.engine.vllm.arguments import BEGUN, WATERMARK, device_arguments
 from lorarl_trainer.engine.vllm.batching import in_chunks
+from lorarl_trainer.engine.vllm.imports import bind_names, import_vllm
 from lorarl_trainer.engine.vllm.memory import EngineMemory, Offloaded
 from lorarl_trainer.engine.vllm.refusals import refusals
 from lorarl_trainer.engine.vllm.shared_base import LOAD_FORMAT, SharedBase
@@ -35,10 +35,6 @@ if TYPE_CHECKING:
 
     from lorarl_trainer.engine.vllm.scheduler import RolloutScheduler
     from lorarl_trainer.engine.vllm.worker import RolloutWorker
-
-_INDUCTOR = tuple(f"torch._inductor.{name}" for name in ("ir", "lowering", "virtualized"))
-"""What vLLM mends in TorchInductor when it is imported, for models that it compiles. Loading it takes seconds, and a
-rollout compiles nothing."""
 
 
 @dataclass(frozen=True)
@@ -64,22 +60,6 @@ class EngineConfig:
     sampling: Sampling
     stop_token_ids: tuple[int, ...]
     stop: tuple[str, ...] = ()
-
-
-def import_vllm() -> None:
-    """Import vLLM, set up to run within this process.
-
-    Raises:
-        InputError: it is not the version that lorarl was written for.
-    """
-    os.environ.update(environment())
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    with compile_at_first_call():
-        with stand_ins(*_INDUCTOR):
-            import vllm  # noqa: F401
-        from vllm import LLM  # noqa: F401  # imported for the time that it takes: later imports find it
-
-    names.require_version()
 
 
 class RolloutEngine:
@@ -114,7 +94,7 @@ class RolloutEngine:
         from transformers import AutoConfig
 
         import_vllm()
-        names.bind_for_start(sleeps=bool(config.plan.offload))
+        bind_names(sleeps=bool(config.plan.offload))
         from vllm import LLM
 
         from lorarl_trainer.engine.vllm.patches.adapters import one_adapter_layers, skip_adapter_lookup

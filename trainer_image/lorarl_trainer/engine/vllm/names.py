@@ -13,7 +13,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, ClassVar, NamedTuple
 
-from lorarl_trainer.devices.imports import compile_at_first_call, stand_ins
 from lorarl_trainer.engine.vllm import slices
 from lorarl_trainer.errors import InputError
 
@@ -321,8 +320,6 @@ class SleepingMemory(Feature):
     unmap_and_release: Any = _used("vllm.device_allocator.cumem:unmap_and_release")
 
 
-_WARMUP = "vllm.model_executor.warmup.kernel_warmup"
-"""What `LeanStart` replaces. Importing it takes seconds: it loads TorchInductor."""
 ALWAYS = (Build, Requests, Scheduling, AdapterSlots, AdapterLayers, LeanStart, BaseModel, Experts, Routing)
 ON_GPU = (AdapterGraphs, Sampling, GpuWorker, GpuExperts)
 ON_CPU = (CpuWorker, CpuSampling, CpuExperts)
@@ -352,16 +349,6 @@ def bind(*features: type[Feature]) -> None:
     """
     if missing := _missing(*features):
         raise _unusable(missing)
-
-
-def bind_for_start(*, sleeps: bool) -> None:
-    """Import the names that an engine on this device needs. `sleeps`: it gives memory up between rollouts.
-
-    Raises:
-        InputError: names every one that is missing, and its feature.
-    """
-    with stand_ins(_WARMUP), compile_at_first_call():
-        bind(*ALWAYS, *(ON_GPU if on_gpu() else ON_CPU), *((SleepingMemory,) if sleeps else ()))
 
 
 def checked(found: Any, protocol: type, feature: type[Feature]) -> Any:

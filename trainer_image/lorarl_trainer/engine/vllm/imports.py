@@ -1,0 +1,41 @@
+"""Importing vLLM without what a rollout never uses. TorchInductor alone takes seconds."""
+
+from __future__ import annotations
+
+import os
+
+from lorarl_trainer.devices.imports import compile_at_first_call, stand_ins
+from lorarl_trainer.engine.vllm import names
+from lorarl_trainer.engine.vllm.arguments import environment
+
+_INDUCTOR = tuple(f"torch._inductor.{name}" for name in ("ir", "lowering", "virtualized"))
+"""What vLLM mends in TorchInductor when it is imported, for models that it compiles. A rollout compiles nothing."""
+_WARMUP = "vllm.model_executor.warmup.kernel_warmup"
+"""What `names.LeanStart` replaces, and what would load TorchInductor to warm it up."""
+
+
+def import_vllm() -> None:
+    """Import vLLM, set up to run within this process.
+
+    Raises:
+        InputError: it is not the version that lorarl was written for.
+    """
+    os.environ.update(environment())
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    with compile_at_first_call():
+        with stand_ins(*_INDUCTOR):
+            import vllm  # noqa: F401
+        from vllm import LLM  # noqa: F401  # imported for the time that it takes: later imports find it
+
+    names.require_version()
+
+
+def bind_names(*, sleeps: bool) -> None:
+    """Import the names that an engine on this device needs. `sleeps`: it gives memory up between rollouts.
+
+    Raises:
+        InputError: names every one that is missing, and its feature.
+    """
+    of_device = names.ON_GPU if names.on_gpu() else names.ON_CPU
+    with stand_ins(_WARMUP), compile_at_first_call():
+        names.bind(*names.ALWAYS, *of_device, *((names.SleepingMemory,) if sleeps else ()))
