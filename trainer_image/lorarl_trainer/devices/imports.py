@@ -18,6 +18,8 @@ _UNUSED = ("wandb", "sklearn")
 
 No worker uses W&B, only the driver. scikit-learn is in no image, but perhaps in a user's environment.
 """
+_INDUCTOR = tuple(f"torch._inductor.{name}" for name in ("ir", "lowering", "virtualized"))
+"""What vLLM mends when it is imported."""
 
 
 @contextmanager
@@ -116,6 +118,13 @@ def compile_at_first_call() -> Iterator[None]:
         yield
     finally:
         torch.compile = compile_now
+
+
+@contextmanager
+def import_without_compiler() -> Iterator[None]:
+    """Let the block import vLLM, but not TorchInductor, which vLLM mends for models that it compiles."""
+    with compile_at_first_call(), stand_ins(*_INDUCTOR):
+        yield
 
 
 def _compile_later(compile_now: Callable[..., Any], model: Any = None, **options: Any) -> Any:

@@ -11,6 +11,7 @@ from functools import cache
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from lorarl_trainer.devices.imports import import_without_compiler
 from lorarl_trainer.kernels.dispatch import with_kernel
 from lorarl_trainer.kernels.segments import Extents
 
@@ -38,7 +39,8 @@ def _attend_flash(
 @cache
 def _has_flash_3() -> bool:
     """Return whether vLLM's build of flash attention 3 runs here: on GPUs of compute capability 9."""
-    from vllm.vllm_flash_attn import is_fa_version_supported
+    with import_without_compiler():  # a training from data alone has not imported vLLM before
+        from vllm.vllm_flash_attn import is_fa_version_supported
 
     found: bool = is_fa_version_supported(3)
     return found

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 
-from lorarl_trainer.devices.imports import compile_at_first_call, stand_ins
+from lorarl_trainer.devices.imports import compile_at_first_call, import_without_compiler, stand_ins
 from lorarl_trainer.engine.vllm import names
 from lorarl_trainer.engine.vllm.arguments import environment
 
-_INDUCTOR = tuple(f"torch._inductor.{name}" for name in ("ir", "lowering", "virtualized"))
-"""What vLLM mends in TorchInductor when it is imported, for models that it compiles. A rollout compiles nothing."""
 _WARMUP = "vllm.model_executor.warmup.kernel_warmup"
 """What `names.LeanStart` replaces, and what would load TorchInductor to warm it up."""
 
@@ -22,9 +20,9 @@ def import_vllm() -> None:
     """
     os.environ.update(environment())
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    with import_without_compiler():
+        import vllm  # noqa: F401
     with compile_at_first_call():
-        with stand_ins(*_INDUCTOR):
-            import vllm  # noqa: F401
         from vllm import LLM  # noqa: F401  # imported for the time that it takes: later imports find it
 
     names.require_version()
