@@ -14,7 +14,6 @@ from side_by_side import ours
 from side_by_side.start import Times, note, stages, waited_for
 from side_by_side.work import Work
 from support.cluster.kubectl import RealCluster
-from support.cluster.processes import until
 from support.real_cluster.watched import Watched, watched
 
 OUT = "/tmp/lorarl-out"
@@ -141,8 +140,8 @@ class JobInCluster:
     def delete(self) -> None:
         """Delete it, and return when its pods have freed their GPUs."""
         self.cluster.must("delete", "lorarljob", self.name, "-n", self.namespace, "--ignore-not-found", "--wait")
-        labels = f"lorarl.io/job={self.name}"
-        until(GONE_SECONDS, "the pods are gone", lambda: not self.cluster.api.list("Pod", self.namespace, labels))
+        pods = ("pods", "-l", f"lorarl.io/job={self.name}", "-n", self.namespace)
+        self.cluster.must("wait", "--for=delete", *pods, f"--timeout={GONE_SECONDS:g}s", seconds=2 * GONE_SECONDS)
 
     def status(self) -> Object:
         return (self.cluster.api.get("LoRARLJob", self.name, self.namespace) or {}).get("status", {})

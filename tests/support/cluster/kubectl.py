@@ -11,7 +11,7 @@ from pathlib import Path
 from support.cluster.client import Api
 from support.cluster.processes import find, free_ports, listens, running, until
 
-PROXY_SECONDS = 20.0
+PROXY_SECONDS, LONGEST_SECONDS = 20.0, 60.0
 
 
 class KubectlUser:
@@ -22,15 +22,16 @@ class KubectlUser:
         """kubectl, and the flags that say which cluster and user."""
         raise NotImplementedError
 
-    def kubectl(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        """Run kubectl as the administrator."""
-        return subprocess.run(
-            [*self.kubectl_command, *arguments], input=stdin, capture_output=True, text=True, timeout=60
-        )
+    def kubectl(
+        self, *arguments: str, stdin: str | None = None, seconds: float = LONGEST_SECONDS
+    ) -> subprocess.CompletedProcess[str]:
+        """Run kubectl as the administrator, for so long at most."""
+        command = [*self.kubectl_command, *arguments]
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=seconds)
 
-    def must(self, *arguments: str, stdin: str | None = None) -> str:
+    def must(self, *arguments: str, stdin: str | None = None, seconds: float = LONGEST_SECONDS) -> str:
         """Run kubectl, which must succeed; what it printed."""
-        done = self.kubectl(*arguments, stdin=stdin)
+        done = self.kubectl(*arguments, stdin=stdin, seconds=seconds)
         assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
         return done.stdout
 

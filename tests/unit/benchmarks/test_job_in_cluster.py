@@ -93,7 +93,7 @@ class Cluster:
     def age(self) -> float:
         return self.clock.now - self.applied
 
-    def must(self, *arguments: str) -> str:
+    def must(self, *arguments: str, seconds: float = 60) -> str:
         self.commands.append(arguments)
         if arguments[0] == "apply":
             self.manifest, self.applied = json.loads(Path(arguments[-1]).read_text()), self.clock.now
