@@ -13,7 +13,6 @@ Lengths of completions are not known before they are there. L being the longest,
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
@@ -22,9 +21,8 @@ from lorarl_trainer.planning.execution import ExecutionPlan, kv_bytes_per_token
 from lorarl_trainer.planning.gpu_speeds import Speed
 from lorarl_trainer.planning.model_sizes import ModelSizes
 
-_DECODE_PRODUCTS, _DECODE_LAYER_SECONDS, _DECODE_SEQUENCE_SECONDS = 0.77, 5e-5, 1.7e-7
-"""Of a decode step: the products' share of operations, and what a layer takes beside products and bytes: in any case,
-and for each sequence."""
+_DECODE_PRODUCTS, _DECODE_ATTENTION, _DECODE_LAYER_SECONDS = 0.77, 0.41, 1.07e-4
+"""Of a decode step: shares of operations and bandwidth, and what a layer's other kernels and the host take."""
 _DECODE_REDUCTION_SECONDS = 3e-5
 """What two reductions over tensor-parallel ranks take in a layer. An allowance."""
 _PREFILL = 0.5
@@ -140,16 +138,14 @@ def step_seconds(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: Spee
 def decode_seconds(model: ModelSizes, plan: ExecutionPlan, speed: Speed, running: float, context: float) -> float:
     """Estimate one decode step of an engine with so many sequences of so many tokens.
 
-    The base's weights are read once. Above some hundred sequences, multiplying with them takes longer; in between, part
-    of both.
+    The base's weights are read once. Above some hundred sequences, multiplying with them takes longer.
     """
     matrices = (model.multiplied + model.vocabulary * model.hidden) / plan.engine_ranks
     reading = matrices * plan.precision.bytes / speed.bandwidth
     products = 2 * matrices * running / (_DECODE_PRODUCTS * speed.operations)
-    keys = running * context * kv_bytes_per_token(model, plan) / speed.bandwidth
-    layer = _DECODE_LAYER_SECONDS + _DECODE_SEQUENCE_SECONDS * running
-    layer += _DECODE_REDUCTION_SECONDS if plan.engine_ranks > 1 else 0.0
-    return math.hypot(reading, products) + keys + model.layers * layer
+    keys = running * context * kv_bytes_per_token(model, plan) / (_DECODE_ATTENTION * speed.bandwidth)
+    layer = _DECODE_LAYER_SECONDS + (_DECODE_REDUCTION_SECONDS if plan.engine_ranks > 1 else 0.0)
+    return max(reading, products) + keys + model.layers * layer
 
 
 @dataclass(frozen=True)
