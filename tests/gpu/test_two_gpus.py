@@ -106,4 +106,5 @@ def test_two_gpus_that_share_experts_have_the_gradients_of_one(model_folder, tmp
         for tensor, expected in one.items():
             found = ((of_two[name][tensor] - expected).norm() / expected.norm()).item()
             print(f"{name}, {tensor}: {found:.1e}")
-            assert found < (VALUE_NOISE if tensor.startswith("critic.") else NOISE), f"{name}, {tensor}"
+            of_value = tensor.startswith("critic.") and ".experts." in tensor
+            assert found < (VALUE_NOISE if of_value else NOISE), f"{name}, {tensor}"
