@@ -79,11 +79,11 @@ def _gather_in_adapters(wrapper: Any) -> None:
     layer = wrapper.to_wrap
     if getattr(layer, "return_layernorm_output_gathered", False):
         layer.return_layernorm_output_gathered = False
-        for adapter in _adapters(wrapper):
+        for adapter in adapters_of(wrapper):
             adapter.disable_sequence_parallel_comm = False
 
 
-def _adapters(wrapper: Any) -> list[Any]:
+def adapters_of(wrapper: Any) -> list[Any]:
     """Return a layer's adapters: one, or those of its parts that have one."""
     adapters = wrapper.adapter.values() if isinstance(wrapper.adapter, torch.nn.ModuleDict) else [wrapper.adapter]
     return [adapter for adapter in adapters if adapter is not None]
@@ -100,7 +100,7 @@ def _fill_missing_parts(wrapper: Any) -> None:
         "adapter_up": config.ffn_hidden_size,
     }
     shards = config.tensor_model_parallel_size
-    gathers = not all(adapter.disable_sequence_parallel_comm for adapter in _adapters(wrapper))
+    gathers = not all(adapter.disable_sequence_parallel_comm for adapter in adapters_of(wrapper))
     for part, adapter in wrapper.adapter.items():
         if adapter is None:
             wrapper.adapter[part] = _NoAdapter(features[part] // shards, shards if gathers else 1)

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch.nn.functional import linear
 
+from lorarl_trainer.backends.megatron.bridge_lora import adapters_of
 from lorarl_trainer.backends.megatron.collectives import Ranks
 from lorarl_trainer.backends.megatron.own_heads import WHOLE, OwnHeads
 
@@ -212,9 +213,8 @@ def is_plain_linear(module: Any) -> bool:
     """Return whether a layer is W x + b, and its adapters B A x, and nothing else."""
     if type(module).__name__ not in WRAPPERS:
         return type(module).__name__ in _LINEAR
-    adapters = module.adapter.values() if isinstance(module.adapter, torch.nn.ModuleDict) else [module.adapter]
     return type(module.to_wrap).__name__ in _LINEAR and all(
         isinstance(adapter.activation, torch.nn.Identity) and isinstance(adapter.dropout, torch.nn.Identity)
-        for adapter in adapters
+        for adapter in adapters_of(module)
         if hasattr(adapter, "linear_in")
     )
