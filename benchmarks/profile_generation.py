@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--running", type=int, nargs="+", help="numbers of requests  [default: all]")
     parser.add_argument("--runs", type=int, default=2, help="full runs to time; the fastest counts")
     parser.add_argument("--products", action="store_true", help="time the linear layers' products alone")
-    parser.add_argument("--engine", type=json.loads, default={}, help="JSON: arguments of vllm.LLM to try")
+    parser.add_argument("--engine", type=json.loads, default={}, help="JSON: arguments of vLLM's engine to try")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     for variant in ["products"] if options.products else options.variants:
@@ -99,7 +99,7 @@ def generation(engine: Any, options: argparse.Namespace, prompts: list[list[int]
         nonlocal run
         run += 1
         if options.running is None:  # few requests are timed without their prompts
-            engine.llm.reset_prefix_cache()
+            engine.llm_engine.reset_prefix_cache()
         seeds = [1_000_000 * run + index for index in range(len(prompts))]
         return [completion for _, part in engine.generate(prompts, seeds) for completion in part]
 

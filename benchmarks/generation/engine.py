@@ -37,9 +37,9 @@ def variant_of_vllm(variant: str, arguments: dict[str, Any]) -> Iterator[None]:
     import_vllm()
     import vllm
 
-    real = vllm.LLM
+    real = vllm.EngineArgs
 
-    def llm(**given: Any) -> Any:
+    def engine_arguments(**given: Any) -> Any:
         if variant == "none":
             given = {name: value for name, value in given.items() if "lora" not in name}
         extra = {
@@ -49,7 +49,7 @@ def variant_of_vllm(variant: str, arguments: dict[str, Any]) -> Iterator[None]:
         return real(**(given | arguments | extra))
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(vllm, "LLM", llm))
+        stack.enter_context(mock.patch.object(vllm, "EngineArgs", engine_arguments))
         if variant == "none":
             stack.enter_context(mock.patch.object(engine, "AdapterSlot", lambda *_: NO_SLOT))
         yield
@@ -114,8 +114,8 @@ def push_adapter(engine: Any, options: argparse.Namespace) -> None:
 
 
 def facts(engine: Any) -> None:
-    config = engine.llm.llm_engine.vllm_config
-    runner = engine.llm.collective_rpc(lambda worker: worker.model_runner)[0]
+    config = engine.llm_engine.vllm_config
+    runner = engine.llm_engine.collective_rpc(lambda worker: worker.model_runner)[0]
     sizes = config.compilation_config.cudagraph_capture_sizes
     print(
         f"  runner {'V2' if config.use_v2_model_runner else 'V1'}, "

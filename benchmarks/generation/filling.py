@@ -70,8 +70,8 @@ def main() -> None:
     prompts = [prompt for prompt in alone for _ in range(options.group_size)]
     generate = of_vllm if options.scheduler == "vllm" else of_lorarl
     generate(engine, [[5] * 16] * 8, max_tokens=16)
-    engine.llm.reset_prefix_cache()
-    with watched(engine.llm.llm_engine.engine_core.engine_core.scheduler) as steps:
+    engine.llm_engine.reset_prefix_cache()
+    with watched(engine.llm_engine.engine_core.engine_core.scheduler) as steps:
         clock = time.perf_counter()
         lengths = generate(engine, prompts, options.tokens)
         seconds = time.perf_counter() - clock
@@ -110,14 +110,21 @@ def of_lorarl(engine: Any, prompts: list[list[int]], max_tokens: int) -> list[in
 def of_vllm(engine: Any, prompts: list[list[int]], max_tokens: int) -> list[int]:
     """Generate with vLLM's own front end and scheduler, and return the lengths of the completions."""
     from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
 
     own = engine._config
     limits = {"max_tokens": max_tokens, "stop_token_ids": list(own.stop_token_ids), "detokenize": False}
+    limits["output_kind"] = RequestOutputKind.FINAL_ONLY
     sampled = {"temperature": own.sampling.temperature, "logprobs": 0, "flat_logprobs": True}
     parameters = [SamplingParams(seed=seed, **sampled, **limits) for seed in range(len(prompts))]
-    requests = [{"prompt_token_ids": prompt} for prompt in prompts]
-    outputs = engine.llm.generate(requests, parameters, lora_request=engine.slot.request, use_tqdm=False)
-    return [len(output.outputs[0].token_ids) for output in outputs]
+    for at, (prompt, sampling) in enumerate(zip(prompts, parameters, strict=True)):
+        request = {"prompt_token_ids": prompt}
+        engine.llm_engine.add_request(str(at), request, sampling, lora_request=engine.slot.request)
+    lengths = [0] * len(prompts)
+    while engine.llm_engine.has_unfinished_requests():
+        for output in engine.llm_engine.step():
+            lengths[int(output.request_id)] = len(output.outputs[0].token_ids)
+    return lengths
 
 
 @contextlib.contextmanager

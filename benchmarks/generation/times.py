@@ -35,7 +35,7 @@ def host_times(engine: Any, options: argparse.Namespace, generate: Callable[[], 
     """
     from vllm.v1.worker.gpu.async_utils import AsyncOutput
 
-    core = engine.llm.llm_engine.engine_core.engine_core
+    core = engine.llm_engine.engine_core.engine_core
     runner = engine.vllm_worker.model_runner
     places = {
         "add_request": (core, "add_request"),
@@ -100,7 +100,7 @@ def kernel_times(engine: Any, generate: Callable[[], Any], first: int = 100, ste
 
     The profiler makes each kernel of a graph a little slower. Idle time is parted by the length of the gaps.
     """
-    core = engine.llm.llm_engine.engine_core.engine_core
+    core = engine.llm_engine.engine_core.engine_core
     profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
     step, count = core.step_fn, 0
 

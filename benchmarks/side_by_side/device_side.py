@@ -108,7 +108,7 @@ def base_copies(worker: Any) -> float:
     def of_vllm(rank: Any) -> list[Any]:
         return [parameter for name, parameter in rank.model_runner.model.named_parameters() if "lora" not in name]
 
-    vllm = worker.engine.engine.llm.collective_rpc(of_vllm)[0]
+    vllm = worker.engine.engine.llm_engine.collective_rpc(of_vllm)[0]
     return storage_bytes([*trainer, *vllm]) / storage_bytes(trainer)
 
 

@@ -58,7 +58,7 @@ def test_vllm_has_the_trainers_storage(on_gpu, architecture: str) -> None:
     def foreign(vllm: object) -> list[str]:
         return [n for n, p in vllm.model_runner.model.named_parameters() if p.data_ptr() not in own and "lora" not in n]
 
-    names = worker.engine.llm.collective_rpc(foreign)[0]
+    names = worker.engine.llm_engine.collective_rpc(foreign)[0]
     assert names and all("qkv_proj" in name for name in names)
 
 

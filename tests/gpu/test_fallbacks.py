@@ -171,7 +171,7 @@ def test_an_engine_without_a_fast_path_agrees_with_the_trainer(
         slower = started(on_gpu)
     require_agreement(what, usual, slower)
     if what == "FlashAttention 3":
-        attention = slower.engine.llm.llm_engine.vllm_config.attention_config
+        attention = slower.engine.llm_engine.vllm_config.attention_config
         assert attention.flash_attn_version == 2
     elif what == "a shared base":
         assert slower.rollouts.base is None and usual.rollouts.base is not None

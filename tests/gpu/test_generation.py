@@ -52,15 +52,15 @@ def test_one_adapter_layers_and_vllms_own_agree(
 
 def test_the_fast_paths_are_taken(on_gpu) -> None:
     worker: Colocated = on_gpu("qwen2-gpu", **BATCH)
-    config = worker.engine.llm.llm_engine.vllm_config
+    config = worker.engine.llm_engine.vllm_config
     assert config.use_v2_model_runner, "its sampler takes a seed a request in one kernel"
-    core = worker.engine.llm.llm_engine.engine_core.engine_core
+    core = worker.engine.llm_engine.engine_core.engine_core
     assert (
         config.scheduler_config.async_scheduling
         and core.batch_queue is not None
         and type(core.scheduler).__name__ == "RolloutScheduler"
     )
-    graphs = worker.engine.llm.collective_rpc(lambda w: list(w.model_runner.cudagraph_manager.graphs))[0]
+    graphs = worker.engine.llm_engine.collective_rpc(lambda w: list(w.model_runner.cudagraph_manager.graphs))[0]
     assert sorted(graph.num_tokens for graph in graphs) == config.compilation_config.cudagraph_capture_sizes
     assert max(graph.num_tokens for graph in graphs) == worker.engine._config.plan.sequences
 
@@ -93,7 +93,7 @@ def test_our_scheduler_and_vllms_own_agree(on_gpu, monkeypatch) -> None:
         )
         assert share > 0.8 and apart.mean() < 0.01
         assert len({c.finished for c in made}) == 2
-    scheduler = ours.engine.llm.llm_engine.engine_core.engine_core.scheduler
+    scheduler = ours.engine.llm_engine.engine_core.engine_core.scheduler
     assert not scheduler.requests and scheduler.kv_cache_manager.usage == 0.0
 
 
@@ -112,13 +112,13 @@ def test_preempted_samples_continue_with_the_same_tokens(on_gpu) -> None:
     worker.sync()
     asked = [prompt for prompt in prompts(16) for _ in range(4)]
     expected = worker.generate(asked, range(len(asked)))
-    scheduler = worker.engine.llm.llm_engine.engine_core.engine_core.scheduler
+    scheduler = worker.engine.llm_engine.engine_core.engine_core.scheduler
     pool = scheduler.kv_cache_manager.block_pool
-    worker.engine.llm.reset_prefix_cache()
+    worker.engine.llm_engine.reset_prefix_cache()
     scheduler.max_num_scheduled_tokens = STEP_TOKENS
     rounding = differences(worker.generate(asked, range(len(asked))), expected)
     assert worker.engine.occupancy.preemptions == 0
-    worker.engine.llm.reset_prefix_cache()
+    worker.engine.llm_engine.reset_prefix_cache()
     scheduler.kv_cache_manager.watermark_blocks = 0
     taken = pool.get_new_blocks(pool.get_num_free_blocks() - BLOCKS)
     preempted = differences(worker.generate(asked, range(len(asked))), expected)

@@ -71,7 +71,7 @@ def test_a_gradient_beside_generation_is_the_same(on_gpu, monkeypatch: pytest.Mo
 
 def test_the_engine_comes_first(on_gpu) -> None:
     worker: Colocated = on_gpu("qwen2-gpu")
-    runner = worker.engine.llm.collective_rpc(lambda w: w.model_runner)[0]
+    runner = worker.engine.llm_engine.collective_rpc(lambda w: w.model_runner)[0]
     worker.sync()
     worker.generate(prompts(4))
     assert torch.cuda.current_stream().priority < 0 and runner.main_stream.priority < 0

@@ -153,12 +153,12 @@ class Colocated:
                 for t in (*modules[name].lora_a_stacked, *modules[name].lora_b_stacked)
             ]
 
-        return list(self.engine.llm.collective_rpc(copies)[0])
+        return list(self.engine.llm_engine.collective_rpc(copies)[0])
 
     def vllm_base(self) -> dict[str, torch.Tensor]:
         """vLLM's base parameters, copied."""
         return dict(
-            self.engine.llm.collective_rpc(
+            self.engine.llm_engine.collective_rpc(
                 lambda w: {n: p.detach().clone() for n, p in w.model_runner.model.named_parameters() if "lora" not in n}
             )[0]
         )

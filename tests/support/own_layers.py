@@ -26,7 +26,7 @@ def vllm_lora_layers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def layer_kinds(worker: Colocated) -> Counter[str]:
     """How many layers with an adapter there are, by class."""
-    modules = worker.engine.llm.collective_rpc(lambda w: w.model_runner.lora_manager._adapter_manager.modules)[0]
+    modules = worker.engine.llm_engine.collective_rpc(lambda w: w.model_runner.lora_manager._adapter_manager.modules)[0]
     return Counter(type(module).__name__ for module in modules.values())
 
 

@@ -28,23 +28,30 @@ def vllm_scheduler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def vllm_generate(worker: Colocated, prompts: Sequence[list[int]], seeds: Sequence[int] | None) -> list[Completion]:
-    """What `LLM.generate` answers."""
+    """What vLLM's front end answers."""
     from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
 
     own: engine.RolloutEngine = worker.engine
     limits: dict[str, Any] = {
         "max_tokens": own._config.max_response_tokens,
         "stop_token_ids": list(own._config.stop_token_ids),
         "detokenize": False,
+        "output_kind": RequestOutputKind.FINAL_ONLY,
     }
     if seeds is None:
         parameters = [SamplingParams(temperature=0.0, **limits) for _ in prompts]
     else:
         sampled = {"temperature": own._config.sampling.temperature, "logprobs": 0, "flat_logprobs": True}
         parameters = [SamplingParams(seed=seed, **sampled, **limits) for seed in seeds]
-    requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-    outputs = own.llm.generate(requests, parameters, lora_request=own.slot.request, use_tqdm=False)
-    return [_completion(output.outputs[0], own.slot.version) for output in outputs]
+    for at, (prompt, sampling) in enumerate(zip(prompts, parameters, strict=True)):
+        request = {"prompt_token_ids": list(prompt)}
+        own.llm_engine.add_request(str(at), request, sampling, lora_request=own.slot.request)
+    answers: dict[int, Completion] = {}
+    while own.llm_engine.has_unfinished_requests():
+        for output in own.llm_engine.step():
+            answers[int(output.request_id)] = _completion(output.outputs[0], own.slot.version)
+    return [answers[at] for at in range(len(prompts))]
 
 
 def _completion(answer: Any, version: int) -> Completion:

@@ -56,7 +56,7 @@ def assert_alike(made: Sequence[Completion], expected: Sequence[Completion]) -> 
 
 
 def scheduler(worker: Colocated) -> Any:
-    return worker.engine.llm.llm_engine.engine_core.engine_core.scheduler
+    return worker.engine.llm_engine.engine_core.engine_core.scheduler
 
 
 def test_a_completion_that_is_made_in_rounds_is_the_same(start: Start) -> None:
@@ -138,7 +138,7 @@ def test_prompts_that_do_not_fit_into_a_step(start: Start, size: int) -> None:
     prompts = groups(4)
     worker = start()
     expected = worker.generate(prompts, range(len(prompts)))
-    worker.engine.llm.reset_prefix_cache()
+    worker.engine.llm_engine.reset_prefix_cache()
     scheduler(worker).max_num_scheduled_tokens = size
     steps = spy(worker)
     assert_alike(worker.generate(prompts, range(len(prompts))), expected)
@@ -152,7 +152,7 @@ def test_steps_that_overlap_change_nothing(start: Start) -> None:
     prompts = groups(12)
     worker = start(24)
     expected = worker.generate(prompts, range(len(prompts)))
-    core = worker.engine.llm.llm_engine.engine_core.engine_core
+    core = worker.engine.llm_engine.engine_core.engine_core
     core.batch_queue, core.batch_queue_size, core.step_fn = deque(maxlen=2), 2, core.step_with_batch_queue
     assert_alike(worker.generate(prompts, range(len(prompts))), expected)
     assert worker.engine.occupancy.preemptions > 10

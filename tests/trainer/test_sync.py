@@ -133,7 +133,7 @@ def test_failures_16_and_21_200_syncs_leave_memory_flat_and_one_adapter(colocate
     one_adapter = sum(tensor.nbytes for tensor in adapters[0].values())
     # Other memory may grow now and then. Adapters that pile up would add 70 times the size of one in every round.
     assert min(later - before for before, later in pairwise(sizes)) < 10 * one_adapter, sizes
-    kept = worker.engine.llm.collective_rpc(lambda w: set(w.model_runner.lora_manager.list_adapters()))[0]
+    kept = worker.engine.llm_engine.collective_rpc(lambda w: set(w.model_runner.lora_manager.list_adapters()))[0]
     assert kept == {worker.version}
 
 
@@ -141,7 +141,9 @@ def test_failure_17_only_the_newest_version_is_ever_asked_for(colocated) -> None
     worker: Colocated = colocated()
     for seed in range(3):
         push(worker, seed)
-    slots = worker.engine.llm.collective_rpc(lambda w: w.model_runner.lora_manager._adapter_manager.lora_index_to_id)[0]
+    slots = worker.engine.llm_engine.collective_rpc(
+        lambda w: w.model_runner.lora_manager._adapter_manager.lora_index_to_id
+    )[0]
     assert [slot for slot in slots if slot is not None] == [3]
 
 

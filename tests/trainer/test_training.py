@@ -85,8 +85,8 @@ def test_a_skipped_sync_stops_the_next_step_and_its_update(colocated) -> None:
     worker.worker.update(update_request(rollouts(worker)))
     # A broken sync: vLLM has the old weights as the new version.
     engine, new_version = worker.engine, LoRARequest("v2", 2, str(old))
-    engine.llm.llm_engine.remove_lora(1)
-    engine.llm.llm_engine.add_lora(new_version)
+    engine.llm_engine.remove_lora(1)
+    engine.llm_engine.add_lora(new_version)
     engine.slot.request = new_version
     trained = worker.export()
     result = worker.worker.update(update_request(rollouts(worker)))

@@ -31,17 +31,25 @@ def quick_imports() -> Iterator[None]:
     The collector would also go through the modules' million objects later, at every full collection (0.6 s on a CPU),
     and vLLM's start asks for several.
     """
-    left_out = [name for name in _UNUSED if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(left_out))  # type: ignore[arg-type]  # None: it cannot be imported
     slower, importlib.metadata.packages_distributions = (
         importlib.metadata.packages_distributions,
         packages_distributions,
     )
     try:
-        with lasting_objects():
+        with without(*_UNUSED), lasting_objects():
             yield
     finally:
         importlib.metadata.packages_distributions = slower
+
+
+@contextmanager
+def without(*modules: str) -> Iterator[None]:
+    """Let the block fail to import modules that are not loaded yet: it does without packages that are not installed."""
+    left_out = [name for name in modules if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(left_out))  # type: ignore[arg-type]  # None: it cannot be imported
+    try:
+        yield
+    finally:
         for name in left_out:
             del sys.modules[name]
 
@@ -84,16 +92,17 @@ def lasting_objects() -> Iterator[None]:
 
 
 class _StandIn(ModuleType):
-    """Everything in it is None, until it is set."""
+    """Until they are set, its classes are `Any`, which may be a base class or part of a type, and all else is None."""
 
-    def __getattr__(self, name: str) -> None:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        return Any if name[0].isupper() and not name.isupper() else None
 
 
 @contextmanager
 def stand_ins(*modules: str) -> Iterator[None]:
-    """Let the block import something empty in place of modules that are not loaded yet: it changes them, no more."""
+    """Let the block import something empty in place of modules that are not loaded yet: it calls nothing of theirs."""
     added = [name for name in modules if name not in sys.modules]
     sys.modules.update({name: _StandIn(name) for name in added})
     try:

@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from lorarl_trainer.devices.imports import compile_at_first_call, packages_distributions, quick_imports, stand_ins
+from lorarl_trainer.devices.imports import (
+    compile_at_first_call,
+    packages_distributions,
+    quick_imports,
+    stand_ins,
+    without,
+)
 
 
 class Compiler:
@@ -77,14 +83,27 @@ def test_a_stand_in_takes_the_place_of_what_is_not_loaded() -> None:
     with stand_ins("json.tool", "json.decoder"):
         import json.tool as stand_in
         from json.decoder import JSONDecoder
-        from json.tool import main
+        from json.tool import JSONEncoder, main  # type: ignore[attr-defined]
 
         stand_in.main = print  # type: ignore[assignment]
     assert main is None and JSONDecoder is not None
+    assert JSONEncoder | None, "a class stands in annotations"
     assert sys.modules["json.decoder"] is loaded
     import json.tool
 
     assert json.tool.main is not print and callable(json.tool.main)
+
+
+def test_a_package_is_not_found_within_the_block_unless_it_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "json.tool", raising=False)
+    with without("json.tool", "json.decoder"):
+        import json.decoder
+
+        with pytest.raises(ImportError):
+            import json.tool
+    import json.tool
+
+    assert json.decoder.JSONDecoder and json.tool.main
 
 
 IMPORTS = """
@@ -95,12 +114,15 @@ from lorarl_trainer.engine.vllm.imports import bind_names, import_vllm
 get_backend("megatron").import_libraries(get_device(0))
 import_vllm()
 bind_names(sleeps=False)
-unused = ("torch._inductor.lowering", "torch._inductor.compile_fx", "megatron.bridge.models.gemma_vl")
+unused = (
+    "torch._inductor.lowering", "torch._inductor.compile_fx", "megatron.bridge.models.gemma_vl",
+    "transformers.loss.loss_d_fine", "scipy", "cv2", "openai",
+)
 print([name for name in unused if name in sys.modules])
 """
 
 
-def test_a_worker_loads_no_compiler_and_no_models_of_images() -> None:
+def test_a_worker_loads_no_compiler_no_images_and_no_server() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 

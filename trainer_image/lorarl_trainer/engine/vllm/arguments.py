@@ -1,4 +1,4 @@
-"""How vLLM is set up for this machine: its environment, and the arguments of `vllm.LLM` that depend on the device."""
+"""How vLLM is set up for this machine: its environment, and the arguments of its engine that depend on the device."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def environment() -> dict[str, str]:
 
 
 def device_arguments(device: Device, plan: ExecutionPlan) -> dict[str, Any]:
-    """Return the arguments of `vllm.LLM` that depend on the device."""
+    """Return the arguments of `vllm.EngineArgs` that depend on the device."""
     gpu = device.memory()
     if isinstance(gpu, Host):
         return {"enforce_eager": True, "block_size": plan.kv_block_tokens}

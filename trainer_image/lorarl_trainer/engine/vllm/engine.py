@@ -13,12 +13,11 @@ import numpy as np
 
 from lorarl_api.v1alpha1 import served_rank
 from lorarl_trainer.devices.base import Device
-from lorarl_trainer.devices.imports import compile_at_first_call
 from lorarl_trainer.engine.vllm import names, parts, slices
 from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
 from lorarl_trainer.engine.vllm.arguments import BEGUN, WATERMARK, device_arguments
 from lorarl_trainer.engine.vllm.batching import in_chunks
-from lorarl_trainer.engine.vllm.imports import bind_names, import_vllm
+from lorarl_trainer.engine.vllm.imports import bind_names, for_rollouts, import_vllm
 from lorarl_trainer.engine.vllm.memory import EngineMemory, Offloaded
 from lorarl_trainer.engine.vllm.refusals import refusals
 from lorarl_trainer.engine.vllm.shared_base import LOAD_FORMAT, SharedBase
@@ -66,7 +65,7 @@ class RolloutEngine:
     """One vLLM engine core inside the worker's process.
 
     Attributes:
-        llm: vLLM's front end.
+        llm_engine: vLLM's front end.
         vllm_worker: vLLM's worker of this rank.
         slot: the adapter that it generates with.
     """
@@ -95,7 +94,7 @@ class RolloutEngine:
 
         import_vllm()
         bind_names(sleeps=bool(config.plan.offload))
-        from vllm import LLM
+        from vllm import EngineArgs, LLMEngine
 
         from lorarl_trainer.engine.vllm.patches.adapters import one_adapter_layers, skip_adapter_lookup
         from lorarl_trainer.engine.vllm.patches.cpu_linear import cpu_linear
@@ -114,7 +113,7 @@ class RolloutEngine:
         if base:
             base.register()
         with (
-            compile_at_first_call(),
+            for_rollouts(),
             lean_start(hf_config.architectures or (), config.sampling.temperature),
             one_adapter_layers(plan.expert_rank) if plan.one_adapter else nullcontext(),
             rollout_sampler(),
@@ -124,7 +123,8 @@ class RolloutEngine:
             recorded_routing(plan.router_replay is not None),
             refusals(hf_config, config),
         ):
-            self.llm: Any = LLM(
+            # `vllm.LLM` is this with the imports of a server: pooling, tools, OpenAI's types.
+            arguments = EngineArgs(
                 model=str(config.model_path),
                 load_format=LOAD_FORMAT if base else "auto",
                 skip_tokenizer_init=True,
@@ -155,11 +155,12 @@ class RolloutEngine:
                 kv_cache_memory_bytes=plan.kv_cache_bytes,
                 **device_arguments(device, plan),
             )
+            self.llm_engine: Any = LLMEngine.from_engine_args(arguments)
         if plan.one_adapter:
-            self.llm.collective_rpc(skip_adapter_lookup)
-        self.vllm_worker = parts.worker(self.llm)
-        self.slot = AdapterSlot(self.vllm_worker, self.llm.llm_engine)
-        self._core = parts.engine_core(self.llm)
+            self.llm_engine.collective_rpc(skip_adapter_lookup)
+        self.vllm_worker = parts.worker(self.llm_engine)
+        self.slot = AdapterSlot(self.vllm_worker, self.llm_engine)
+        self._core = parts.engine_core(self.llm_engine)
         self._stop_strings = StopStrings.of_model(config.model_path, config.stop)
         self._recorder = cast("RolloutWorker", self.vllm_worker).routing
         self._routing: dict[str, torch.Tensor] = {}  # of requests that have ended, until their completions are made
@@ -173,7 +174,7 @@ class RolloutEngine:
         """Take memory back: `weights` before a sync, the KV cache too before generating. Return whether any slept."""
         woke = self._memory.wake(*tags) if self._memory else False
         if woke and "kv_cache" in tags:
-            self.llm.reset_prefix_cache()  # its blocks are empty
+            self.llm_engine.reset_prefix_cache()  # its blocks are empty
         return woke
 
     def generate(

@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from lorarl_trainer.devices.imports import compile_at_first_call, import_without_compiler, stand_ins
+from lorarl_trainer.devices.imports import compile_at_first_call, import_without_compiler, stand_ins, without
 from lorarl_trainer.engine.vllm import names
 from lorarl_trainer.engine.vllm.arguments import environment
 
 _WARMUP = "vllm.model_executor.warmup.kernel_warmup"
 """What `names.LeanStart` replaces, and what would load TorchInductor to warm it up."""
+_OF_SERVERS = (
+    "vllm.connections",
+    "vllm.entrypoints.chat_utils",
+    "vllm.entrypoints.mcp.tool_server",
+    "vllm.v1.structured_output.backend_guidance",
+    "vllm.v1.structured_output.backend_xgrammar",
+)
+"""Downloads, chats, tools and answers by a grammar. They load OpenAI's types, an HTTP client and parsers."""
+_OPTIONAL = ("scipy", "pandas", "cv2")
+"""What vLLM imports if it is installed, for sound, for AMD's kernels and for videos."""
+
+
+@contextmanager
+def for_rollouts() -> Iterator[None]:
+    """Let the block import what rollouts use of vLLM, and nothing for servers, sounds or videos."""
+    with stand_ins(*_OF_SERVERS), without(*_OPTIONAL), compile_at_first_call():
+        yield
 
 
 def import_vllm() -> None:
@@ -22,8 +41,8 @@ def import_vllm() -> None:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     with import_without_compiler():
         import vllm  # noqa: F401
-    with compile_at_first_call():
-        from vllm import LLM  # noqa: F401  # imported for the time that it takes: later imports find it
+    with for_rollouts():
+        from vllm import EngineArgs, LLMEngine  # noqa: F401  # for the time that it takes: later imports find them
 
     names.require_version()
 
@@ -35,5 +54,5 @@ def bind_names(*, sleeps: bool) -> None:
         InputError: names every one that is missing, and its feature.
     """
     of_device = names.ON_GPU if names.on_gpu() else names.ON_CPU
-    with stand_ins(_WARMUP), compile_at_first_call():
+    with for_rollouts(), stand_ins(_WARMUP):
         names.bind(*names.ALWAYS, *of_device, *((names.SleepingMemory,) if sleeps else ()))

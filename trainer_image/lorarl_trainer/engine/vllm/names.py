@@ -1,4 +1,4 @@
-"""Every name inside vLLM that lorarl uses, apart from what vLLM documents: `LLM` and `SamplingParams`.
+"""Every name inside vLLM that lorarl uses, apart from what it documents: `LLMEngine`, `EngineArgs`, `SamplingParams`.
 
 vLLM promises nothing about these names, so they have one home: module-level names here, by the feature that needs them,
 and attributes of objects in `slices.py`. They were read in the version below, and the engine starts with no other. A

@@ -8,17 +8,17 @@ from lorarl_trainer.engine.vllm import slices
 from lorarl_trainer.engine.vllm.names import AdapterSlots, GpuWorker, Requests, checked
 
 
-def engine_core(llm: Any) -> slices.EngineCore:
-    """Return the core of a `vllm.LLM` that runs in this process."""
-    engine = checked(llm.llm_engine, slices.LLMEngine, Requests)
+def engine_core(llm_engine: Any) -> slices.EngineCore:
+    """Return the core of a `vllm.LLMEngine` that runs in this process."""
+    engine = checked(llm_engine, slices.LLMEngine, Requests)
     core = checked(engine.engine_core, slices.InprocClient, Requests).engine_core
     return checked(core, slices.EngineCore, Requests)
 
 
-def worker(llm: Any) -> slices.Worker:
-    """Return the worker of a `vllm.LLM` that runs in this process."""
+def worker(llm_engine: Any) -> slices.Worker:
+    """Return the worker of a `vllm.LLMEngine` that runs in this process."""
     workers: list[Any] = []
-    llm.collective_rpc(workers.append)
+    llm_engine.collective_rpc(workers.append)
     return checked(workers[0], slices.Worker, GpuWorker)
 
 
