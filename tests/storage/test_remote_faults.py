@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -77,6 +78,14 @@ def test_a_creation_whose_answer_was_lost_has_succeeded(s3_store: Store, proxy: 
     proxy.drop(times=1, method="PUT", after_forwarding=True)
     assert s3_store.put_if_absent("a", b"x")
     assert s3_store.get("a") == b"x"
+
+
+def test_a_store_that_hangs_up_on_a_large_file_that_is_there_is_understood(s3: S3Server, bucket: str) -> None:
+    # It refuses the file before it has read it, so the client often sees a broken connection in place of the answer.
+    store = open_store(f"s3://{bucket}", s3.secret(), retries=replace(STEADY, deadline_seconds=0))
+    store.put("a", there := b"1" * (8 << 20))
+    assert [store.put_if_absent("a", b"2" * len(there)) for _ in range(20)] == [False] * 20
+    assert store.put_if_absent("a", there)
 
 
 def test_a_swap_whose_answer_was_lost_has_succeeded(s3_store: Store, proxy: FaultProxy) -> None:

@@ -115,6 +115,10 @@ class RemoteStore(Store):
                 if existing is None:
                     raise WriteConflictError(*error.args) from None
                 return existing == data
+            except BaseError as error:
+                if read_answer(error).unanswered and self._is_there(path):
+                    return self.get(path) == data
+                raise
             return True
 
         return self._ask("write", path, attempt)
@@ -195,6 +199,18 @@ class RemoteStore(Store):
             raise StorageError(f"{self.uri_of(path)}: cannot write the copy {target}: {error.strerror}.") from error
         finally:
             staged.unlink(missing_ok=True)
+
+    def _is_there(self, path: str) -> bool:
+        """Look once for an object whose conditional write got no answer.
+
+        A store may refuse one before it has read all of it, and close the connection. While the client is still
+        sending, it then sees a broken connection, however often it tries again.
+        """
+        try:
+            obstore.head(self._reader, path)
+        except STORE_ERRORS:
+            return False
+        return True
 
     def _chunk(self, path: str, start: int, end: int, e_tag: str | None) -> bytes:
         def attempt() -> bytes:

@@ -90,8 +90,13 @@ class Answer:
         if self.without_credentials:
             return False
         if self.status is None:
-            return "HTTP error" in self.message
+            return self.unanswered
         return self.status in TRANSIENT_STATUSES or self.code in TRANSIENT_CODES
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether the connection failed or broke, so that the store may have said anything."""
+        return self.status is None and "HTTP error" in self.message
 
     @property
     def absent(self) -> bool:
