@@ -111,13 +111,12 @@ class JobInCluster:
     def lose_a_worker(self, steps: int, *deletion: str) -> dict[str, Any]:
         """Run it, delete its worker pod within a step, and return the cost until it is a step further than before.
 
-        It is deleted once the checkpoint of that many steps is published, which is a second into the next step.
         The attempt continues with a new pod. Until its driver lets the old one go, a step may be under way, unless the
         options of `kubectl delete` kill it.
         """
         self.apply()
         with watched(self.cluster.api, self.namespace, self.name) as job:
-            since = job.until(LONGEST_SECONDS, f"{steps} steps", lambda now: _published(now.status) >= steps)
+            since = job.until(LONGEST_SECONDS, f"{steps} steps", lambda now: now.step >= steps)
             pod = job.pod("worker")["metadata"]["name"]
             deleted = time.monotonic(), time.time()
             self.cluster.must("delete", "pod", pod, "-n", self.namespace, "--wait=false", *deletion)
@@ -191,7 +190,3 @@ class JobInCluster:
             if job.ended:
                 break
         raise ValueError(f"{self.name} has not recorded how its new workers started")
-
-
-def _published(status: Object) -> int:
-    return int(status.get("adapter", {}).get("step", 0))
