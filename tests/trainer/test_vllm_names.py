@@ -59,14 +59,12 @@ def test_every_missing_name_is_reported_with_its_feature() -> None:
 
 def test_an_attribute_that_is_gone_is_reported() -> None:
     core = SimpleNamespace(scheduler=None, batch_queue=None, add_request=None, request_block_hasher=None)
-    llm = SimpleNamespace(
-        llm_engine=SimpleNamespace(engine_core=SimpleNamespace(engine_core=core), add_lora=None, remove_lora=None)
-    )
+    llm_engine = SimpleNamespace(engine_core=SimpleNamespace(engine_core=core), add_lora=None, remove_lora=None)
     message = f"vllm: got {names.VERSION} without SimpleNamespace.step_fn (generation), {WHOLE}"
     with pytest.raises(InputError, match=re.escape(message)):
-        parts.engine_core(llm)
+        parts.engine_core(llm_engine)
     core.step_fn = None
-    assert parts.engine_core(llm) is core
+    assert parts.engine_core(llm_engine) is core
 
 
 def test_a_name_is_imported_once_and_is_the_one_of_vllm() -> None:
