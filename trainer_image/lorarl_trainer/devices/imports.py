@@ -8,8 +8,8 @@ import importlib.metadata
 import inspect
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -42,16 +42,9 @@ def quick_imports() -> Iterator[None]:
         importlib.metadata.packages_distributions = slower
 
 
-@contextmanager
-def without(*modules: str) -> Iterator[None]:
-    """Let the block fail to import modules that are not loaded yet: it does without packages that are not installed."""
-    left_out = [name for name in modules if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(left_out))  # type: ignore[arg-type]  # None: it cannot be imported
-    try:
-        yield
-    finally:
-        for name in left_out:
-            del sys.modules[name]
+def without(*modules: str) -> AbstractContextManager[None]:
+    """Let a block fail to import modules that are not loaded yet: it does without packages that are not installed."""
+    return _instead(modules, lambda _: None)
 
 
 def packages_distributions() -> Mapping[str, list[str]]:
@@ -100,11 +93,15 @@ class _StandIn(ModuleType):
         return Any if name[0].isupper() and not name.isupper() else None
 
 
+def stand_ins(*modules: str) -> AbstractContextManager[None]:
+    """Let a block import something empty in place of modules that are not loaded yet: it calls nothing of theirs."""
+    return _instead(modules, _StandIn)
+
+
 @contextmanager
-def stand_ins(*modules: str) -> Iterator[None]:
-    """Let the block import something empty in place of modules that are not loaded yet: it calls nothing of theirs."""
+def _instead(modules: Iterable[str], made: Callable[[str], ModuleType | None]) -> Iterator[None]:
     added = [name for name in modules if name not in sys.modules]
-    sys.modules.update({name: _StandIn(name) for name in added})
+    sys.modules.update({name: made(name) for name in added})  # type: ignore[misc]  # None: it cannot be imported
     try:
         yield
     finally:
