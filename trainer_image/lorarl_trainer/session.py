@@ -23,7 +23,7 @@ from lorarl_trainer.protocols.steering import Steer
 from lorarl_trainer.protocols.workers import DriverState, Resumed, Workers
 from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.schedule import evaluations_due, is_due
-from lorarl_trainer.timing import StartClock
+from lorarl_trainer.timing import StartClock, with_worker
 
 FIRST_RESULTS, STEP_RESULTS = "before training", "after this step"
 """The columns of results on a model card."""
@@ -250,7 +250,7 @@ class Session:
 
     async def report_startup(self) -> None:
         """Report where the time went up to the first update."""
-        spans = [*self.clock.parts, *await self.workers.startup_spans()]
+        spans = with_worker(self.clock.parts, await self.workers.startup_spans())
         ended = {span.name: span.end for span in spans}
         self.progress.emit(
             StartedUp(

@@ -6,11 +6,12 @@ clocks do. Parts run in parallel; `critical_path` says which of them the start h
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 OTHER = "other"
@@ -20,6 +21,8 @@ _SLACK = 0.1
 
 Clocks differ, and a process starts before its caller knows.
 """
+_STARTS_WORKERS = ("Ray", "devices")
+"""The parts of the driver's start within which Ray starts the workers' processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +49,11 @@ class Span:
 class StartClock:
     """Times the parts of one process's start. The first part is the process itself, up to now."""
 
-    def __init__(self, who: str, first: str, began: float | None = None) -> None:
-        """`first` is the name of that first part. It began at the Unix time `began`, if not with the process."""
+    def __init__(self, who: str, first: str, began: float | None = None, ended: float | None = None) -> None:
+        """`first` is the name of that first part, between two Unix times: by default the process's start and now."""
         self._who = who
         self.parts: list[Span] = []
-        self.add(first, process_start() if began is None else began, time.time())
+        self.add(first, process_start() if began is None else began, time.time() if ended is None else ended)
 
     def add(self, name: str, begin: float, end: float) -> None:
         """Add a part that was timed elsewhere."""
@@ -67,6 +70,16 @@ class StartClock:
         begin = time.time()
         yield
         self.add_first(name, begin, time.time())
+
+
+def with_worker(driver: Sequence[Span], worker: Sequence[Span]) -> list[Span]:
+    """Return the parts of a start, given the driver's and a worker's.
+
+    A worker's process may be there, and import, before the driver learns of it. What started it ends then.
+    """
+    there = min((part.begin for part in worker), default=math.inf)
+    ended = [replace(part, end=min(part.end, max(part.begin, there))) for part in driver]
+    return [new if new.name in _STARTS_WORKERS else part for part, new in zip(driver, ended, strict=True)] + [*worker]
 
 
 def process_start() -> float:

@@ -8,7 +8,7 @@ from typing import Any
 from lorarl_api.pod_merge import merge
 from lorarl_api.v1alpha1 import CLAIMS_FOLDER, REWARDS_FOLDER, LoRARLJobSpec, PodTemplateOverride
 from lorarl_operator.manifests.access import service_account_of
-from lorarl_operator.manifests.config import CONFIG_FOLDER, SECRETS_FOLDER
+from lorarl_operator.manifests.config import CONFIG_FOLDER, CONFIG_KEY, SECRETS_FOLDER
 from lorarl_operator.manifests.environment import ca_volumes, variables
 from lorarl_operator.manifests.gpu_claim import pod_claims
 from lorarl_operator.manifests.placement import HEAD, WORKER, Template, place_head, place_workers
@@ -38,6 +38,12 @@ _NO_CONSOLIDATION = {
 NO_GPUS = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 """For a container without GPUs. Most CUDA images ask for all GPUs of the node, and NVIDIA's runtime would give them."""
 
+_IMPORTING_AHEAD = {
+    "RAY_preload_python_modules": "lorarl_trainer.workers.preloaded",
+    # By default, Ray ends processes that were idle for a second once the job has reserved their CPUs.
+    "RAY_idle_worker_killing_time_threshold_ms": "600000",
+}
+"""Settings of a worker's Ray, as the trainer gives them to its own Ray outside pods."""
 _LOG_AS_MESSAGE = "FallbackToLogsOnError"
 """The kubelet reports the end of a failed container's log. It says more than an exit code, and outlives the pod."""
 
@@ -268,7 +274,12 @@ def _env(spec: LoRARLJobSpec, attempt: int, role: str) -> dict[str, str]:
         # At SIGTERM the trainer's processes have ended, because the preStop hook waits for them. Ray would wait
         # another 30 s.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+        # The workers' processes import their libraries before a driver asks for them; the head's variable tells the
+        # driver so.
+        "LORARL_PRELOAD": f"{CONFIG_FOLDER}/{CONFIG_KEY}",
     }
+    if role == WORKER:
+        env |= _IMPORTING_AHEAD
     if spec.on_gpu:
         env["NCCL_DEBUG"] = "WARN"
     if role == HEAD:

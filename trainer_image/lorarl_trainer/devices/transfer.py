@@ -14,6 +14,20 @@ def to_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
+def to_host(flat: torch.Tensor, stage_bytes: int = 64 << 20) -> torch.Tensor:
+    """Bring a flat tensor to ordinary memory of the host.
+
+    It comes through a little page-locked memory, which all cores empty. A plain copy of a GPU's tensor brings 0.8 GB/s
+    where the pages are new (H200).
+    """
+    host = torch.empty(flat.shape, dtype=flat.dtype)
+    step = max(1, stage_bytes // flat.itemsize)
+    stage = torch.empty(min(step, len(flat)), dtype=flat.dtype, pin_memory=flat.is_cuda)
+    for there, here in zip(flat.split(step), host.split(step), strict=True):
+        here.copy_(stage[: len(there)].copy_(there))
+    return host
+
+
 class HostBuffer:
     """Bytes on the host that tensors are copied into.
 

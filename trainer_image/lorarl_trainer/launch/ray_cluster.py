@@ -15,6 +15,7 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError, LorarlError, NodeLostError, WorkerError
 from lorarl_trainer.launch.ray_groups import Guard, start_apart
 from lorarl_trainer.timing import StartClock
+from lorarl_trainer.workers.ahead import importing_ahead
 from lorarl_trainer.workers.group import WorkerGroup
 from lorarl_trainer.workers.nodes import lost_machines, reserve
 
@@ -32,6 +33,7 @@ class RayCluster:
         self._spec, self._log_dir, self._clock = spec, log_dir, clock
         self._abandoned = threading.Event()
         self._guard: Guard | None = None
+        self._ahead = contextlib.ExitStack()
 
     async def __aenter__(self) -> Self:
         """Begin."""
@@ -81,9 +83,12 @@ class RayCluster:
         await asyncio.to_thread(_stop_ray)
         if self._guard is not None:
             self._guard.dismiss()
+        self._ahead.close()
 
     def _start(self) -> WorkerGroup | None:
         with self._clock.part("Ray"):
+            if "RAY_ADDRESS" not in os.environ:
+                self._ahead.enter_context(importing_ahead(self._spec))
             self._guard = _start_ray(self._spec)
         return None if self._abandoned.is_set() else self._new_group()
 
@@ -133,7 +138,7 @@ def _start_ray(spec: LoRARLJobSpec) -> Guard | None:
         try:
             ray.init(
                 address="local",
-                # A worker reserves one. For each further one, Ray would start an idle process meanwhile.
+                # One per worker. For each, Ray starts a process that imports ahead.
                 num_cpus=spec.world_size,
                 include_dashboard=False,
                 log_to_driver=False,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from lorarl_trainer.devices.transfer import to_host
 from lorarl_trainer.lora.blocks import Numbers
 
 
@@ -59,5 +60,5 @@ def on_host(tensors: Sequence[torch.Tensor]) -> list[Numbers]:
     """Return float32 tensors as arrays. They come in one transfer: waiting for each would take longer."""
     if not tensors or not tensors[0].is_cuda:
         return [tensor.numpy() for tensor in tensors]
-    flat = torch.cat([tensor.flatten() for tensor in tensors]).cpu()
+    flat = to_host(torch.cat([tensor.flatten() for tensor in tensors]))
     return [tensor.numpy() for tensor in split(flat, [tensor.shape for tensor in tensors])]

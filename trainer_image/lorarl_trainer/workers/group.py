@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.checkpoint import Best, Published
 from lorarl_trainer.devices.base import least_memory
-from lorarl_trainer.devices.registry import get_device
 from lorarl_trainer.errors import LorarlError, in_one_line
 from lorarl_trainer.lora.config import Probe
 from lorarl_trainer.lora.initial import InitialAdapter
@@ -41,6 +39,7 @@ from lorarl_trainer.samples.types import (
     UpdateResult,
 )
 from lorarl_trainer.timing import Span
+from lorarl_trainer.workers import ahead
 from lorarl_trainer.workers.base_model import fetch_fitting_model
 from lorarl_trainer.workers.checkpoints import CheckpointingWorker
 from lorarl_trainer.workers.failures import Failures, driver_log
@@ -71,10 +70,9 @@ class WorkerGroup:
         self._nodes = Nodes(devices)
         self._folders: list[Path] = []
         self._processes: list[int] = []
-        threads = max(1, len(os.sched_getaffinity(0)) // spec.workers_per_node)
-        gpus = spec.cluster.gpus_per_node
-        tensor_parallel = (spec.trainer.tensor_parallel_size or 1) > 1
-        environment = get_device(gpus).environment(threads, tensor_parallel=tensor_parallel)
+        # A process that imports ahead has the variables already. Ray gives it to workers that ask for no others.
+        threads = ahead.threads_each(spec)
+        environment = {} if ahead.imports_ahead() else {"runtime_env": {"env_vars": ahead.environment(spec, threads)}}
         # A second thread in each worker. Without one, Ray runs all methods in the main thread.
         groups = {"concurrency_groups": {_BESIDE: 1}} if may_overlap(spec) else {}
         logs = [log_dir / f"worker-{rank}.log" if log_dir else None for rank in range(self.size)]
@@ -83,9 +81,7 @@ class WorkerGroup:
         for rank, (local_rank, bundle) in enumerate(each for node in self._nodes.bundles for each in enumerate(node)):
             kind = Worker if rank else CheckpointingWorker
             actor = ray.remote(num_cpus=1, **groups)(kind).options(
-                num_gpus=1 if gpus else 0,
-                scheduling_strategy=self._nodes.at(bundle),
-                runtime_env={"env_vars": environment},
+                num_gpus=1 if spec.on_gpu else 0, scheduling_strategy=self._nodes.at(bundle), **environment
             )
             place = Rank(rank, self.size, local_rank, address, port, threads)
             self._actors.append(actor.remote(spec, place, logs[rank], driver_log(spec)))

@@ -13,6 +13,7 @@ from typing import Any
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import NodeLostError
 from lorarl_trainer.threads import in_background
+from lorarl_trainer.workers.ahead import WITHOUT
 
 _POLL_SECONDS = 0.2
 _LOSS_POLL_SECONDS = 1.0
@@ -80,7 +81,7 @@ class Nodes:
 
         return [
             ray.remote(function)
-            .options(num_cpus=0, max_retries=0, scheduling_strategy=self.at(bundles[0]))
+            .options(num_cpus=0, max_retries=0, scheduling_strategy=self.at(bundles[0]), runtime_env=WITHOUT)
             .remote(*its)
             for bundles, its in zip(self.bundles, arguments, strict=True)
         ]
@@ -102,7 +103,7 @@ class Nodes:
         """Return the address of the first worker's machine, and a port that is free there."""
         import ray
 
-        find = ray.remote(_free_port).options(num_cpus=0, scheduling_strategy=self.at(0))
+        find = ray.remote(_free_port).options(num_cpus=0, scheduling_strategy=self.at(0), runtime_env=WITHOUT)
         address: tuple[str, int] = ray.get(find.remote())
         return address
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu, Host
-from lorarl_trainer.devices.imports import lasting_objects, quick_imports
+from lorarl_trainer.devices.imports import lasting_objects
 from lorarl_trainer.devices.registry import get_device
 from lorarl_trainer.lora.files import INIT_FROM, TEACHER
 from lorarl_trainer.pods.drain import drain_asked, in_a_pod, register
@@ -24,7 +24,9 @@ from lorarl_trainer.pods.output import show_in_pod_log
 from lorarl_trainer.pods.owner import pod_name
 from lorarl_trainer.protocols.workers import Built, CardResults, DriverState
 from lorarl_trainer.timing import Span, StartClock
+from lorarl_trainer.workers import ahead
 from lorarl_trainer.workers.gpu_memory import MemoryWatch, gpu_memory_explained
+from lorarl_trainer.workers.libraries import import_libraries
 from lorarl_trainer.workers.locked_memory import allow_locking
 from lorarl_trainer.workers.stacks import write_at_signal
 
@@ -98,39 +100,23 @@ class Worker:
             _redirect_output(log)
         elif in_a_pod():
             show_in_pod_log(f"worker {rank.rank}", f"The steps of the training are in {driver_log}.")
-        self._clock = StartClock(f"worker {rank.rank}", "worker process")
+        self._clock = StartClock(f"worker {rank.rank}", "worker process", ended=ahead.began())
         self._spec, self._rank = spec, rank
         self._device = get_device(spec.cluster.gpus_per_node)
-        # CUDA reads its variables before the plan is made, which may choose the layout.
-        tensor_parallel = (spec.trainer.tensor_parallel_size or 1) > 1
-        os.environ.update(self._device.environment(rank.threads, tensor_parallel=tensor_parallel))
+        os.environ.update(ahead.environment(spec, rank.threads))
         os.environ.update(RANK=str(rank.rank), WORLD_SIZE=str(rank.world_size), LOCAL_RANK=str(rank.local_rank))
         register(f"worker-{rank.rank}")
         write_at_signal()
         if spec.cluster.rdma:
             print(allow_locking(), flush=True)
-        self._imported = False
+        self._device.begin(rank.local_rank)
         self.engine: ColocatedEngine | None = None
         self._plan: ExecutionPlan | None = None
 
     def preload(self) -> None:
         """Import torch, the backend and vLLM. This is most of a start's time, and it needs nothing of the job."""
-        if self._imported:
-            return
-        with self._clock.part("imports"), quick_imports():
-            with self._clock.part("imports/torch"):
-                import torch  # noqa: F401  # for the time that it takes
-            with self._clock.part("imports/trainer"):
-                from lorarl_trainer.backends.registry import get_backend
-
-                # What is chosen for the model may be another one, whose libraries are imported once that is known.
-                get_backend(self._spec.trainer.backend or "megatron").import_libraries(self._device)
-            if self._spec.generates:
-                from lorarl_trainer.engine.vllm.imports import import_vllm
-
-                with self._clock.part("imports/vLLM"):
-                    import_vllm()
-        self._imported = True
+        for part in import_libraries(self._spec):
+            self._clock.add_first(part.name, part.begin, part.end)
 
     def memory(self) -> Gpu | Host:
         """Return the memory that is there before the job begins: the GPU's, or on CPU that of the machine."""
