@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.imports import quick_imports
 from lorarl_trainer.devices.registry import get_device
+from lorarl_trainer.planning.families import BackendName
 from lorarl_trainer.timing import Span
 
 
@@ -22,7 +23,7 @@ def import_libraries(spec: LoRARLJobSpec) -> tuple[Span, ...]:
 
 
 @functools.cache
-def _imported(backend: str, gpus: int, *, generates: bool) -> tuple[Span, ...]:
+def _imported(backend: BackendName, gpus: int, *, generates: bool) -> tuple[Span, ...]:
     parts: list[Span] = []
 
     @contextmanager
