@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu
@@ -74,15 +72,14 @@ def command(folder: Path, job: Mapping[str, Any], overrides: Sequence[str]) -> l
 
 def work_of(folder: Path, work: Work) -> Work:
     """Return the work as it was run, after overrides of the manifest."""
-    spec = yaml.safe_load(read_summary(folder / "run")["manifest"])["spec"]
-    rollout, adapter = spec["rollout"], spec["adapter"]
+    spec = load_job(read_summary(folder / "run")["manifest"]).spec
     return replace(
         work,
-        prompts=rollout["promptsPerStep"],
-        group=spec["algorithm"]["groupSize"],
-        response_tokens=rollout["maxResponseTokens"],
-        rank=adapter["rank"],
-        alpha=adapter["alpha"],
+        prompts=spec.rollout.prompts_per_step,
+        group=spec.algorithm.group_size,
+        response_tokens=spec.rollout.max_response_tokens,
+        rank=spec.adapter.rank,
+        alpha=spec.adapter.alpha,
     )
 
 

@@ -43,6 +43,13 @@ def test_whatever_else_is_asked_ray_answers() -> None:
 
 
 @pytest.mark.slow
+def test_ray_comes_without_ray_serve() -> None:
+    asked = ray("--version", PYTHONPROFILEIMPORTTIME="1")
+    _, imported = asked.communicate(timeout=60)
+    assert asked.returncode == 0 and "ray.scripts.scripts" in imported and "ray.serve" not in imported
+
+
+@pytest.mark.slow
 def test_a_job_is_submitted_when_the_agent_of_the_pod_answers() -> None:
     """Ray waits 10 s for it, which a busy machine exceeds. KubeRay asked only whether the dashboard answers."""
     asked: list[str] = []

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from lorarl_trainer.backends.model import AdaptedModel
+from lorarl_trainer.devices.transfer import from_host
 from lorarl_trainer.lora.blocks import Block, Numbers, as_slice, rectangles
 from lorarl_trainer.lora.numbered import column_numbers, on_host, owner_numbers, row_numbers, split
 
@@ -136,6 +137,6 @@ def _moved(adapter: Mapping[str, torch.Tensor], device: torch.device) -> Mapping
     for (_, where), names in by_type.items():
         if where.type != device.type:
             tensors = [adapter[name] for name in names]
-            flat = torch.cat([tensor.flatten() for tensor in tensors]).to(device)
+            flat = from_host(tensors, device)
             moved |= zip(names, split(flat, [tensor.shape for tensor in tensors]), strict=True)
     return moved

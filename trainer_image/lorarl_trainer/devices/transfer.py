@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -26,6 +26,29 @@ def to_host(flat: torch.Tensor, stage_bytes: int = 64 << 20) -> torch.Tensor:
     for there, here in zip(flat.split(step), host.split(step), strict=True):
         here.copy_(stage[: len(there)].copy_(there))
     return host
+
+
+def from_host(tensors: Sequence[torch.Tensor], device: torch.device, stage_bytes: int = 64 << 20) -> torch.Tensor:
+    """Bring tensors of one type to a device, one after the other in a flat one.
+
+    They go through a little page-locked memory: one transfer each would take longer, and so would first a copy that is
+    flat on the host.
+    """
+    flat = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=tensors[0].dtype, device=device)
+    step = max(1, stage_bytes // flat.itemsize)
+    stage = torch.empty(min(step, len(flat)), dtype=flat.dtype, pin_memory=flat.is_cuda)
+    sent = filled = 0
+    for tensor in tensors:
+        rest = tensor.flatten()
+        while len(rest):
+            piece, rest = rest.tensor_split([len(stage) - filled])
+            stage[filled : filled + len(piece)] = piece
+            filled += len(piece)
+            if filled == len(stage):
+                flat[sent : sent + filled] = stage
+                sent, filled = sent + filled, 0
+    flat[sent:] = stage[:filled]
+    return flat
 
 
 class HostBuffer:
