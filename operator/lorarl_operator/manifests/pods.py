@@ -40,6 +40,8 @@ NO_GPUS = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 
 _IMPORTING_AHEAD = {
     "RAY_preload_python_modules": "lorarl_trainer.workers.preloaded",
+    # By default, Ray starts no idle processes before there is a driver.
+    "RAY_enable_worker_prestart": "1",
     # By default, Ray ends processes that were idle for a second once the job has reserved their CPUs.
     "RAY_idle_worker_killing_time_threshold_ms": "600000",
 }
