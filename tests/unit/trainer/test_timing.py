@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lorarl_trainer.timing import Span, StartClock, by_name, critical_path
+from lorarl_trainer.timing import Span, StartClock, by_name, critical_path, with_worker
 
 times = st.integers(0, 50)
 spans = st.tuples(times, times).map(lambda pair: (min(pair), max(pair)))
@@ -43,6 +43,25 @@ def test_what_still_ran_was_not_waited_for() -> None:
     parts = [part("Ray", 0, 4), part("download", 1, 20), part("engine", 6, 9)]
     assert critical_path(parts, 9) == [("Ray", 4), ("other", 2), ("engine", 3)]
     assert critical_path([part("download", 0, 20), part("engine", 6, 9)], 9) == [("other", 6), ("engine", 3)]
+
+
+def test_what_starts_a_worker_ends_when_its_process_is_there() -> None:
+    driver = [part("loss of the machine", 0, 1), part("devices", 1, 6), part("base model", 6, 8)]
+    worker = [Span("worker process", "worker 0", 5, 6), Span("imports", "worker 0", 6, 14)]
+    joined = with_worker(driver, worker)
+    assert critical_path(joined, 14) == [
+        ("loss of the machine", 1),
+        ("devices", 4),
+        ("worker process", 1),
+        ("imports", 8),
+    ]
+    assert [span for span in joined if span.who == "worker 0"] == worker
+
+
+def test_a_worker_that_was_there_before_was_not_waited_for() -> None:
+    driver = [part("process", 0, 2), part("Ray", 2, 3), part("devices", 3, 4)]
+    worker = [Span("worker process", "worker 0", -5, -4), Span("imports", "worker 0", -4, 2.5)]
+    assert [span.seconds for span in with_worker(driver, worker) if span.name in ("Ray", "devices")] == [0, 0]
 
 
 def test_clocks_may_differ_a_little() -> None:
