@@ -76,7 +76,7 @@ def work_of(folder: Path, work: Work) -> Work:
     return replace(
         work,
         prompts=spec.rollout.prompts_per_step,
-        group=spec.algorithm.group_size,
+        group=spec.algorithm.group_size or work.group,
         response_tokens=spec.rollout.max_response_tokens,
         rank=spec.adapter.rank,
         alpha=spec.adapter.alpha,
