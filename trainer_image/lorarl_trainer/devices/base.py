@@ -69,12 +69,6 @@ class Device(Protocol):
             tensor_parallel: it shares the trainer's model with others.
         """
 
-    def begin(self, local_rank: int) -> None:
-        """Set the device of the worker with this rank on its machine up, in the background. torch would do it later.
-
-        Whatever stops it stops torch too, which says so.
-        """
-
     def select(self, local_rank: int) -> Any:
         """Make the device of the worker with this rank on its machine the current one; return it as a torch.device."""
 

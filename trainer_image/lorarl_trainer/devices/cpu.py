@@ -40,9 +40,6 @@ class CpuDevice:
             "CUDA_VISIBLE_DEVICES": "",
         }
 
-    def begin(self, local_rank: int) -> None:
-        """See `Device.begin`. A CPU needs nothing."""
-
     def select(self, local_rank: int) -> Any:
         """See `Device.select`."""
         import torch

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 from lorarl_trainer.devices.base import Background, Gpu
-from lorarl_trainer.threads import begin
 
 
 class CudaDevice:
@@ -26,10 +24,6 @@ class CudaDevice:
             # Every worker sees all GPUs of its machine and uses that of its local rank. NCCL's peer access needs it.
             "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
         }
-
-    def begin(self, local_rank: int) -> None:
-        """See `Device.begin`."""
-        begin(_retain_context, local_rank)
 
     def select(self, local_rank: int) -> Any:
         """See `Device.select`."""
@@ -76,11 +70,3 @@ class CudaDevice:
         import torch
 
         torch.cuda.synchronize()
-
-
-def _retain_context(local_rank: int) -> None:
-    """Make the context that torch will use on a GPU: half a second of the driver's, in which Python can go on."""
-    driver = ctypes.CDLL("libcuda.so.1")
-    device, context = ctypes.c_int(), ctypes.c_void_p()
-    if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), local_rank) == 0:
-        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)

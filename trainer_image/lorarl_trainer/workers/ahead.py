@@ -68,8 +68,6 @@ def import_ahead() -> None:
     try:
         spec = load_job(Path(os.environ[MANIFEST])).spec
         os.environ.update(environment(spec, threads_each(spec)))
-        if spec.workers_per_node == 1:
-            get_device(spec.cluster.gpus_per_node).begin(0)
         import_libraries(spec)
     except Exception:  # noqa: BLE001 - see above
         traceback.print_exc()

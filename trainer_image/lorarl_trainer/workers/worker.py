@@ -109,7 +109,6 @@ class Worker:
         write_at_signal()
         if spec.cluster.rdma:
             print(allow_locking(), flush=True)
-        self._device.begin(rank.local_rank)
         self.engine: ColocatedEngine | None = None
         self._plan: ExecutionPlan | None = None
 
