@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,9 @@ from unit.trainer.planning.jobs import cpu_job, gpu_job
 
 ROOT = Path(__file__).parents[4]
 SETTINGS = {ahead.MANIFEST, "RAY_preload_python_modules", "RAY_idle_worker_killing_time_threshold_ms"}
+
+THREADS, ALL_GPUS = VARIABLES = "OMP_NUM_THREADS", "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
+NOTHING = {"torch": False, "began": False, THREADS: None, ALL_GPUS: None}
 
 
 def settings() -> dict[str, str]:
@@ -48,19 +52,18 @@ def test_a_task_without_libraries_imports_none(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.undo()
 
 
-def imported_by(environment: Mapping[str, str]) -> tuple[dict[str, str | bool | None], str]:
+def imported_by(environment: Mapping[str, str]) -> tuple[Mapping[str, Any], str]:
     """Import what Ray does in a new process; return what is so afterwards, and what was printed as an error."""
     code = (
         "import json, os, sys, lorarl_trainer.workers.preloaded\n"
         "from lorarl_trainer.workers import ahead\n"
-        "found = {'torch': 'torch' in sys.modules, 'began': ahead.began() is not None}\n"
-        "print(json.dumps(found | {'threads': os.environ.get('OMP_NUM_THREADS')}))"
+        "variables = {name: os.environ.get(name) for name in sys.argv[1:]}\n"
+        "print(json.dumps({'torch': 'torch' in sys.modules, 'began': ahead.began() is not None} | variables))"
     )
-    clean = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=clean | environment, capture_output=True, text=True, check=True
-    )
-    found: dict[str, str | bool | None] = json.loads(done.stdout)
+    clean = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    command = [sys.executable, "-c", code, *VARIABLES]
+    done = subprocess.run(command, env=clean | environment, capture_output=True, text=True, check=True)
+    found: Mapping[str, Any] = json.loads(done.stdout)
     return found, done.stderr
 
 
@@ -69,16 +72,25 @@ def test_a_process_imports_in_the_environment_of_its_worker() -> None:
     spec = load_job(ROOT / "examples/sft-cpu.yaml").spec
     with ahead.importing_ahead(spec):
         found, _ = imported_by(os.environ)
-    assert found == {"torch": True, "began": True, "threads": str(ahead.threads_each(spec))}
+    assert found == NOTHING | {"torch": True, "began": True, THREADS: str(ahead.threads_each(spec))}
+
+
+@pytest.mark.slow
+def test_workers_of_one_machine_see_all_its_gpus() -> None:
+    """Ray reads the variable when it gives such a process to a worker. This machine has not the libraries for CUDA."""
+    spec = gpu_job("trainer.backend=megatron", gpus=2)
+    with ahead.importing_ahead(spec):
+        found, _ = imported_by(os.environ)
+    assert (found[ALL_GPUS], found[THREADS]) == ("1", str(ahead.threads_each(spec)))
 
 
 def test_a_process_without_a_manifest_imports_nothing() -> None:
-    assert imported_by({ahead.MANIFEST: ""})[0] == {"torch": False, "began": False, "threads": None}
+    assert imported_by({ahead.MANIFEST: ""})[0] == NOTHING
 
 
 def test_a_process_that_cannot_import_ahead_leaves_it_to_its_worker(tmp_path: Path) -> None:
     found, error = imported_by({ahead.MANIFEST: str(tmp_path / "gone.yaml")})
-    assert found == {"torch": False, "began": True, "threads": None}
+    assert found == NOTHING | {"began": True}
     assert "gone.yaml" in error
 
 
