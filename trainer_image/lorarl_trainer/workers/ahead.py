@@ -19,6 +19,7 @@ from typing import Any
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import API_VERSION, KIND, LoRARLJobSpec
 from lorarl_trainer.devices.registry import get_device
+from lorarl_trainer.timing import Span
 from lorarl_trainer.workers.libraries import import_libraries
 
 MANIFEST = "LORARL_PRELOAD"
@@ -31,6 +32,7 @@ _RAY = {
     "RAY_idle_worker_killing_time_threshold_ms": "600000",
 }
 _began: list[float] = []
+_imported: list[Span] = []
 
 
 def imports_ahead() -> bool:
@@ -68,7 +70,7 @@ def import_ahead() -> None:
     try:
         spec = load_job(Path(os.environ[MANIFEST])).spec
         os.environ.update(environment(spec, threads_each(spec)))
-        import_libraries(spec)
+        _imported.extend(import_libraries(spec))
     except Exception:  # noqa: BLE001 - see above
         traceback.print_exc()
 
@@ -76,6 +78,11 @@ def import_ahead() -> None:
 def began() -> float | None:
     """Return the Unix time at which this process began to import ahead; None if it did not."""
     return _began[0] if _began else None
+
+
+def imported() -> list[Span]:
+    """Return when each part of the libraries was imported ahead; nothing if they were not."""
+    return _imported
 
 
 def environment(spec: LoRARLJobSpec, threads: int) -> dict[str, str]:

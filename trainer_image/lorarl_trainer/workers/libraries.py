@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,20 +9,14 @@ from contextlib import contextmanager
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.imports import quick_imports
 from lorarl_trainer.devices.registry import get_device
-from lorarl_trainer.planning.families import BackendName
 from lorarl_trainer.timing import Span
 
 
-def import_libraries(spec: LoRARLJobSpec) -> tuple[Span, ...]:
-    """Import what a job's workers need, unless this process has; return when each part was imported.
+def import_libraries(spec: LoRARLJobSpec) -> list[Span]:
+    """Import what a job's workers need; return when each part was imported.
 
     What is chosen for the model may be another backend, whose libraries are imported once that is known.
     """
-    return _imported(spec.trainer.backend or "megatron", spec.cluster.gpus_per_node, generates=spec.generates)
-
-
-@functools.cache
-def _imported(backend: BackendName, gpus: int, *, generates: bool) -> tuple[Span, ...]:
     parts: list[Span] = []
 
     @contextmanager
@@ -38,10 +31,11 @@ def _imported(backend: BackendName, gpus: int, *, generates: bool) -> tuple[Span
         with timed("imports/trainer"):
             from lorarl_trainer.backends.registry import get_backend
 
-            get_backend(backend).import_libraries(get_device(gpus))
-        if generates:
+            backend = get_backend(spec.trainer.backend or "megatron")
+            backend.import_libraries(get_device(spec.cluster.gpus_per_node))
+        if spec.generates:
             from lorarl_trainer.engine.vllm.imports import import_vllm
 
             with timed("imports/vLLM"):
                 import_vllm()
-    return tuple(parts)
+    return parts

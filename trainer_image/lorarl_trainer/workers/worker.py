@@ -109,13 +109,17 @@ class Worker:
         write_at_signal()
         if spec.cluster.rdma:
             print(allow_locking(), flush=True)
+        self._imported = False
         self.engine: ColocatedEngine | None = None
         self._plan: ExecutionPlan | None = None
 
     def preload(self) -> None:
         """Import torch, the backend and vLLM. This is most of a start's time, and it needs nothing of the job."""
-        for part in import_libraries(self._spec):
-            self._clock.add_first(part.name, part.begin, part.end)
+        if self._imported:
+            return
+        for part in ahead.imported() or import_libraries(self._spec):
+            self._clock.add(part.name, part.begin, part.end)
+        self._imported = True
 
     def memory(self) -> Gpu | Host:
         """Return the memory that is there before the job begins: the GPU's, or on CPU that of the machine."""
