@@ -49,11 +49,19 @@ class Span:
 class StartClock:
     """Times the parts of one process's start. The first part is the process itself, up to now."""
 
-    def __init__(self, who: str, first: str, began: float | None = None, ended: float | None = None) -> None:
-        """`first` is the name of that first part, between two Unix times: by default the process's start and now."""
+    def __init__(self, who: str, first: str, began: float | None = None, earlier: Sequence[Span] = ()) -> None:
+        """Begin with the first part, or continue a clock of this process.
+
+        Args:
+            who: the process.
+            first: the name of the first part.
+            began: the Unix time at which that part began, if not with the process.
+            earlier: the parts of a clock that was started before it was known who this is. The first is among them.
+        """
         self._who = who
-        self.parts: list[Span] = []
-        self.add(first, process_start() if began is None else began, time.time() if ended is None else ended)
+        self.parts = [replace(part, who=who) for part in earlier]
+        if not self.parts:
+            self.add(first, process_start() if began is None else began, time.time())
 
     def add(self, name: str, begin: float, end: float) -> None:
         """Add a part that was timed elsewhere."""
@@ -78,8 +86,11 @@ def with_worker(driver: Sequence[Span], worker: Sequence[Span]) -> list[Span]:
     A worker's process may be there, and import, before the driver learns of it. What started it ends then.
     """
     there = min((part.begin for part in worker), default=math.inf)
-    ended = [replace(part, end=min(part.end, max(part.begin, there))) for part in driver]
-    return [new if new.name in _STARTS_WORKERS else part for part, new in zip(driver, ended, strict=True)] + [*worker]
+    ended = [
+        replace(part, end=min(part.end, max(part.begin, there))) if part.name in _STARTS_WORKERS else part
+        for part in driver
+    ]
+    return [*ended, *worker]
 
 
 def process_start() -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from lorarl_api.ahead import PRELOAD, RAY_SETTINGS
 from lorarl_api.pod_merge import merge
 from lorarl_api.v1alpha1 import CLAIMS_FOLDER, REWARDS_FOLDER, LoRARLJobSpec, PodTemplateOverride
 from lorarl_operator.manifests.access import service_account_of
@@ -38,14 +39,6 @@ _NO_CONSOLIDATION = {
 NO_GPUS = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 """For a container without GPUs. Most CUDA images ask for all GPUs of the node, and NVIDIA's runtime would give them."""
 
-_IMPORTING_AHEAD = {
-    "RAY_preload_python_modules": "lorarl_trainer.workers.preloaded",
-    # By default, Ray starts no idle processes before there is a driver.
-    "RAY_enable_worker_prestart": "1",
-    # By default, Ray ends processes that were idle for a second once the job has reserved their CPUs.
-    "RAY_idle_worker_killing_time_threshold_ms": "600000",
-}
-"""Settings of a worker's Ray, as the trainer gives them to its own Ray outside pods."""
 _LOG_AS_MESSAGE = "FallbackToLogsOnError"
 """The kubelet reports the end of a failed container's log. It says more than an exit code, and outlives the pod."""
 
@@ -278,10 +271,11 @@ def _env(spec: LoRARLJobSpec, attempt: int, role: str) -> dict[str, str]:
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         # The workers' processes import their libraries before a driver asks for them; the head's variable tells the
         # driver so.
-        "LORARL_PRELOAD": f"{CONFIG_FOLDER}/{CONFIG_KEY}",
+        PRELOAD: f"{CONFIG_FOLDER}/{CONFIG_KEY}",
     }
     if role == WORKER:
-        env |= _IMPORTING_AHEAD
+        # By default, Ray starts no idle processes before there is a driver.
+        env |= RAY_SETTINGS | {"RAY_enable_worker_prestart": "1"}
     if spec.on_gpu:
         env["NCCL_DEBUG"] = "WARN"
     if role == HEAD:

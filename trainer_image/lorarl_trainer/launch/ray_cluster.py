@@ -87,9 +87,7 @@ class RayCluster:
 
     def _start(self) -> WorkerGroup | None:
         with self._clock.part("Ray"):
-            if "RAY_ADDRESS" not in os.environ:
-                self._ahead.enter_context(importing_ahead(self._spec))
-            self._guard = _start_ray(self._spec)
+            self._guard = _start_ray(self._spec, self._ahead)
         return None if self._abandoned.is_set() else self._new_group()
 
     def _start_again(self, machines: frozenset[str]) -> WorkerGroup | None:
@@ -114,8 +112,8 @@ class RayCluster:
                 raise NodeLostError("a machine was lost while the workers' processes started") from error
 
 
-def _start_ray(spec: LoRARLJobSpec) -> Guard | None:
-    """Connect to Ray; return the guard of our own Ray.
+def _start_ray(spec: LoRARLJobSpec, ahead: contextlib.ExitStack) -> Guard | None:
+    """Connect to Ray; return the guard of our own Ray, whose processes import ahead until `ahead` is closed.
 
     Raises:
         InputError: the job asks for more GPUs than this machine has.
@@ -134,6 +132,7 @@ def _start_ray(spec: LoRARLJobSpec) -> Guard | None:
     # fix.
     logging.getLogger("ray").setLevel(logging.ERROR)
     start_apart()
+    ahead.enter_context(importing_ahead(spec))
     for attempt in range(1, _START_ATTEMPTS + 1):
         try:
             ray.init(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,28 +15,23 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
+from lorarl_api.ahead import PRELOAD, RAY_SETTINGS
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import API_VERSION, KIND, LoRARLJobSpec
 from lorarl_trainer.devices.registry import get_device
-from lorarl_trainer.timing import Span
+from lorarl_trainer.timing import Span, StartClock
 from lorarl_trainer.workers.libraries import import_libraries
 
-MANIFEST = "LORARL_PRELOAD"
-"""Environment variable: the path of the job's manifest. If it is absent or empty, nothing is imported ahead."""
-WITHOUT: Mapping[str, Any] = {"env_vars": {MANIFEST: ""}}
+WORKER_PROCESS = "worker process"
+"""The first part of a worker's start."""
+WITHOUT: Mapping[str, Any] = {"env_vars": {PRELOAD: ""}}
 """Ray's environment for a task that needs no libraries. It must not take a process that a worker waits for."""
-_RAY = {
-    "RAY_preload_python_modules": "lorarl_trainer.workers.preloaded",
-    # By default, Ray ends processes that were idle for a second once the job has reserved their CPUs.
-    "RAY_idle_worker_killing_time_threshold_ms": "600000",
-}
-_began: list[float] = []
-_imported: list[Span] = []
+_clocks: list[StartClock] = []  # one, if this process imports ahead
 
 
 def imports_ahead() -> bool:
     """Return whether the machines' processes import ahead, as this process's environment says."""
-    return bool(os.environ.get(MANIFEST))
+    return bool(os.environ.get(PRELOAD))
 
 
 @contextmanager
@@ -48,7 +42,7 @@ def importing_ahead(spec: LoRARLJobSpec) -> Iterator[None]:
     with NamedTemporaryFile("w", encoding="utf-8", suffix=".json") as manifest:
         json.dump(job, manifest)
         manifest.flush()
-        ours = {MANIFEST: manifest.name, **_RAY}
+        ours = {PRELOAD: manifest.name, **RAY_SETTINGS}
         before = {name: os.environ[name] for name in ours if name in os.environ}
         os.environ.update(ours)
         try:
@@ -66,23 +60,19 @@ def import_ahead() -> None:
     """
     if not imports_ahead():
         return
-    _began.append(time.time())
+    clock = StartClock("worker", WORKER_PROCESS)
+    _clocks.append(clock)
     try:
-        spec = load_job(Path(os.environ[MANIFEST])).spec
+        spec = load_job(Path(os.environ[PRELOAD])).spec
         os.environ.update(environment(spec, threads_each(spec)))
-        _imported.extend(import_libraries(spec))
+        import_libraries(spec, clock)
     except Exception:  # noqa: BLE001 - see above
         traceback.print_exc()
 
 
-def began() -> float | None:
-    """Return the Unix time at which this process began to import ahead; None if it did not."""
-    return _began[0] if _began else None
-
-
-def imported() -> list[Span]:
-    """Return when each part of the libraries was imported ahead; nothing if they were not."""
-    return _imported
+def parts() -> list[Span]:
+    """Return the parts of this process's start, if it imports ahead: itself, and what was imported."""
+    return [part for clock in _clocks for part in clock.parts]
 
 
 def environment(spec: LoRARLJobSpec, threads: int) -> dict[str, str]:

@@ -70,8 +70,8 @@ class WorkerGroup:
         self._nodes = Nodes(devices)
         self._folders: list[Path] = []
         self._processes: list[int] = []
-        # A process that imports ahead has the variables already. Ray gives it to workers that ask for no others.
         threads = ahead.threads_each(spec)
+        # A process that imports ahead has the variables already. Ray gives it to workers that ask for no others.
         environment = {} if ahead.imports_ahead() else {"runtime_env": {"env_vars": ahead.environment(spec, threads)}}
         # A second thread in each worker. Without one, Ray runs all methods in the main thread.
         groups = {"concurrency_groups": {_BESIDE: 1}} if may_overlap(spec) else {}

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.imports import quick_imports
 from lorarl_trainer.devices.registry import get_device
-from lorarl_trainer.timing import Span
+from lorarl_trainer.timing import StartClock
 
 
-def import_libraries(spec: LoRARLJobSpec) -> list[Span]:
-    """Import what a job's workers need; return when each part was imported.
+def import_libraries(spec: LoRARLJobSpec, clock: StartClock) -> None:
+    """Import what a job's workers need.
 
     What is chosen for the model may be another backend, whose libraries are imported once that is known.
     """
-    parts: list[Span] = []
-
-    @contextmanager
-    def timed(name: str) -> Iterator[None]:
-        begin = time.time()
-        yield
-        parts.append(Span(name, "worker", begin, time.time()))
-
-    with timed("imports"), quick_imports():
-        with timed("imports/torch"):
+    with clock.part("imports"), quick_imports():
+        with clock.part("imports/torch"):
             import torch  # noqa: F401  # for the time that it takes
-        with timed("imports/trainer"):
+        with clock.part("imports/trainer"):
             from lorarl_trainer.backends.registry import get_backend
 
             backend = get_backend(spec.trainer.backend or "megatron")
@@ -36,6 +24,5 @@ def import_libraries(spec: LoRARLJobSpec) -> list[Span]:
         if spec.generates:
             from lorarl_trainer.engine.vllm.imports import import_vllm
 
-            with timed("imports/vLLM"):
+            with clock.part("imports/vLLM"):
                 import_vllm()
-    return parts

@@ -100,7 +100,7 @@ class Worker:
             _redirect_output(log)
         elif in_a_pod():
             show_in_pod_log(f"worker {rank.rank}", f"The steps of the training are in {driver_log}.")
-        self._clock = StartClock(f"worker {rank.rank}", "worker process", ended=ahead.began())
+        self._clock = StartClock(f"worker {rank.rank}", ahead.WORKER_PROCESS, earlier=ahead.parts())
         self._spec, self._rank = spec, rank
         self._device = get_device(spec.cluster.gpus_per_node)
         os.environ.update(ahead.environment(spec, rank.threads))
@@ -117,8 +117,7 @@ class Worker:
         """Import torch, the backend and vLLM. This is most of a start's time, and it needs nothing of the job."""
         if self._imported:
             return
-        for part in ahead.imported() or import_libraries(self._spec):
-            self._clock.add(part.name, part.begin, part.end)
+        import_libraries(self._spec, self._clock)  # in no time, if the process has done so ahead
         self._imported = True
 
     def memory(self) -> Gpu | Host:

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from lorarl_api.ahead import PRELOAD
 from lorarl_api.load import load_job
 from lorarl_trainer.workers import ahead
 from unit.trainer.planning.jobs import cpu_job, gpu_job
 
 ROOT = Path(__file__).parents[4]
-SETTINGS = {ahead.MANIFEST, "RAY_preload_python_modules", "RAY_idle_worker_killing_time_threshold_ms"}
+SETTINGS = {PRELOAD, "RAY_preload_python_modules", "RAY_idle_worker_killing_time_threshold_ms"}
 
 THREADS, ALL_GPUS = VARIABLES = "OMP_NUM_THREADS", "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
 NOTHING = {"torch": False, "began": False, THREADS: None, ALL_GPUS: None}
@@ -31,7 +32,7 @@ def settings() -> dict[str, str]:
 def test_the_processes_read_the_same_job(path: Path) -> None:
     spec = load_job(path).spec
     with ahead.importing_ahead(spec):
-        assert load_job(Path(os.environ[ahead.MANIFEST])).spec == spec
+        assert load_job(Path(os.environ[PRELOAD])).spec == spec
 
 
 def test_settings_and_manifest_last_as_long_as_ray(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,14 +41,14 @@ def test_settings_and_manifest_last_as_long_as_ray(monkeypatch: pytest.MonkeyPat
     assert not ahead.imports_ahead()
     with ahead.importing_ahead(cpu_job()):
         assert ahead.imports_ahead() and settings().keys() == SETTINGS
-        manifest = Path(os.environ[ahead.MANIFEST])
+        manifest = Path(os.environ[PRELOAD])
         assert manifest.exists()
     assert settings() == before and not manifest.exists()
 
 
 def test_a_task_without_libraries_imports_none(monkeypatch: pytest.MonkeyPatch) -> None:
     with ahead.importing_ahead(cpu_job()):
-        monkeypatch.setenv(ahead.MANIFEST, ahead.WITHOUT["env_vars"][ahead.MANIFEST])
+        monkeypatch.setenv(PRELOAD, ahead.WITHOUT["env_vars"][PRELOAD])
         assert not ahead.imports_ahead()
         monkeypatch.undo()
 
@@ -58,7 +59,7 @@ def imported_by(environment: Mapping[str, str]) -> tuple[Mapping[str, Any], str]
         "import json, os, sys, lorarl_trainer.workers.preloaded\n"
         "from lorarl_trainer.workers import ahead\n"
         "variables = {name: os.environ.get(name) for name in sys.argv[1:]}\n"
-        "print(json.dumps({'torch': 'torch' in sys.modules, 'began': ahead.began() is not None} | variables))"
+        "print(json.dumps({'torch': 'torch' in sys.modules, 'began': ahead.parts() != []} | variables))"
     )
     clean = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     command = [sys.executable, "-c", code, *VARIABLES]
@@ -85,11 +86,11 @@ def test_workers_of_one_machine_see_all_its_gpus() -> None:
 
 
 def test_a_process_without_a_manifest_imports_nothing() -> None:
-    assert imported_by({ahead.MANIFEST: ""})[0] == NOTHING
+    assert imported_by({PRELOAD: ""})[0] == NOTHING
 
 
 def test_a_process_that_cannot_import_ahead_leaves_it_to_its_worker(tmp_path: Path) -> None:
-    found, error = imported_by({ahead.MANIFEST: str(tmp_path / "gone.yaml")})
+    found, error = imported_by({PRELOAD: str(tmp_path / "gone.yaml")})
     assert found == NOTHING | {"began": True}
     assert "gone.yaml" in error
 
