@@ -56,7 +56,7 @@ class Recorder:
         self.chosen = chosen
         self.prompts = [prompt for prompt in prompts_of(chosen) for _ in range(chosen.group)]
         spec = load_job(json.dumps(manifest(chosen, max(map(len, self.prompts))))).spec
-        self.worker = Worker(spec, Rank(0, 1, 0, None, None, os.cpu_count() or 1))
+        self.worker = Worker(spec, Rank(0, 1, 0, None, None))
         self.worker.start(chosen.model, (2,), None)
         assert self.worker.engine is not None
         self.engine = self.worker.engine

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -74,7 +73,7 @@ def main() -> None:
 
 def start(model: Path, folder: Path) -> Worker:
     spec = load_job(json.dumps(ours.manifest(model, folder, WORK, 1, 1))).spec
-    worker = Worker(spec, Rank(0, 1, 0, None, None, os.cpu_count() or 1))
+    worker = Worker(spec, Rank(0, 1, 0, None, None))
     clock = time.perf_counter()
     built = worker.start(model, (1,), None)
     assert built.overlapped, f"it does not fit at once:\n{built.memory}"

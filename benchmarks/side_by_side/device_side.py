@@ -9,7 +9,6 @@ python -m side_by_side.device_side MODEL MANIFEST [PATH=VALUE ...]
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 import time
@@ -30,7 +29,7 @@ def main() -> None:
     from lorarl_trainer.workers.worker import Rank, Worker
 
     model, job = Path(sys.argv[1]), load_job(Path(sys.argv[2]), sys.argv[3:])
-    worker = Worker(job.spec, Rank(0, 1, 0, None, None, os.cpu_count() or 1))
+    worker = Worker(job.spec, Rank(0, 1, 0, None, None))
 
     def eager(device: Device, plan: ExecutionPlan) -> dict[str, Any]:
         return device_arguments(device, plan) | {"enforce_eager": True}

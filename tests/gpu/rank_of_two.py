@@ -35,7 +35,7 @@ def main() -> None:
         "trainer__contextParallelSize": context,
     }
     spec = tiny_job(folder / "model", folder, rollout__verifySync="true", **changes).spec
-    worker = Worker(spec, Rank(rank, 2, rank, "127.0.0.1", port, 8))
+    worker = Worker(spec, Rank(rank, 2, rank, "127.0.0.1", port))
     worker.start(folder / "model", STOP, None)
     worker.backend.load_adapter(load_file(folder / "adapter.safetensors"), "test")
 

@@ -51,7 +51,7 @@ from lorarl_trainer.workers.checkpoints import CheckpointingWorker
 from lorarl_trainer.workers.worker import Rank
 
 STOP = (2,)
-ALONE = Rank(rank=0, world_size=1, local_rank=0, master_address=None, master_port=None, threads=2)
+ALONE = Rank(rank=0, world_size=1, local_rank=0, master_address=None, master_port=None)
 
 
 def tiny_job(model: Path, out: Path, **changes: object) -> LoRARLJob:

@@ -25,7 +25,7 @@ from trainer.test_fsdp_sharded import ARCHITECTURE, sft_job
 
 rank, port, folder, recompute = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
 spec = sft_job(folder, nodes=2, recompute=recompute)
-worker = Worker(spec, Rank(rank, 2, rank, "127.0.0.1", port, 1))
+worker = Worker(spec, Rank(rank, 2, rank, "127.0.0.1", port))
 worker.start(folder / ARCHITECTURE, STOP, None)
 base = worker.backend.base_digest()
 worker.backend.load_adapter(load_file(folder / "adapter.safetensors"), "test")

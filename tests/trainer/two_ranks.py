@@ -54,7 +54,7 @@ def main() -> None:
         if kind in MIXTURES:
             forget_groups()
         spec = tiny_job(folder / architecture, folder, algorithm__type="ppo", **of_adapter, **fields).spec
-        worker = Worker(spec, Rank(rank, 2, rank, "127.0.0.1", port, 1))
+        worker = Worker(spec, Rank(rank, 2, rank, "127.0.0.1", port))
         worker.start(folder / architecture, STOP, None)
         fresh = {name: tensor.clone() for name, tensor in worker.backend.model.export().items()}
         worker.backend.load_adapter(load_file(folder / f"{kind}.safetensors"), "test")

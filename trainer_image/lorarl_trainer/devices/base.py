@@ -65,7 +65,7 @@ class Device(Protocol):
         """Return the variables that a worker process needs before it imports torch.
 
         Args:
-            threads: how many it may use.
+            threads: how many it may use: its share of the machine's CPUs.
             tensor_parallel: it shares the trainer's model with others.
         """
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from lorarl_trainer.devices.base import Host
 from lorarl_trainer.devices.host_memory import host_memory
+from lorarl_trainer.devices.openmp import openmp
 
 
 class CpuBackground:
@@ -29,11 +30,7 @@ class CpuDevice:
     def environment(self, threads: int, *, tensor_parallel: bool = False) -> dict[str, str]:
         """See `Device.environment`."""
         return {
-            # vLLM turns torch.set_num_threads into a no-op, so the number must be set from the start.
-            "OMP_NUM_THREADS": str(threads),
-            # A thread that waits for another soon sleeps. By default it spins for milliseconds, on the core that the
-            # other may need beside other work. Beside one busy process, a step took ten times as long then.
-            "GOMP_SPINCOUNT": "10000",
+            **openmp(threads),
             # The same sums with any number of threads: Intel's MKL would split long ones among them.
             "MKL_CBWR": "AUTO,STRICT",
             "TORCHDYNAMO_DISABLE": "1",

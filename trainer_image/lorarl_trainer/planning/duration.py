@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 
 import numpy as np
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.devices.host_cpus import host_cpus
 from lorarl_trainer.planning.model_sizes import ModelSizes
 
 _SHARE_OF_SPEED = 0.6
@@ -66,4 +66,4 @@ def arithmetic_speed() -> float:
         for _ in range(_PRODUCTS):
             np.dot(matrix, matrix, out=result)
         best = max(best, _PRODUCTS * 2.0 * _SIZE**3 / (time.perf_counter() - began))
-    return best * len(os.sched_getaffinity(0))
+    return best * host_cpus()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
+from lorarl_trainer.devices.host_cpus import host_cpus
 from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.rewards.backlog import Backlog, Batch, Item
 from lorarl_trainer.rewards.output import Output
@@ -24,8 +24,8 @@ _TRIM_SECONDS = 1.0
 
 
 def usual_processes() -> int:
-    """Return how many processes score at a time: one per usable core, at most 8."""
-    return min(8, len(os.sched_getaffinity(0)))
+    """Return how many processes score at a time: one per usable CPU, at most 8."""
+    return min(8, host_cpus())
 
 
 class PoolScorer:

@@ -18,6 +18,7 @@ from typing import Any
 from lorarl_api.ahead import PRELOAD, RAY_SETTINGS
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import API_VERSION, KIND, LoRARLJobSpec
+from lorarl_trainer.devices.host_cpus import host_cpus
 from lorarl_trainer.devices.registry import get_device
 from lorarl_trainer.timing import Span, StartClock
 from lorarl_trainer.workers.libraries import import_libraries
@@ -64,7 +65,7 @@ def import_ahead() -> None:
     _clocks.append(clock)
     try:
         spec = load_job(Path(os.environ[PRELOAD])).spec
-        os.environ.update(environment(spec, threads_each(spec)))
+        os.environ.update(environment(spec))
         import_libraries(spec, clock)
     except Exception:  # noqa: BLE001 - see above
         traceback.print_exc()
@@ -75,13 +76,9 @@ def parts() -> list[Span]:
     return [part for clock in _clocks for part in clock.parts]
 
 
-def environment(spec: LoRARLJobSpec, threads: int) -> dict[str, str]:
-    """Return the variables that the process of a worker with so many threads needs before it imports torch."""
+def environment(spec: LoRARLJobSpec) -> dict[str, str]:
+    """Return the variables that the process of a worker on this machine needs before it imports torch."""
     device = get_device(spec.cluster.gpus_per_node)
+    threads = max(1, host_cpus() // spec.workers_per_node)
     # CUDA reads its variables before the plan is made, which may choose the layout.
     return device.environment(threads, tensor_parallel=(spec.trainer.tensor_parallel_size or 1) > 1)
-
-
-def threads_each(spec: LoRARLJobSpec) -> int:
-    """Return how many threads a worker on a machine like this one may use."""
-    return max(1, len(os.sched_getaffinity(0)) // spec.workers_per_node)

@@ -70,9 +70,8 @@ class WorkerGroup:
         self._nodes = Nodes(devices)
         self._folders: list[Path] = []
         self._processes: list[int] = []
-        threads = ahead.threads_each(spec)
         # A process that imports ahead has the variables already. Ray gives it to workers that ask for no others.
-        environment = {} if ahead.imports_ahead() else {"runtime_env": {"env_vars": ahead.environment(spec, threads)}}
+        environment = {} if ahead.imports_ahead() else {"runtime_env": {"env_vars": ahead.environment(spec)}}
         # A second thread in each worker. Without one, Ray runs all methods in the main thread.
         groups = {"concurrency_groups": {_BESIDE: 1}} if may_overlap(spec) else {}
         logs = [log_dir / f"worker-{rank}.log" if log_dir else None for rank in range(self.size)]
@@ -83,7 +82,7 @@ class WorkerGroup:
             actor = ray.remote(num_cpus=1, **groups)(kind).options(
                 num_gpus=1 if spec.on_gpu else 0, scheduling_strategy=self._nodes.at(bundle), **environment
             )
-            place = Rank(rank, self.size, local_rank, address, port, threads)
+            place = Rank(rank, self.size, local_rank, address, port)
             self._actors.append(actor.remote(spec, place, logs[rank], driver_log(spec)))
             self._actors[-1].preload.remote()  # runs while the caller prepares what `start` needs
         self._failures = Failures(spec, self._nodes, self._actors, logs)

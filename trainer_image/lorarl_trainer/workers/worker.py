@@ -57,7 +57,6 @@ class Rank:
         rank: 0 to world_size - 1.
         local_rank: its number on its machine: which GPU it has.
         master_address, master_port: where the workers meet; None for a single worker.
-        threads: CPU threads it may use.
     """
 
     rank: int
@@ -65,7 +64,6 @@ class Rank:
     local_rank: int
     master_address: str | None
     master_port: int | None
-    threads: int
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,7 @@ class Worker:
         self._clock = StartClock(f"worker {rank.rank}", ahead.WORKER_PROCESS, earlier=ahead.parts())
         self._spec, self._rank = spec, rank
         self._device = get_device(spec.cluster.gpus_per_node)
-        os.environ.update(ahead.environment(spec, rank.threads))
+        os.environ.update(ahead.environment(spec))
         os.environ.update(RANK=str(rank.rank), WORLD_SIZE=str(rank.world_size), LOCAL_RANK=str(rank.local_rank))
         register(f"worker-{rank.rank}")
         write_at_signal()

@@ -73,7 +73,7 @@ def test_a_process_imports_in_the_environment_of_its_worker() -> None:
     spec = load_job(ROOT / "examples/sft-cpu.yaml").spec
     with ahead.importing_ahead(spec):
         found, _ = imported_by(os.environ)
-    assert found == NOTHING | {"torch": True, "began": True, THREADS: str(ahead.threads_each(spec))}
+    assert found == NOTHING | {"torch": True, "began": True, THREADS: ahead.environment(spec)[THREADS]}
 
 
 @pytest.mark.slow
@@ -82,7 +82,7 @@ def test_workers_of_one_machine_see_all_its_gpus() -> None:
     spec = gpu_job("trainer.backend=megatron", gpus=2)
     with ahead.importing_ahead(spec):
         found, _ = imported_by(os.environ)
-    assert (found[ALL_GPUS], found[THREADS]) == ("1", str(ahead.threads_each(spec)))
+    assert (found[ALL_GPUS], found[THREADS]) == ("1", ahead.environment(spec)[THREADS])
 
 
 def test_a_process_without_a_manifest_imports_nothing() -> None:
@@ -97,6 +97,12 @@ def test_a_process_that_cannot_import_ahead_leaves_it_to_its_worker(tmp_path: Pa
 
 def test_workers_of_a_machine_share_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(5))
-    assert ahead.threads_each(cpu_job()) == 5
-    assert ahead.threads_each(gpu_job(gpus=2)) == 2
-    assert ahead.environment(cpu_job(), 3)["OMP_NUM_THREADS"] == "3"
+    assert ahead.environment(cpu_job())[THREADS] == "5"
+    assert ahead.environment(gpu_job(gpus=2))[THREADS] == "2"
+    assert ahead.environment(gpu_job(gpus=8))[THREADS] == "1"
+
+
+def test_a_worker_with_a_gpu_leaves_threads_to_other_pods_of_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(192))
+    assert ahead.environment(gpu_job(gpus=1))[THREADS] == "8"
+    assert ahead.environment(cpu_job())[THREADS] == "192"

@@ -16,7 +16,7 @@ from unit.trainer.planning.jobs import gpu_job
 
 hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (min(hard, 4096) if hard != -1 else 4096, hard))
-Worker(gpu_job(*sys.argv[1:]), Rank(0, 1, 0, None, None, 1))
+Worker(gpu_job(*sys.argv[1:]), Rank(0, 1, 0, None, None))
 print(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] == hard)
 """
 
