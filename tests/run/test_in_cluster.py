@@ -75,6 +75,9 @@ def test_progress_and_a_drain_reach_the_status(in_cluster: InCluster, nodes: Ray
     assert status["adapter"]["uri"] == ended.adapter_uri
     assert status["adapter"]["sha256"] == ended.adapter_digest
     assert status["adapter"]["step"] == status["step"]
+    assert (ended.stdout + ended.stderr).count("vLLM agrees with the trainer") == 1, (
+        "new workers are held to what the first have shown"
+    )
     assert ended.left_running == nodes.workers_left(LAST_SECONDS) == []
     made_of = json.loads(Path(newest.removeprefix("file://"), "lora_adapter/lorarl_metadata.json").read_text())
     assert made_of["manifest"]["spec"]["reward"]["source"]["sha256"] == digest(in_cluster.job.folder / "letters.py")

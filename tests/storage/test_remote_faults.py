@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from dataclasses import replace
@@ -86,6 +87,17 @@ def test_a_store_that_hangs_up_on_a_large_file_that_is_there_is_understood(s3: S
     store.put("a", there := b"1" * (8 << 20))
     assert [store.put_if_absent("a", b"2" * len(there)) for _ in range(20)] == [False] * 20
     assert store.put_if_absent("a", there)
+
+
+@pytest.mark.parametrize("size", [3, 40 << 20])
+def test_a_creation_says_whether_what_is_there_is_the_same(s3_store: Store, size: int) -> None:
+    there = memoryview(os.urandom(size))
+    s3_store.put("a", there)
+    assert s3_store.put_if_absent("a", there)
+    assert not s3_store.put_if_absent("a", there[:-1])
+    assert not s3_store.put_if_absent("a", bytes(there[:-1]) + bytes([there[-1] ^ 1]))
+    assert s3_store.get("a") == s3_store.get_large("a") == there
+    assert s3_store.get_large("b") is None
 
 
 def test_a_swap_whose_answer_was_lost_has_succeeded(s3_store: Store, proxy: FaultProxy) -> None:

@@ -72,8 +72,9 @@ class Session:
         clock: times this process's start.
         total_steps: steps to make in all; the manifest's, unless `steer` changes it.
         families: the names of the modules with an adapter (q_proj).
+        computes: the workers' GPU, and how many of them share a model: what their rounding depends on.
         adapter_version: the newest version, which every engine holds. The first sync uses it; each step adds one.
-        limits: how well engine and trainer must agree; `guards.start` sets it.
+        limits: how well engine and trainer must agree, once `guards.start` has found out.
         published_step: the step of the newest checkpoint that was handed to the uploader or resumed from.
         evaluated: whether the step that the run resumes from was evaluated; None if that is not known.
         tokens_trained_ahead: tokens of the micro-batches that are trained while a step is still being generated; None
@@ -98,6 +99,7 @@ class Session:
     clock: StartClock
     total_steps: int
     families: Sequence[str] = ()
+    computes: tuple[str, tuple[int, int]] | None = None
     adapter_version: int = 1
     limits: AgreementLimits | None = None
     published_step: int = 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from lorarl_trainer.checkpoint.contents import CARD, MANIFEST, Checkpoint, Manifest, step_of
 from lorarl_trainer.checkpoint.identity import Identity, differences
 from lorarl_trainer.checkpoint.latest import NAME, Latest
-from lorarl_trainer.storage import LocalStore, Store, Tag
+from lorarl_trainer.storage import Data, LocalStore, Store, Tag
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,9 @@ class CheckpointReader:
             return None
         if (known := self._read_ahead) is not None and (known.uri, known.manifest) == (store.uri_of(prefix), manifest):
             return known
-        files: dict[str, bytes] = {}
+        files: dict[str, Data] = {}
         for path in manifest.files if with_files else ():
-            data = store.get(f"{prefix}/{path}")
+            data = store.get_large(f"{prefix}/{path}")
             fault = manifest.fault(path, data)
             if fault is not None or data is None:
                 warnings.append(f"Skipped {store.uri_of(prefix)}: {fault}.")

@@ -157,8 +157,10 @@ class OpenRun:
     fingerprint: str
     clock: StartClock
 
-    async def session_of_new_workers(self) -> Session:
+    async def session_of_new_workers(self, before: Session) -> Session:
         """Replace the workers, as after a loss, and let the new ones continue from the newest checkpoint.
+
+        If they are like those of the session before, engine and trainer agree as they did there.
 
         Raises:
             NodeLostError: a machine was lost meanwhile.
@@ -168,7 +170,10 @@ class OpenRun:
         self.workers = await self.cluster.replace_workers(self.clock)
         with self.clock.part("base model"):
             self.fingerprint = await self.workers.fetch_model()
-        return await self.session()
+        session = await self.session()
+        if session.computes == before.computes:
+            session.limits = before.limits
+        return session
 
     async def session(self) -> Session:
         """Load the job into the workers; return a session that continues from the newest checkpoint, if there is one.
@@ -235,6 +240,7 @@ class OpenRun:
             clock=clock,
             total_steps=spec.trainer.steps,
             families=last_parts(built.modules),
+            computes=(built.gpu, built.ranks),
             adapter_version=resumed.adapter_version or 1,
             published_step=resumed.step,
             results=before.results,

@@ -198,7 +198,7 @@ async def _train(launch: Launch, progress: Progress, interruption: Interruption,
         session = await run.session()
         while (lost := await _train_until_loss(launch, session, interruption, outcome)) is not None:
             interruption.can_finish = False
-            session = await _with_new_workers(run, progress, lost)
+            session = await _with_new_workers(run, progress, session, lost)
 
 
 async def _train_until_loss(
@@ -225,12 +225,15 @@ async def _train_until_loss(
         outcome.adapter_uri = session.adapter_uri
 
 
-async def _with_new_workers(run: OpenRun, progress: Progress, lost: str) -> Session:
-    """Return a session of new workers. The operator limits how long that may take, and how often they may be lost."""
+async def _with_new_workers(run: OpenRun, progress: Progress, before: Session, lost: str) -> Session:
+    """Return a session of new workers after the one before.
+
+    The operator limits how long that may take, and how often they may be lost.
+    """
     while True:
         progress.emit(WorkersLost(f"{lost}; waiting for new workers, which continue from the newest checkpoint"))
         try:
-            return await run.session_of_new_workers()
+            return await run.session_of_new_workers(before)
         except NodeLostError as error:
             lost = str(error)
 

@@ -58,6 +58,10 @@ class Store(ABC):
         found = self.get_tagged(path)
         return None if found is None else found[0]
 
+    def get_large(self, path: str) -> Data | None:
+        """Return the bytes of an object that may be large, as `get` does, without holding up other threads."""
+        return self.get(path)
+
     @abstractmethod
     def get_tagged(self, path: str) -> tuple[bytes, Tag] | None:
         """Return the object's bytes and their version; None if there is no object."""

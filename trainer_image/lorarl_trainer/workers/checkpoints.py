@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES, TOKENIZER_FILES
 from lorarl_trainer.checkpoint.open import open_checkpoints
 from lorarl_trainer.planning.supported_models import is_served_merged
@@ -101,7 +103,9 @@ class CheckpointingWorker(Worker):
         """Return the state to resume from. Asked once, and only if there is a checkpoint."""
         assert self._found is not None
         checkpoint, self._found = self._found.checkpoint, None
-        return State(checkpoint.state_tensors, checkpoint.state["updates"], checkpoint.state.get("criticUpdates", 0))
+        # Ray copies arrays once on their way to other workers.
+        files = [np.frombuffer(file, np.uint8) for file in checkpoint.state_tensors]
+        return State(files, checkpoint.state["updates"], checkpoint.state.get("criticUpdates", 0))
 
     def restore(self, state: State | None = None) -> None:
         """Resume from a state; None: from the checkpoint that this worker has found."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Buffer, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
         UpdateRequest,
         UpdateResult,
     )
-    from lorarl_trainer.storage import Data
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class State:
         critic_updates: the critic's.
     """
 
-    files: Sequence[Data]
+    files: Sequence[Buffer]
     updates: int
     critic_updates: int = 0
 
@@ -260,7 +259,7 @@ class Worker:
         """Resume from a checkpoint's state."""
         from lorarl_trainer.lora.tensor_file import read_tensors
 
-        tensors = {name: tensor for file in state.files for name, tensor in read_tensors(file).items()}
+        tensors = {name: tensor for file in state.files for name, tensor in read_tensors(memoryview(file)).items()}
         with self._memory_explained("the training state was restored"):
             self.backend.restore(tensors, state.updates, state.critic_updates)
 
