@@ -80,32 +80,26 @@ class RemoteStore(Store):
 
     def get_tagged(self, path: str) -> tuple[bytes, Tag] | None:
         """See `Store`."""
-
-        def first() -> tuple[bytes, GetResult] | None:
-            try:
-                found = obstore.get(self._reader, path)
-                return (bytes(found.bytes()) if found.meta["size"] <= CHUNK_BYTES else b""), found
-            except FileNotFoundError as error:
-                if read_answer(error).absent:
-                    return None
-                raise
-
-        head = self._ask("read", path, first)
-        if head is None:
+        found = self._begun(path)
+        if found is None:
             return None
-        data, found = head
-        size, e_tag = found.meta["size"], found.meta["e_tag"]
-        if size > CHUNK_BYTES:
+        data, result = found
+        size, e_tag = result.meta["size"], result.meta["e_tag"]
+        if data is None:
             data = b"".join(in_parallel(lambda span: self._chunk(path, *span, e_tag), _spans(size), DOWNLOAD_THREADS))
-        return data, Tag(e_tag, found.meta["version"])
+        return data, Tag(e_tag, result.meta["version"])
 
-    def get_large(self, path: str) -> memoryview | None:
+    def get_large(self, path: str) -> Data | None:
         """See `Store`. NumPy copies without the interpreter's lock."""
+        found = self._begun(path)
+        if found is None:
+            return None
+        data, result = found
+        if data is not None:
+            return data
         import numpy as np  # the kubectl plugin, which reads no large objects, does without it
 
-        meta = self._meta(path)
-        if meta is None:
-            return None
+        meta = result.meta
         content = np.empty(meta["size"], np.uint8)
 
         def fetch(span: tuple[int, int]) -> None:
@@ -219,6 +213,20 @@ class RemoteStore(Store):
         except STORE_ERRORS:
             return False
         return True
+
+    def _begun(self, path: str) -> tuple[bytes | None, GetResult] | None:
+        """Return an object's bytes, or None in their place if they are many; None if there is no object."""
+
+        def attempt() -> tuple[bytes | None, GetResult] | None:
+            try:
+                found = obstore.get(self._reader, path)
+                return (bytes(found.bytes()) if found.meta["size"] <= CHUNK_BYTES else None), found
+            except FileNotFoundError as error:
+                if read_answer(error).absent:
+                    return None
+                raise
+
+        return self._ask("read", path, attempt)
 
     def _meta(self, path: str) -> ObjectMeta | None:
         def attempt() -> ObjectMeta | None:
