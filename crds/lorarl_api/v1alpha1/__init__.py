@@ -6,7 +6,7 @@ Each field has a description, a unit and a range. Unknown keys are refused. Rule
 
 from lorarl_api.v1alpha1.adapter import MAX_LORA_RANK, SERVED_RANKS, AdapterSpec, BaseModelSpec, served_rank
 from lorarl_api.v1alpha1.algorithm import AlgorithmSpec
-from lorarl_api.v1alpha1.cluster import SCHEDULING_PREFIXES, ClusterSpec
+from lorarl_api.v1alpha1.cluster import CPUS_PER_GPU, SCHEDULING_PREFIXES, ClusterSpec
 from lorarl_api.v1alpha1.common import (
     API_VERSION,
     CLAIMS_FOLDER,
@@ -63,6 +63,7 @@ __all__ = [
     "API_VERSION",
     "CLAIMS_FOLDER",
     "CLUSTER_TEMPLATE_KIND",
+    "CPUS_PER_GPU",
     "GROUP",
     "KEYS",
     "KIND",

@@ -28,6 +28,8 @@ from lorarl_api.v1alpha1.pods import (
     TrustedCaSpec,
 )
 
+CPUS_PER_GPU = 8
+"""What a worker pod requests by default, and so the most threads that a worker with a GPU has on the host."""
 MAX_GRACE_SECONDS = 3600
 SCHEDULING_PREFIXES = (
     "kueue.x-k8s.io/",
@@ -101,8 +103,8 @@ class ClusterSpec(Model):
     )
     cpus_per_node: Cpus | None = Field(
         None,
-        description="CPU request of each worker pod, as a Kubernetes quantity. Default: 8 for each GPU; without GPUs "
-        "no request. There is never a limit.",
+        description=f"CPU request of each worker pod, as a Kubernetes quantity. Default: {CPUS_PER_GPU} for each GPU; "
+        "without GPUs no request. There is never a limit.",
     )
     memory_per_node: Bytes | None = Field(
         None,

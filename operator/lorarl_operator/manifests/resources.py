@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_api.v1alpha1 import CPUS_PER_GPU, LoRARLJobSpec
 from lorarl_operator.manifests.gpu_claim import CLAIM
 
 Resources = dict[str, Any]
 
-_CPUS_PER_GPU = 8
 _GIB_PER_GPU = 64
 _DISK = "40Gi"
 """Requests of a GPU job that names none. Without any, its pods get the least CPU time and are the first to be evicted.
@@ -33,7 +32,7 @@ def worker_resources(spec: LoRARLJobSpec, *, queued: bool) -> Resources:
     cluster, gpus = spec.cluster, spec.cluster.gpus_per_node
     requests: Resources = {}
     limits: Resources = {}
-    if cpus := cluster.cpus_per_node or (str(_CPUS_PER_GPU * gpus) if gpus else None):
+    if cpus := cluster.cpus_per_node or (str(CPUS_PER_GPU * gpus) if gpus else None):
         requests["cpu"] = cpus
     if cluster.memory_per_node:
         requests["memory"] = limits["memory"] = cluster.memory_per_node

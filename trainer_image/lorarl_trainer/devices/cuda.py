@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from lorarl_api.v1alpha1 import CPUS_PER_GPU
 from lorarl_trainer.devices.base import Background, Gpu
 from lorarl_trainer.devices.openmp import openmp
-
-_MOST_THREADS = 8
-"""As many as the CPUs that a pod requests for a GPU by default. It cannot know how many of its node's it will get."""
 
 
 class CudaDevice:
@@ -21,7 +19,8 @@ class CudaDevice:
     def environment(self, threads: int, *, tensor_parallel: bool = False) -> dict[str, str]:
         """See `Device.environment`."""
         return {
-            **openmp(min(threads, _MOST_THREADS)),
+            # A pod cannot know how many more of its node's CPUs it will get.
+            **openmp(min(threads, CPUS_PER_GPU)),
             # Megatron's order of kernels and communication under tensor parallelism relies on a single hardware queue.
             # Otherwise there are as many as possible: in one, work of the background would hold up what comes first.
             "CUDA_DEVICE_MAX_CONNECTIONS": "1" if tensor_parallel else "32",

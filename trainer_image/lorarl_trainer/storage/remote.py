@@ -7,7 +7,6 @@ obstore keeps two quick retries for its requests for credentials, which we do no
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import secrets
@@ -21,7 +20,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from lorarl_trainer.errors import InputError, StorageError
-from lorarl_trainer.storage.base import UPLOADS, Data, Entry, Store, Tag
+from lorarl_trainer.storage.base import UPLOADS, Data, Entry, Store, Tag, same_bytes
 from lorarl_trainer.storage.credentials import client_for, endpoint_of
 from lorarl_trainer.storage.retries import RetryPolicy, read_answer
 from lorarl_trainer.storage.uri import StoreUri
@@ -238,17 +237,13 @@ class RemoteStore(Store):
         return self._ask("read", path, attempt)
 
     def _holds(self, path: str, data: Data) -> bool | None:
-        """Return whether the object has these bytes; None if there is no object.
-
-        Digests are made without the interpreter's lock. Comparing a memoryview holds it, at 1 GB/s, and generation in
-        another thread would stand still.
-        """
+        """Return whether the object has these bytes; None if there is no object."""
         meta = self._meta(path)
         if meta is None:
             return None
 
         def same(span: tuple[int, int]) -> bool:
-            return _digest(self._chunk(path, *span, meta["e_tag"])) == _digest(memoryview(data)[slice(*span)])
+            return same_bytes(self._chunk(path, *span, meta["e_tag"]), memoryview(data)[slice(*span)])
 
         return meta["size"] == len(data) and all(in_parallel(same, _spans(meta["size"]), DOWNLOAD_THREADS))
 
@@ -314,10 +309,6 @@ def _transient(error: BaseException) -> bool:
 
 def _update(tag: Tag) -> PutMode:
     return {"e_tag": tag.e_tag} if tag.version is None else {"e_tag": tag.e_tag, "version": tag.version}
-
-
-def _digest(content: Buffer) -> bytes:
-    return hashlib.sha256(content).digest()
 
 
 def _write(descriptor: int, data: Buffer, position: int) -> None:
