@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from lorarl_trainer.lora.tensor_file import read_tensors
+from lorarl_trainer.workers.state import State
 from lorarl_trainer.workers.worker import Rank, Worker
 from support.in_process import STOP, prompts, samples_of, tiny_job, whole
 from support.ranks import recorded_request
@@ -54,7 +54,7 @@ def main() -> None:
     request = recorded_request(folder, 1e-3, rank, trainer_tp * context)
     results = [worker.update(request) for _ in range(3)]
     worker.sync(6)
-    worker.backend.restore(read_tensors((folder / "state").read_bytes()), updates=1)
+    worker.restore(State([(folder / "state").read_bytes()], updates=1) if rank == 0 else None)
     resumed = worker.update(request)
     report = {
         "sync_seconds": seconds,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch.nn.functional import linear
 
+from lorarl_trainer.engine.vllm.patches import attention, attention_kernel
+from lorarl_trainer.engine.vllm.patches.attention import decodes_many
 from lorarl_trainer.engine.vllm.patches.linear import FEW_TOKENS, adapted_linear
 from lorarl_trainer.samples.types import Completion
 from support.in_process import Colocated, prompts, samples_of
@@ -48,6 +51,34 @@ def test_one_adapter_layers_and_vllms_own_agree(
     )
     assert share > 0.5 and apart.mean() < 0.02
     assert in_common(adapted, base)[1].mean() > 5 * apart.mean()  # the adapter matters
+
+
+@pytest.mark.parametrize("architecture", ["qwen2-gpu", "qwen3-gpu"])
+def test_decoding_many_agrees_with_flash_attention(on_gpu, monkeypatch, architecture: str) -> None:
+    """Sequences of one part of our kernel's and of several, beside each other in graphs."""
+    monkeypatch.setattr(attention_kernel, "_PART_TOKENS", 16)
+    many = {"rollout__promptsPerStep": 64, "rollout__maxResponseTokens": 64}
+    taken: list[bool] = []
+
+    def asked(*step: Any) -> bool:
+        taken.append(decodes_many(*step))
+        return taken[-1]
+
+    monkeypatch.setattr(attention, "decodes_many", asked)
+    ours: Colocated = on_gpu(architecture, **many)
+    assert any(taken), "the largest graphs are ours"
+    monkeypatch.setattr(attention, "decodes_many", lambda *_: False)
+    theirs: Colocated = on_gpu(architecture, **many)
+    for worker in (ours, theirs):
+        worker.randomise(scale=0.02)
+        worker.sync()
+    made = ours.generate(prompts(256), range(256))
+    share, apart = in_common(made, theirs.generate(prompts(256), range(256)))
+    scored = ours.trainer_logprobs(samples_of(prompts(256), made))
+    differences = [np.abs(a - c.logprobs).mean() for a, c in zip(scored, made, strict=True) if len(c.tokens)]
+    print(f"{architecture}: {100 * share:.1f}% of the tokens in common, log-probabilities {apart.mean():.5f} apart")
+    assert {len(c.tokens) // 16 for c in made} >= {0, 1, 2}
+    assert share > 0.5 and apart.mean() < 0.02 and np.mean(differences) < 0.02
 
 
 def test_the_fast_paths_are_taken(on_gpu) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from lorarl_trainer.engine.vllm.patches.attention_kernel import attend_to_cache, part_tokens
 from lorarl_trainer.kernels import (
     attention,
     experts,
@@ -194,3 +195,28 @@ def test_softmax() -> None:
     )
     plain = logprobs.target_minus_softmax(logits, targets, expected[0], expected[1], 1.25, torch.float32)
     torch.testing.assert_close(gradient.cpu(), plain, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("most_tokens", "each"), [(512, 7), (1100, 1), (20_000, 4)])
+def test_new_tokens_see_the_cache(most_tokens: int, each: int) -> None:
+    """Sequences of all lengths, whose blocks lie anywhere: within a part, over several, at their ends, and empty."""
+    torch.manual_seed(0)
+    groups, size, block = 2, 64, 16
+    part = part_tokens(most_tokens)
+    lengths = [n for n in (1, 16, 17, 63, 64, 65, 300, part - 1, part, part + 1, 1100, 0) if n <= most_tokens]
+    blocks = -(-most_tokens // block)
+    tables = torch.randperm(len(lengths) * blocks).view(-1, blocks).int()
+    cache = random(len(lengths) * blocks, block, groups, 2 * size)
+    queries = random(len(lengths), each * groups, size)
+    for dtype, tolerance in [(torch.float32, 1e-5)] if DEVICE.type == "cpu" else [(torch.bfloat16, 1e-2)]:
+        cast, stored = queries.to(dtype), cache.to(dtype)
+        found = torch.full_like(cast, float("nan"), device=DEVICE)
+        keys, values = stored.to(DEVICE).split(size, -1)
+        counts = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
+        attend_to_cache(cast.to(DEVICE), keys, values, tables.to(DEVICE), counts, most_tokens, 0.2, found)
+        for row, length in enumerate(lengths):
+            own = stored[tables[row].long()].flatten(0, 1)[:length].float().repeat_interleave(each, 1)
+            key, value = own.split(size, -1)
+            weights = (0.2 * torch.einsum("ad,tad->at", cast[row].float(), key)).softmax(-1)
+            expected = torch.einsum("at,tad->ad", weights, value)
+            torch.testing.assert_close(found[row].cpu().float(), expected, rtol=tolerance, atol=tolerance)

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from textwrap import shorten
 
+from lorarl_trainer.engine.vllm import gpu_slices as _gpu_slices  # noqa: F401  # adds its own to `slices.SLICES`
 from lorarl_trainer.engine.vllm import names, slices
 
 MISSING = "MISSING"

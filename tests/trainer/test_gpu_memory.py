@@ -14,7 +14,8 @@ from lorarl_trainer.errors import InputError, OutOfMemoryError
 from lorarl_trainer.planning import plan
 from lorarl_trainer.protocols.workers import DriverState
 from lorarl_trainer.workers.gpu_memory import gpu_memory_explained
-from lorarl_trainer.workers.worker import State, Worker
+from lorarl_trainer.workers.state import State
+from lorarl_trainer.workers.worker import Worker
 from support.in_process import ALONE, STOP, Colocated, prompts, samples_of, tiny_job, update_request
 
 TABLE = "base model  16.4  always  its files"

@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from lorarl_trainer.lora.tensor_file import read_tensors
 from lorarl_trainer.samples.critic import CriticUpdate
+from lorarl_trainer.workers.state import State
 from lorarl_trainer.workers.worker import Rank, Worker
 from support.in_process import STOP, forget_groups, prompts, samples_of, tiny_job, whole
 from support.ranks import recorded_request, state_file
@@ -78,8 +79,9 @@ def main() -> None:
         exported_for_the_checkpoint = len(exports)
 
         # Resume from a single worker's checkpoint.
-        tensors = read_tensors((folder / f"{kind}.state").read_bytes())
-        worker.backend.restore(tensors, updates=1, critic_updates=1)
+        file = (folder / f"{kind}.state").read_bytes()
+        tensors = read_tensors(file)
+        worker.restore(State([file], updates=1, critic_updates=1) if rank == 0 else None)
         again = state_file(worker, rank)
         unchanged = again is None or same(tensors, read_tensors(bytes(again)))
         resumed = worker.update(request)

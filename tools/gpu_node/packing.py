@@ -71,11 +71,14 @@ def _copy_tools(settings: Settings, tree: Path) -> None:
 
 def _copy_machine_programs(tree: Path, say: lifecycle.Say) -> None:
     """Copy this machine's programs, and write into each where its libraries will be."""
-    missing = [
-        name for name in ("patchelf", *MACHINE_PROGRAMS) if shutil.which(name, path=prerequisites.search_path()) is None
+    packages = [
+        prerequisites.COMMANDS.get(name, name)
+        for name in ("patchelf", *MACHINE_PROGRAMS)
+        if shutil.which(name, path=prerequisites.search_path()) is None
     ]
-    if missing and prerequisites.can_install():
-        packages = [prerequisites.COMMANDS.get(name, name) for name in missing]
+    if prerequisites.cni_folder() is None:
+        packages.append(prerequisites.CNI_PACKAGE)
+    if packages and prerequisites.can_install():
         say(f"installing {' '.join(packages)}")
         prerequisites.install(packages)
     found = {name: shutil.which(name, path=prerequisites.search_path()) for name in MACHINE_PROGRAMS}

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Buffer, Iterable, Sequence
 
 import numpy as np
 import torch
+
+
+def bytes_of(buffer: Buffer) -> torch.Tensor:
+    """Return a buffer's bytes, [size] of uint8, in place: do not write to them."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given buffer is not writable")
+        return torch.frombuffer(buffer, dtype=torch.uint8)
 
 
 def to_device(values: np.ndarray, device: torch.device) -> torch.Tensor:

@@ -7,12 +7,11 @@ fresh memory: seconds for the state of a large adapter, in which neither trainin
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping
 
 import torch
 
-from lorarl_trainer.devices.transfer import HostBuffer
+from lorarl_trainer.devices.transfer import HostBuffer, bytes_of
 
 _DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 """The types that an adapter and its optimizer have, as the format calls them."""
@@ -59,9 +58,7 @@ def read_tensors(file: bytes | memoryview) -> dict[str, torch.Tensor]:
     begin = _LENGTH_BYTES + int.from_bytes(file[:_LENGTH_BYTES], "little")
     header = json.loads(bytes(file[_LENGTH_BYTES:begin]))
     header.pop("__metadata__", None)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given buffer is not writable")
-        content = torch.frombuffer(file, dtype=torch.uint8)[begin:]
+    content = bytes_of(file)[begin:]
     dtypes = {name: dtype for dtype, name in _DTYPES.items()}
     return {
         name: content[slice(*entry["data_offsets"])].view(dtypes[entry["dtype"]]).view(entry["shape"])

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES, TOKENIZER_FILES
 from lorarl_trainer.checkpoint.open import open_checkpoints
 from lorarl_trainer.planning.supported_models import is_served_merged
@@ -16,10 +14,11 @@ from lorarl_trainer.storage.base_model import base_model_commit, base_model_name
 from lorarl_trainer.storage.downloads import read_model_config
 from lorarl_trainer.storage.secrets import read_named
 from lorarl_trainer.threads import begin
-from lorarl_trainer.workers.worker import State, Worker
+from lorarl_trainer.workers.worker import Worker
 
 if TYPE_CHECKING:
     from lorarl_trainer.checkpoint import Best, Checkpoint, Found, Published
+    from lorarl_trainer.workers.state import State
 
 
 class CheckpointingWorker(Worker):
@@ -99,17 +98,16 @@ class CheckpointingWorker(Worker):
             "A commit as spec.model.revision never changes."
         ]
 
-    def found_state(self) -> State:
-        """Return the state to resume from. Asked once, and only if there is a checkpoint."""
-        assert self._found is not None
-        checkpoint, self._found = self._found.checkpoint, None
-        # Ray copies arrays once on their way to other workers.
-        files = [np.frombuffer(file, np.uint8) for file in checkpoint.state_tensors]
-        return State(files, checkpoint.state["updates"], checkpoint.state.get("criticUpdates", 0))
-
     def restore(self, state: State | None = None) -> None:
-        """Resume from a state; None: from the checkpoint that this worker has found."""
-        super().restore(state or self.found_state())
+        """Resume from a state, by default that of the checkpoint found, which is then forgotten (collective)."""
+        from lorarl_trainer.workers.state import State
+
+        if state is None:
+            assert self._found is not None
+            checkpoint, self._found = self._found.checkpoint, None
+            updates, of_critic = checkpoint.state["updates"], checkpoint.state.get("criticUpdates", 0)
+            state = State(checkpoint.state_tensors, updates, of_critic)
+        super().restore(state)
 
     def publish(self, step: int, adapter_version: int, driver: DriverState, results: CardResults) -> None:
         """Take a checkpoint (collective) and hand it to the uploader; training continues while it is published.

@@ -141,8 +141,7 @@ class WorkerGroup:
         """Take over the job's checkpoints and bring every worker to the newest whole one, after `open_checkpoints`."""
         resumed: Resumed = await self._first("claim_checkpoints")
         if resumed.step:
-            # A reference: the state travels between workers, not through this process. A single worker has it already.
-            await self._all("restore", self._actors[0].found_state.remote() if self.size > 1 else None)
+            await self._all("restore")  # the state travels between workers, not through this process
         return resumed
 
     async def sync(self, version: int, *, verify: bool = False) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Buffer, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         UpdateRequest,
         UpdateResult,
     )
+    from lorarl_trainer.workers.state import State
 
 
 @dataclass(frozen=True)
@@ -63,21 +64,6 @@ class Rank:
     local_rank: int
     master_address: str | None
     master_port: int | None
-
-
-@dataclass(frozen=True)
-class State:
-    """The training state of a checkpoint.
-
-    Attributes:
-        files: safetensors files with the adapter's fp32 masters and its optimizer's moments, and the critic's.
-        updates: optimizer updates so far.
-        critic_updates: the critic's.
-    """
-
-    files: Sequence[Buffer]
-    updates: int
-    critic_updates: int = 0
 
 
 class Worker:
@@ -255,10 +241,12 @@ class Worker:
         with self._memory_explained("a checkpoint was taken"):
             self.backend.help_snapshot()
 
-    def restore(self, state: State) -> None:
-        """Resume from a checkpoint's state."""
+    def restore(self, state: State | None = None) -> None:
+        """Resume from a checkpoint's state (collective). Only the first worker, a `CheckpointingWorker`, has it."""
         from lorarl_trainer.lora.tensor_file import read_tensors
+        from lorarl_trainer.workers.state import shared
 
+        state = shared(state, self._device.select(self._rank.local_rank))
         tensors = {name: tensor for file in state.files for name, tensor in read_tensors(memoryview(file)).items()}
         with self._memory_explained("the training state was restored"):
             self.backend.restore(tensors, state.updates, state.critic_updates)

@@ -97,6 +97,7 @@ class RolloutEngine:
         from vllm import EngineArgs, LLMEngine
 
         from lorarl_trainer.engine.vllm.patches.adapters import one_adapter_layers, skip_adapter_lookup
+        from lorarl_trainer.engine.vllm.patches.attention import decoding_attention
         from lorarl_trainer.engine.vllm.patches.cpu_linear import cpu_linear
         from lorarl_trainer.engine.vllm.patches.cpu_sampler import cpu_sampler
         from lorarl_trainer.engine.vllm.patches.sampler import rollout_sampler
@@ -117,6 +118,7 @@ class RolloutEngine:
             lean_start(hf_config.architectures or (), config.sampling.temperature),
             one_adapter_layers(plan.expert_rank) if plan.one_adapter else nullcontext(),
             rollout_sampler(),
+            decoding_attention(),
             cpu_sampler(),
             cpu_linear(),
             timed_start(self._clock),

@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch
 
-from lorarl_trainer.engine.vllm import slices
+from lorarl_trainer.engine.vllm import gpu_slices, slices
 from lorarl_trainer.engine.vllm.names import SleepingMemory, checked
 
 Offloaded = Literal["kv_cache", "weights"]
@@ -58,10 +58,10 @@ class EngineMemory:
         return True
 
 
-def _allocations(tags: Collection[str]) -> list[tuple[int, slices.AllocationData]]:
+def _allocations(tags: Collection[str]) -> list[tuple[int, gpu_slices.AllocationData]]:
     """Return vLLM's allocations with these tags, by address."""
-    allocator: slices.CuMemAllocator = checked(
-        SleepingMemory.CuMemAllocator.get_instance(), slices.CuMemAllocator, SleepingMemory
+    allocator: gpu_slices.CuMemAllocator = checked(
+        SleepingMemory.CuMemAllocator.get_instance(), gpu_slices.CuMemAllocator, SleepingMemory
     )
     return [item for item in allocator.pointer_to_data.items() if item[1].tag in tags]
 

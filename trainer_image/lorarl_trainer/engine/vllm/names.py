@@ -1,9 +1,8 @@
 """Every name inside vLLM that lorarl uses, apart from what it documents: `LLMEngine`, `EngineArgs`, `SamplingParams`.
 
 vLLM promises nothing about these names, so they have one home: module-level names here, by the feature that needs them,
-and attributes of objects in `slices.py`. They were read in the version below, and the engine starts with no other. A
-test records the signature of each name and a hash of the code that lorarl replaces or repeats, so that an upgrade shows
-what changed (docs/upgrading.md).
+and attributes of objects in `slices.py`. The engine starts with no other version than the one below. A test records the
+signatures, and a hash of the code that lorarl replaces or repeats: an upgrade shows what changed (docs/upgrading.md).
 
 Importing this module imports nothing of vLLM: a name is imported at its first use, or by `bind`.
 """
@@ -16,8 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 from lorarl_trainer.engine.vllm import slices
 from lorarl_trainer.errors import InputError
 
-VERSION = "0.26.0"
-"""The version of vLLM that the names were read in."""
+VERSION = "0.26.0"  # of vLLM, in which the names were read
 
 
 class Place(NamedTuple):
@@ -113,7 +111,6 @@ class Scheduling(Feature):
         "vllm.v1.core.sched.scheduler:Scheduler._preempt_request",
         "vllm.v1.core.single_type_kv_cache_manager:SingleTypeKVCacheManager.allocate_new_blocks",
         "vllm.v1.engine:FinishReason",
-        # How the model runners take blocks, and requests that continue.
         "vllm.v1.worker.gpu.model_runner:GPUModelRunner.add_requests",
         "vllm.v1.worker.gpu.model_runner:GPUModelRunner.finish_requests",
         "vllm.v1.worker.gpu.model_runner:GPUModelRunner.update_requests",
@@ -251,6 +248,18 @@ class Sampling(Feature):
     get_num_sampled_and_rejected: Any = _used("vllm.v1.worker.gpu.input_batch:get_num_sampled_and_rejected")
 
 
+class Attention(Feature):
+    """`patches/attention.py`, on a GPU."""
+
+    what = "attention while decoding"
+    follows = (
+        "vllm.v1.attention.backends.flash_attn:FlashAttentionImpl.forward",
+        "vllm.v1.worker.gpu.model_states.default:DefaultModelState.prepare_attn",
+    )
+    FlashAttentionImpl: Any = _used("vllm.v1.attention.backends.flash_attn:FlashAttentionImpl")
+    get_impl_cls: Place = _replaced("vllm.v1.attention.backends.flash_attn:FlashAttentionBackend.get_impl_cls")
+
+
 class CpuSampling(Feature):
     """`patches/cpu_sampler.py`."""
 
@@ -321,7 +330,7 @@ class SleepingMemory(Feature):
 
 
 ALWAYS = (Build, Requests, Scheduling, AdapterSlots, AdapterLayers, LeanStart, BaseModel, Experts, Routing)
-ON_GPU = (AdapterGraphs, Sampling, GpuWorker, GpuExperts)
+ON_GPU = (AdapterGraphs, Sampling, Attention, GpuWorker, GpuExperts)
 ON_CPU = (CpuWorker, CpuSampling, CpuExperts)
 FEATURES = (*ALWAYS, *ON_GPU, *ON_CPU, AdapterModels, SleepingMemory)
 

@@ -234,18 +234,13 @@ class ModelRunner(Protocol):
     def post_kv_cache_wake_up(self) -> None: ...
 
 
-@slice_of("vllm.v1.worker.gpu.model_runner:GPUModelRunner")
-class GPUModelRunner(Protocol):
-    """What the V2 runner alone has."""
+@slice_of("vllm.v1.worker.gpu_input_batch:CachedRequestState")
+class CachedRequestState(Protocol):
+    """A request as the V1 runner knows it."""
 
-    lora_state: LoraState
-
-
-@slice_of("vllm.v1.worker.gpu.lora_utils:LoraState")
-class LoraState(Protocol):
-    lora_requests: dict[str, LoRARequest]
-    get_activate_loras: Callable[[list[str]], set[LoRARequest]]
-    make_lora_inputs: Callable[..., tuple[tuple[int, ...], tuple[int, ...], set[LoRARequest]]]
+    sampling_params: SamplingParams | None
+    generator: Any
+    output_token_ids: list[int]
 
 
 # ---- adapters -------------------------------------------------------------------------------------------------------
@@ -289,92 +284,6 @@ class LoRALayer(Protocol):
 
     def create_lora_weights(self, max_loras: int, lora_config: LoRAConfig, model_config: Any) -> None: ...
     def apply(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor: ...
-
-
-# ---- the sampler ----------------------------------------------------------------------------------------------------
-
-
-@slice_of("vllm.v1.worker.gpu.buffer_utils:UvaBackedTensor")
-class UvaBackedTensor(Protocol):
-    np: Any
-    gpu: torch.Tensor
-
-
-@slice_of("vllm.v1.worker.gpu.sample.states:SamplingStates")
-class SamplingStates(Protocol):
-    temperature: UvaBackedTensor
-    """[R], float32."""
-    top_p: UvaBackedTensor
-    """[R], float32; 1 keeps all."""
-    top_k: UvaBackedTensor
-    """[R], int32; the size of the vocabulary keeps all."""
-    min_p: UvaBackedTensor
-    """[R], float32; 0 keeps all."""
-    seeds: UvaBackedTensor
-    """[R], int64."""
-
-    def apply_min_p(self, logits: torch.Tensor, expanded_idx_mapping: torch.Tensor, idx_mapping_np: Ints) -> None: ...
-    def apply_top_k_top_p(
-        self, logits: torch.Tensor, expanded_idx_mapping: torch.Tensor, idx_mapping_np: Ints
-    ) -> torch.Tensor: ...
-
-
-@slice_of("vllm.v1.worker.gpu.states:RequestState")
-class RequestState(Protocol):
-    prefill_len: UvaBackedTensor
-    """[R], int32."""
-
-
-@slice_of("vllm.v1.worker.gpu_input_batch:CachedRequestState")
-class CachedRequestState(Protocol):
-    """A request as the V1 runner knows it."""
-
-    sampling_params: SamplingParams | None
-    generator: Any
-    output_token_ids: list[int]
-
-
-@slice_of("vllm.v1.worker.gpu.sample.sampler:Sampler")
-class Sampler(Protocol):
-    sampling_states: SamplingStates
-    req_states: RequestState
-
-    def returns_logprobs(self, idx_mapping_np: Ints) -> bool: ...
-
-
-@slice_of("vllm.v1.worker.gpu.input_batch:InputBatch")
-class InputBatch(Protocol):
-    num_reqs: int
-    idx_mapping: torch.Tensor
-    """The row of each request, [N]."""
-    idx_mapping_np: Ints
-    expanded_idx_mapping: torch.Tensor
-    """The row that each row of logits belongs to, [L]."""
-    seq_lens: torch.Tensor
-    """[N]."""
-    positions: torch.Tensor
-    """[T]."""
-    logits_indices: torch.Tensor
-    """The token that each row of logits follows, [L]."""
-    cu_num_logits: torch.Tensor
-    """[N + 1]."""
-
-
-# ---- memory ---------------------------------------------------------------------------------------------------------
-
-
-@slice_of("vllm.device_allocator:AllocationData")
-class AllocationData(Protocol):
-    handle: tuple[Any, int, Any, Any]
-    """Item 1 is the size in bytes."""
-    tag: str
-    is_asleep: bool
-
-
-@slice_of("vllm.device_allocator.cumem:CuMemAllocator")
-class CuMemAllocator(Protocol):
-    pointer_to_data: Mapping[int, AllocationData]
-    get_instance: Callable[[], CuMemAllocator]
 
 
 # ---- the base model -------------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ def test_no_other_module_imports_from_inside_vllm() -> None:
 @pytest.mark.parametrize(
     ("modules", "absent"),
     [
-        ("arguments, batching, imports, names, running, slices", "vllm, torch"),
+        ("arguments, batching, gpu_slices, imports, names, running, slices", "vllm, torch"),
         pytest.param("adapter_slots, engine, memory, shared_base", "vllm", marks=pytest.mark.slow),
     ],
 )

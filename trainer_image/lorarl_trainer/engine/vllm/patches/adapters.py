@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-from lorarl_trainer.engine.vllm import names, parts, slices
+from lorarl_trainer.engine.vllm import gpu_slices, names, parts, slices
 from lorarl_trainer.engine.vllm.names import AdapterGraphs, AdapterLayers, CpuExperts
 from lorarl_trainer.engine.vllm.patches import cpu_experts, gpu_experts
 from lorarl_trainer.engine.vllm.patches.expert_buffers import expert_buffers
@@ -51,7 +51,7 @@ def skip_adapter_lookup(worker: Any) -> None:
     if all(isinstance(module, (*linear_classes(), expert_buffers())) for module in manager.modules.values()):
         manager._set_adapter_mapping = _ignore
         if state := getattr(worker.model_runner, "lora_state", None):  # only the V2 runner has it
-            names.checked(state, slices.LoraState, AdapterGraphs)
+            names.checked(state, gpu_slices.LoraState, AdapterGraphs)
             get_adapters = partial(_adapter_in_use, state)
             state.get_activate_loras = get_adapters
             state.make_lora_inputs = lambda requests, *_: ((), (), get_adapters(requests))
@@ -61,6 +61,6 @@ def _ignore(mapping: Any) -> None:
     pass
 
 
-def _adapter_in_use(state: slices.LoraState, requests: list[str]) -> set[slices.LoRARequest]:
+def _adapter_in_use(state: gpu_slices.LoraState, requests: list[str]) -> set[slices.LoRARequest]:
     """Return the adapter that all requests of a step have, as a set of one, or an empty set."""
     return {adapter} if (adapter := state.lora_requests.get(requests[0])) else set()

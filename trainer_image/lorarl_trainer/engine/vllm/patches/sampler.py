@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from lorarl_trainer.engine.vllm import names, slices
+from lorarl_trainer.engine.vllm import gpu_slices, names
 from lorarl_trainer.engine.vllm.names import Sampling
 from lorarl_trainer.engine.vllm.patches.replaced import replaced
 
@@ -42,22 +42,22 @@ def _sampler_class() -> type:
     class RolloutSampler(base):
         """Draws a token for each request of a step."""
 
-        sampling_states: slices.SamplingStates
-        req_states: slices.RequestState
+        sampling_states: gpu_slices.SamplingStates
+        req_states: gpu_slices.RequestState
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
-            names.checked(self, slices.Sampler, Sampling)
-            states = names.checked(self.sampling_states, slices.SamplingStates, Sampling)
-            lengths = names.checked(self.req_states, slices.RequestState, Sampling).prefill_len
+            names.checked(self, gpu_slices.Sampler, Sampling)
+            states = names.checked(self.sampling_states, gpu_slices.SamplingStates, Sampling)
+            lengths = names.checked(self.req_states, gpu_slices.RequestState, Sampling).prefill_len
             for buffer in (states.temperature, states.seeds, lengths):
-                names.checked(buffer, slices.UvaBackedTensor, Sampling)
+                names.checked(buffer, gpu_slices.UvaBackedTensor, Sampling)
 
         def _truncates(self, row: int, vocabulary: int) -> bool:
             states = self.sampling_states
             return bool(states.top_p.np[row] < 1 or states.top_k.np[row] < vocabulary or states.min_p.np[row] > 0)
 
-        def __call__(self, logits: torch.Tensor, input_batch: slices.InputBatch) -> Any:
+        def __call__(self, logits: torch.Tensor, input_batch: gpu_slices.InputBatch) -> Any:
             states, batch = self.sampling_states, input_batch
             # All requests of a call have one temperature and one truncation, or all take the best token.
             temperature = float(states.temperature.np[batch.idx_mapping_np[0]])
