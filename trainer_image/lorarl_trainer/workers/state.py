@@ -46,4 +46,5 @@ def shared(state: State | None, device: torch.device) -> State:
             whole = from_host([bytes_of(state.files[index])], device)
         dist.broadcast(whole, src=0)
         files.append(memoryview(to_host(whole).numpy()) if state is None else state.files[index])
+        del whole  # before the next one is there
     return State(files, updates, critic_updates)

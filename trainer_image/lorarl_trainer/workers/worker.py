@@ -246,9 +246,9 @@ class Worker:
         from lorarl_trainer.lora.tensor_file import read_tensors
         from lorarl_trainer.workers.state import shared
 
-        state = shared(state, self._device.select(self._rank.local_rank))
-        tensors = {name: tensor for file in state.files for name, tensor in read_tensors(memoryview(file)).items()}
         with self._memory_explained("the training state was restored"):
+            state = shared(state, self._device.select(self._rank.local_rank))
+            tensors = {name: tensor for file in state.files for name, tensor in read_tensors(memoryview(file)).items()}
             self.backend.restore(tensors, state.updates, state.critic_updates)
 
     def startup_spans(self) -> list[Span]:

@@ -127,6 +127,7 @@ class FlashAttentionMetadata(Protocol):
     use_cascade: bool
     causal: bool | torch.Tensor
     sliding_window: tuple[int, int] | None
+    """Of the group of layers; None leaves it to each layer."""
 
 
 # ---- memory ---------------------------------------------------------------------------------------------------------

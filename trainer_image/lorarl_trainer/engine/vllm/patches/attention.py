@@ -6,6 +6,9 @@ causal attention remain flash attention's.
 
 vLLM has a door for a whole backend of one's own. It would be taken for all models, also where vLLM chooses another one.
 So the class that flash attention's backend names is replaced by one that extends it.
+
+The class also mends vLLM where some layers of a model have a window and others see everything. Their caches are one
+group here (`engine.py`), and vLLM gives the window of a group to all its layers.
 """
 
 from __future__ import annotations
@@ -59,7 +62,6 @@ def decodes_many(step: gpu_slices.FlashAttentionMetadata, key_heads: int) -> boo
         and step.num_actual_tokens * key_heads >= LEAST_TILES
         and not step.use_cascade
         and step.causal is True
-        and (step.sliding_window is None or tuple(step.sliding_window) == _EVERYTHING)
     )
 
 
@@ -90,6 +92,8 @@ def _attention_class() -> type:
             **named_scales: Any,
         ) -> torch.Tensor:
             step = attn_metadata  # none while vLLM measures memory
+            if step is not None and step.causal is True:
+                step.sliding_window = None  # of the group: each layer has its own
             if step is None or not self._plain or not decodes_many(step, self.num_kv_heads):
                 usual = (layer, query, key, value, kv_cache, attn_metadata, output)
                 attended: torch.Tensor = super().forward(*usual, *scales, **named_scales)
