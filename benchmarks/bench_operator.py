@@ -313,7 +313,7 @@ def watching(p: Platform, kind: str, namespace: str, see: Callable[[Object], obj
             for change, one in p.api.watch(kind, namespace, seconds=3600):
                 if stop.is_set():
                     return
-                if change != "DELETED":
+                if change in ("ADDED", "MODIFIED"):  # an ERROR has no name; the next watch begins with all there are
                     see(one)
 
     threading.Thread(target=watch, daemon=True).start()
