@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from lorarl_trainer.engine.vllm import names
+from lorarl_trainer.engine.vllm.patches import attention as vllm_attention
 from lorarl_trainer.engine.vllm.patches.attention_kernel import attend_to_cache, part_tokens
 from lorarl_trainer.kernels import (
     attention,
@@ -31,6 +33,7 @@ from lorarl_trainer.lora.grouped_experts import Adapter, compute_mixture
 from lorarl_trainer.samples.packing import pack
 from support.tiny_models import VOCABULARY
 from support.training import grouped_samples
+from unit.trainer.engine.vllm.test_attention import FlashAttention, step
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 PRECISIONS = [(torch.float32, 1e-5), *([(torch.bfloat16, 2e-2)] if DEVICE.type == "cuda" else [])]
@@ -220,3 +223,29 @@ def test_new_tokens_see_the_cache(most_tokens: int, each: int) -> None:
             weights = (0.2 * torch.einsum("ad,tad->at", cast[row].float(), key)).softmax(-1)
             expected = torch.einsum("at,tad->ad", weights, value)
             torch.testing.assert_close(found[row].cpu().float(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_a_layer_decodes_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a cache as vLLM has it, and over all of a sequence, although the layer's group has a window."""
+    torch.manual_seed(0)
+    sequences, groups, size, block, length = 3, 2, 64, 16, 40
+    monkeypatch.setattr(names.Attention, "FlashAttentionImpl", FlashAttention)
+    monkeypatch.setattr(vllm_attention, "LEAST_TILES", sequences * groups)
+    own = vllm_attention._attention_class.__wrapped__()(num_kv_heads=groups, head_size=size, scale=0.2)
+    kind = torch.float32 if DEVICE.type == "cpu" else torch.bfloat16
+    cache = random(9, groups, block, 2 * size).to(kind)
+    tables = torch.randperm(9).view(3, 3).int()
+    queries = random(sequences + 1, 2 * groups, size).to(kind)  # a graph's tensors may be longer than its batch
+    found = torch.zeros_like(queries, device=DEVICE)
+    lengths = torch.full((sequences,), length, dtype=torch.int32, device=DEVICE)
+    seen = {"seq_lens": lengths, "block_table": tables.to(DEVICE), "max_seq_len": 48, "sliding_window": (7, 0)}
+    metadata = step(num_actual_tokens=sequences, **seen)
+    assert own.forward(None, queries.to(DEVICE), None, None, cache.to(DEVICE), metadata, found) is found
+    for row in range(sequences):
+        own_blocks = cache[tables[row].long()].transpose(0, 1).flatten(1, 2)[:, :length].float()
+        key, value = own_blocks.repeat_interleave(2, 0).split(size, -1)
+        weights = (0.2 * torch.einsum("ad,atd->at", queries[row].float(), key)).softmax(-1)
+        expected = torch.einsum("at,atd->ad", weights, value)
+        tolerance = 1e-5 if kind == torch.float32 else 1e-2
+        torch.testing.assert_close(found[row].cpu().float(), expected, rtol=tolerance, atol=tolerance)
+    assert not found[sequences:].any()

@@ -1,10 +1,9 @@
 """Every name inside vLLM that lorarl uses, apart from what it documents: `LLMEngine`, `EngineArgs`, `SamplingParams`.
 
 vLLM promises nothing about these names, so they have one home: module-level names here, by the feature that needs them,
-and attributes of objects in `slices.py`. The engine starts with no other version than the one below. A test records the
-signatures, and a hash of the code that lorarl replaces or repeats: an upgrade shows what changed (docs/upgrading.md).
-
-Importing this module imports nothing of vLLM: a name is imported at its first use, or by `bind`.
+and attributes of objects in `slices.py` and `gpu_slices.py`. The engine starts with no other version than this. A test
+records the signatures, and a hash of the code that lorarl replaces or repeats: an upgrade shows what changed
+(docs/upgrading.md). Importing this module imports nothing of vLLM: a name is imported at its first use, or by `bind`.
 """
 
 from __future__ import annotations
@@ -254,6 +253,7 @@ class Attention(Feature):
     what = "attention while decoding"
     follows = (
         "vllm.v1.attention.backends.flash_attn:FlashAttentionImpl.forward",
+        "vllm.v1.attention.backends.flash_attn:FlashAttentionMetadataBuilder.build",  # its window is a group's
         "vllm.v1.worker.gpu.model_states.default:DefaultModelState.prepare_attn",
     )
     FlashAttentionImpl: Any = _used("vllm.v1.attention.backends.flash_attn:FlashAttentionImpl")

@@ -94,14 +94,14 @@ def _attention_class() -> type:
             step = attn_metadata  # none while vLLM measures memory
             if step is not None and step.causal is True:
                 step.sliding_window = None  # of the group: each layer has its own
-            if step is None or not self._plain or not decodes_many(step, self.num_kv_heads):
-                usual = (layer, query, key, value, kv_cache, attn_metadata, output)
-                attended: torch.Tensor = super().forward(*usual, *scales, **named_scales)
-                return attended
-            count = step.num_actual_tokens
-            keys, values = kv_cache.transpose(1, 2).split(self.head_size, -1)
-            sequences = (step.block_table, step.seq_lens, step.max_seq_len)
-            attend_to_cache(query[:count], keys, values, *sequences, self.scale, output[:count])
-            return output
+                if self._plain and decodes_many(step, self.num_kv_heads):
+                    count = step.num_actual_tokens
+                    keys, values = kv_cache.transpose(1, 2).split(self.head_size, -1)
+                    sequences = (step.block_table, step.seq_lens, step.max_seq_len)
+                    attend_to_cache(query[:count], keys, values, *sequences, self.scale, output[:count])
+                    return output
+            usual = (layer, query, key, value, kv_cache, attn_metadata, output)
+            attended: torch.Tensor = super().forward(*usual, *scales, **named_scales)
+            return attended
 
     return RolloutAttention

@@ -5,7 +5,7 @@ few sequences leave multiprocessors idle, flash attention is faster: it divides 
 
 The trainer's attention is flash attention 3, and log-probabilities of both have to agree. So keys are taken in its
 order, from the last to the first, and 128 at a time as in its own tiles. Then weights are rounded alike, and results
-differ by 2e-5 of their norm instead of 2e-3. Keys beyond the first `_PART_TOKENS` are other programs' work, which
+differ by 4e-5 of their norm instead of 2e-3. Keys beyond the first `_PART_TOKENS` are other programs' work, which
 rounds by itself. Parts are added up in a fixed order, so what else is in the batch makes no difference.
 
 Shape suffixes: T sequences, A attention heads, G key-value heads, D head size, P parts of a sequence, B blocks of the
@@ -13,6 +13,8 @@ cache, K tokens of a block, L blocks of a sequence.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 import triton
@@ -62,15 +64,17 @@ def attend_to_cache(
     if parts > 1:
         partial = query_T_A_D.new_empty((sequences, heads, parts, size), dtype=torch.float32)
         statistics = query_T_A_D.new_empty((sequences, heads, parts, 2), dtype=torch.float32)
-    meta = {"SIZE": size, "EACH": each, "PART": tokens, "PARTS": parts}
     _attend[(groups, sequences, parts)](
         *(query_T_A_D, *query_T_A_D.stride()[:2], key_B_K_G_D, value_B_K_G_D, *key_B_K_G_D.stride()[:3]),
-        *(block_T_L, block_T_L.stride(0), tokens_T, scale * 1.4426950408889634),
+        *(block_T_L, block_T_L.stride(0), tokens_T, scale * math.log2(math.e)),
         *(output_T_A_D, *output_T_A_D.stride()[:2], partial, statistics),
+        SIZE=size,
+        EACH=each,
+        PART=tokens,
+        PARTS=parts,
         ROWS=max(_LEAST_ROWS, triton.next_power_of_2(each)),
         BLOCK=key_B_K_G_D.shape[1],
         TILE=_TILE,
-        **meta,
         num_warps=8,
         num_stages=2,
     )
