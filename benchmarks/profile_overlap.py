@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def start(model: Path, folder: Path) -> Worker:
-    spec = load_job(json.dumps(ours.manifest(model, folder, WORK, 1, 1))).spec
+    spec = load_job(json.dumps(ours.manifest(model, folder, WORK, 1, 1)), ["spec.trainer.overlap=true"]).spec
     worker = Worker(spec, Rank(0, 1, 0, None, None))
     clock = time.perf_counter()
     built = worker.start(model, (1,), None)
