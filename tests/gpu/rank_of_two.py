@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
+from lorarl_trainer.samples.sampling import Sampling
+from lorarl_trainer.samples.types import Samples
 from lorarl_trainer.workers.state import State
 from lorarl_trainer.workers.worker import Rank, Worker
 from support.in_process import STOP, prompts, samples_of, tiny_job, whole
@@ -44,12 +46,14 @@ def main() -> None:
     ]  # each sync is compared with the export, element by element
     assert worker.engine is not None
     handed_over = len(whole(worker.generate(prompts(32), list(range(32)))))
-    completions = whole(worker.engine.generate(prompts(32), list(range(32))))
-    samples = samples_of(prompts(32), completions)
-    scored = worker.log_probabilities(samples, 1.0)
-    difference = float(
-        np.mean(np.concatenate([np.abs(a - c.logprobs) for a, c in zip(scored, completions, strict=True)]))
-    )
+    drawn, differences = [], []
+    for sampling in (Sampling(), Sampling(top_k=5)):
+        completions = whole(worker.engine.generate(prompts(32), list(range(32)), sampling=sampling))
+        drawn.append([completion.tokens.tolist() for completion in completions])
+        scored = worker.log_probabilities(Samples(samples_of(prompts(32), completions)), 1.0)
+        apart = [np.abs(a - c.logprobs) for a, c in zip(scored, completions, strict=True)]
+        differences.append(float(np.mean(np.concatenate(apart))))
+    drawn.append([completion.tokens.tolist() for completion in whole(worker.engine.generate(prompts(32), None))])
 
     request = recorded_request(folder, 1e-3, rank, trainer_tp * context)
     results = [worker.update(request) for _ in range(3)]
@@ -58,13 +62,14 @@ def main() -> None:
     resumed = worker.update(request)
     report = {
         "sync_seconds": seconds,
-        "difference": difference,
+        "differences": differences,
         "handed_over": handed_over,
         "losses": [r.metrics["loss"] for r in results],
         "norms": [r.metrics["grad_norm"] for r in results],
         "resumed": resumed.metrics["loss"],
         "shared_bytes": worker.engine.base.shared_bytes if worker.engine.base else 0,
     }
+    torch.save(drawn, folder / f"drawn-{'-'.join(map(str, layout))}-{rank}.pt")
     torch.save(report, folder / f"report-{'-'.join(map(str, layout))}-{rank}.pt")
     torch.distributed.destroy_process_group()
 

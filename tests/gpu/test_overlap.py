@@ -100,6 +100,7 @@ def test_a_ragged_step_is_shorter(tmp_path: Path) -> None:
         seconds.append(min(sum(step.seconds.values()) for step in steps[1:]))
         print(name, [{phase: round(value, 2) for phase, value in step.seconds.items()} for step in steps])
         worker.close()
+        torch.cuda.empty_cache()
     assert seconds[1] < 0.97 * seconds[0]
 
 

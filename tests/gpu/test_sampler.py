@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
-from lorarl_trainer.engine.vllm.patches.sample_kernel import draw
+from lorarl_trainer.engine.vllm.patches.sample_kernel import Ranks, draw
 
-DEVICE = torch.device("cuda")
+DEVICE = torch.device("cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda")
 
 
 def draw_all(
-    logits: torch.Tensor, temperature: float, seeds: torch.Tensor, positions: torch.Tensor
+    logits: torch.Tensor,
+    temperature: float,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+    ranks: Ranks | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     requests = torch.arange(len(logits) - 1, -1, -1, dtype=torch.int32)  # their rows are in no order
     arguments = (logits, requests, positions, seeds.flip(0))
-    tokens, logprobs = draw(*(argument.to(DEVICE) for argument in arguments), temperature)
+    tokens, logprobs = draw(*(argument.to(DEVICE) for argument in arguments), temperature, ranks)
     return tokens.cpu(), logprobs.cpu()
 
 
@@ -78,3 +84,51 @@ def test_a_logit_that_is_no_number_is_told() -> None:
     logits[1, 4321] = float("nan")
     tokens, logprobs = draw_all(logits, 1.0, torch.arange(3), torch.arange(3))
     assert torch.isnan(logprobs).tolist() == [False, True, False] and 0 <= tokens[1] < 5000
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+@pytest.mark.parametrize(("vocabulary", "count"), [(8192, 2), (12_289, 2), (9000, 3)])
+def test_ranks_with_parts_of_the_columns_draw_alike(vocabulary: int, count: int, temperature: float) -> None:
+    """And what one draws that has all, if its blocks are the same. Else the blocks' edges decide with the seed."""
+    torch.manual_seed(0)
+    rows, width = 16, -(-vocabulary // count // 64) * 64
+    logits, seeds = 4 * torch.randn(rows, vocabulary), torch.arange(rows) << 40
+    expected = draw_all(logits, temperature, seeds, torch.arange(rows))
+    found = draw_of_ranks(logits, temperature, seeds, torch.arange(rows), count, width)
+    for tokens, logprobs in found:
+        assert torch.equal(tokens, found[0][0]) and torch.equal(logprobs, found[0][1])
+        softmax = torch.log_softmax(logits.double() / (temperature or 1.0), -1)
+        torch.testing.assert_close(logprobs.double(), softmax.gather(1, tokens[:, None])[:, 0], atol=2e-5, rtol=1e-5)
+    if temperature == 0 or width % 4096 == 0:
+        assert torch.equal(found[0][0], expected[0])
+    assert len({int(token) // width for token in found[0][0]}) == count, "every rank draws some"
+
+
+class _NotSentError(Exception):
+    """Another rank has not sent what this one needs."""
+
+
+def draw_of_ranks(
+    logits: torch.Tensor, temperature: float, seeds: torch.Tensor, positions: torch.Tensor, count: int, width: int
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """What each rank draws. They run one after another, and again from the beginning when all have sent their parts."""
+    sent: list[list[torch.Tensor]] = []  # in each exchange, by rank
+    while True:
+        parts, drawn = list[torch.Tensor](), []
+        for rank in range(count):
+            exchanges = iter(sent)
+
+            def stack(part: torch.Tensor) -> torch.Tensor:
+                if of_all := next(exchanges, None):  # noqa: B023  # called within this turn
+                    return torch.stack(of_all)
+                parts.append(part.clone())  # noqa: B023
+                raise _NotSentError
+
+            own = logits[:, rank * width : (rank + 1) * width]
+            try:
+                drawn.append(draw_all(own, temperature, seeds, positions, Ranks(rank, width, stack)))
+            except _NotSentError:
+                continue
+        if drawn:
+            return drawn
+        sent.append(parts)

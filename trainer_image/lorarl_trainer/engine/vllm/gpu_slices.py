@@ -42,8 +42,24 @@ class UvaBackedTensor(Protocol):
     gpu: torch.Tensor
 
 
+@slice_of("vllm.model_executor.layers.logits_processor:LogitsProcessor")
+class LogitsProcessor(Protocol):
+    _gather_logits: Callable[[torch.Tensor], torch.Tensor]
+    """Returns the logits of all tensor-parallel ranks from this one's."""
+
+
+@slice_of("vllm.distributed.parallel_state:GroupCoordinator")
+class GroupCoordinator(Protocol):
+    world_size: int
+    rank_in_group: int
+
+    def all_gather(self, input_: torch.Tensor, dim: int) -> torch.Tensor:
+        """One after the other along a dimension."""
+
+
 @slice_of("vllm.v1.worker.gpu.sample.states:SamplingStates")
 class SamplingStates(Protocol):
+    vocab_size: int
     temperature: UvaBackedTensor
     """[R], float32."""
     top_p: UvaBackedTensor

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lorarl_trainer.devices.imports import compile_at_first_call, import_without_compiler, stand_ins, without
-from lorarl_trainer.engine.vllm import names
+from lorarl_trainer.engine.vllm import binding, names
 from lorarl_trainer.engine.vllm.arguments import environment
 
 _WARMUP = "vllm.model_executor.warmup.kernel_warmup"
@@ -44,7 +44,7 @@ def import_vllm() -> None:
     with for_rollouts():
         from vllm import EngineArgs, LLMEngine  # noqa: F401  # for the time that it takes: later imports find them
 
-    names.require_version()
+    binding.require_version(*names.ALWAYS)
 
 
 def bind_names(*, sleeps: bool) -> None:
@@ -55,4 +55,4 @@ def bind_names(*, sleeps: bool) -> None:
     """
     of_device = names.ON_GPU if names.on_gpu() else names.ON_CPU
     with for_rollouts(), stand_ins(_WARMUP):
-        names.bind(*names.ALWAYS, *of_device, *((names.SleepingMemory,) if sleeps else ()))
+        binding.bind(*names.ALWAYS, *of_device, *((names.SleepingMemory,) if sleeps else ()))

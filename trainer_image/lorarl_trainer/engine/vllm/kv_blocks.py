@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lorarl_trainer.engine.vllm import names, slices
+from lorarl_trainer.engine.vllm import binding, slices
 from lorarl_trainer.engine.vllm.names import Scheduling
 from lorarl_trainer.errors import StaleAdapterError
 
@@ -28,13 +28,13 @@ class KVBlocks:
 
     def __init__(self, manager: slices.KVCacheManager, block_size: int, count: int) -> None:
         """Take vLLM's manager of `count` blocks."""
-        names.checked(manager, slices.KVCacheManager, Scheduling)
+        binding.checked(manager, slices.KVCacheManager, Scheduling)
         self._manager = manager
-        self._pool = names.checked(manager.block_pool, slices.BlockPool, Scheduling)
-        coordinator = names.checked(manager.coordinator, slices.KVCacheCoordinator, Scheduling)
+        self._pool = binding.checked(manager.block_pool, slices.BlockPool, Scheduling)
+        coordinator = binding.checked(manager.coordinator, slices.KVCacheCoordinator, Scheduling)
         # One for each kind of attention layer that a model mixes. lorarl's families have one kind.
         (self._requests,) = coordinator.single_type_managers
-        names.checked(self._requests, slices.SingleTypeKVCacheManager, Scheduling)
+        binding.checked(self._requests, slices.SingleTypeKVCacheManager, Scheduling)
         self.block_size, self.version = block_size, 0
         self._usable = count - 1
         self._made_by = np.zeros(count, np.int64)  # the adapter version, by block

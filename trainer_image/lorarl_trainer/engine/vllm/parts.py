@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from lorarl_trainer.engine.vllm import slices
-from lorarl_trainer.engine.vllm.names import AdapterSlots, GpuWorker, Requests, checked
+from lorarl_trainer.engine.vllm.binding import checked
+from lorarl_trainer.engine.vllm.names import AdapterSlots, GpuWorker, Requests
 
 
 def engine_core(llm_engine: Any) -> slices.EngineCore:

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from lorarl_trainer.engine.vllm import names, slices
+from lorarl_trainer.engine.vllm import binding, slices
 from lorarl_trainer.engine.vllm.kv_blocks import KVBlocks
 from lorarl_trainer.engine.vllm.names import Scheduling
 from lorarl_trainer.engine.vllm.running import Ended, RunningRequests
@@ -84,8 +84,8 @@ class RolloutScheduler(_AsyncScheduler):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        names.checked(self, slices.Scheduler, Scheduling)
-        names.checked(self.waiting, slices.RequestQueue, Scheduling)
+        binding.checked(self, slices.Scheduler, Scheduling)
+        binding.checked(self.waiting, slices.RequestQueue, Scheduling)
         self._table = RunningRequests(self.max_num_running_reqs, self.max_model_len)
         self._blocks = KVBlocks(self.kv_cache_manager, self.block_size, self.kv_cache_config.num_blocks)
         self._too_few = -1  # free blocks when the next request found too few, while its need is the same

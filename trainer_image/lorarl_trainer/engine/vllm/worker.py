@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from lorarl_trainer.engine.vllm import names, slices
+from lorarl_trainer.engine.vllm.patches.sampler import keep_parts_of_logits
 from lorarl_trainer.engine.vllm.routing import RoutingRecorder, start_recording
 from lorarl_trainer.timing import StartClock
 
@@ -42,10 +43,12 @@ class RolloutWorker(_VllmWorker):
         with _span("device"):
             return super().init_device(*arguments, **options)
 
-    def load_model(self, *arguments: Any, **options: Any) -> Any:
+    def load_model(self, *arguments: Any, **options: Any) -> None:
         """See vLLM's worker."""
         with _span("load"):
-            return super().load_model(*arguments, **options)
+            super().load_model(*arguments, **options)
+            if names.on_gpu():
+                keep_parts_of_logits(self.model_runner.model)
 
     def determine_available_memory(self, *arguments: Any, **options: Any) -> Any:
         """See vLLM's worker: a step at full size.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import lorarl_trainer
-from lorarl_trainer.engine.vllm import names, slices
+from lorarl_trainer.engine.vllm import binding, slices
 from support import vllm_names
 
 RECORD = Path(__file__).with_name("names.txt")
@@ -19,7 +19,7 @@ PRODUCT = Path(lorarl_trainer.__file__).parent
 
 
 def test_the_installed_version_is_the_one_that_was_read() -> None:
-    assert vllm_names.version(vllm_names.installed()) == names.VERSION
+    assert vllm_names.version(vllm_names.installed()) == binding.VERSION
 
 
 def test_every_name_is_there_and_as_recorded() -> None:

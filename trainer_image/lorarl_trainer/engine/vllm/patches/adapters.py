@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-from lorarl_trainer.engine.vllm import gpu_slices, names, parts, slices
+from lorarl_trainer.engine.vllm import binding, gpu_slices, names, parts, slices
 from lorarl_trainer.engine.vllm.names import AdapterGraphs, AdapterLayers, CpuExperts
 from lorarl_trainer.engine.vllm.patches import cpu_experts, gpu_experts
 from lorarl_trainer.engine.vllm.patches.expert_buffers import expert_buffers
@@ -47,11 +47,11 @@ def skip_adapter_lookup(worker: Any) -> None:
     manager = parts.adapter_manager(worker)
     for module in manager.modules.values():
         if not isinstance(module, expert_buffers()):
-            names.checked(module, slices.LoRALayer, AdapterLayers)
+            binding.checked(module, slices.LoRALayer, AdapterLayers)
     if all(isinstance(module, (*linear_classes(), expert_buffers())) for module in manager.modules.values()):
         manager._set_adapter_mapping = _ignore
         if state := getattr(worker.model_runner, "lora_state", None):  # only the V2 runner has it
-            names.checked(state, gpu_slices.LoraState, AdapterGraphs)
+            binding.checked(state, gpu_slices.LoraState, AdapterGraphs)
             get_adapters = partial(_adapter_in_use, state)
             state.get_activate_loras = get_adapters
             state.make_lora_inputs = lambda requests, *_: ((), (), get_adapters(requests))

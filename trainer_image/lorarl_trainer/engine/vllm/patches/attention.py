@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from lorarl_trainer.engine.vllm import gpu_slices, names
+from lorarl_trainer.engine.vllm import binding, gpu_slices, names
 from lorarl_trainer.engine.vllm.names import Attention
 from lorarl_trainer.engine.vllm.patches.replaced import replaced
 
@@ -77,7 +77,7 @@ def _attention_class() -> type:
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
-            self._plain = is_plain(names.checked(self, gpu_slices.FlashAttentionImpl, Attention))
+            self._plain = is_plain(binding.checked(self, gpu_slices.FlashAttentionImpl, Attention))
 
         def forward(
             self,

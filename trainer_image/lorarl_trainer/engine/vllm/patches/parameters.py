@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import torch
 
-from lorarl_trainer.engine.vllm.names import Place
+from lorarl_trainer.engine.vllm.binding import Place
 from lorarl_trainer.engine.vllm.patches.replaced import replaced
 
 

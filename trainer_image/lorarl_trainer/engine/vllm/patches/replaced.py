@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from lorarl_trainer.engine.vllm.names import Place
+from lorarl_trainer.engine.vllm.binding import Place
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 vLLM's own sampler passes over the logits up to seven times: penalties, a random number per logit, their log-softmax,
 the token's rank. It also divides by the temperature in the logits' own type. Here they are float32, read once, and
-rounded nowhere. On a CPU, `cpu_sampler.py` takes its place.
+rounded nowhere. Tensor-parallel ranks keep their parts of them. On a CPU, `cpu_sampler.py` takes its place.
 
 vLLM's door for samplers, `ModelState.custom_sampler`, belongs to the model's class. So the class that the model runner
 instantiates is replaced.
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from lorarl_trainer.engine.vllm import gpu_slices, names
+from lorarl_trainer.engine.vllm import binding, gpu_slices, names
 from lorarl_trainer.engine.vllm.names import Sampling
 from lorarl_trainer.engine.vllm.patches.replaced import replaced
 
@@ -32,10 +32,19 @@ def rollout_sampler() -> Iterator[None]:
         yield
 
 
+def keep_parts_of_logits(model: torch.nn.Module) -> None:
+    """Let each tensor-parallel rank have the logits of its own part of the vocabulary, where all had those of all."""
+    if Sampling.get_tp_group().world_size == 1:
+        return
+    for module in model.modules():
+        if isinstance(module, Sampling.LogitsProcessor):
+            binding.checked(module, gpu_slices.LogitsProcessor, Sampling)._gather_logits = lambda logits: logits
+
+
 @cache
 def _sampler_class() -> type:
     """Return the class. It is made here because its base class is vLLM's, which must have been set up."""
-    from lorarl_trainer.engine.vllm.patches.sample_kernel import draw
+    from lorarl_trainer.engine.vllm.patches.sample_kernel import Ranks, draw
 
     base: Any = Sampling.Sampler
 
@@ -47,28 +56,40 @@ def _sampler_class() -> type:
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
-            names.checked(self, gpu_slices.Sampler, Sampling)
-            states = names.checked(self.sampling_states, gpu_slices.SamplingStates, Sampling)
-            lengths = names.checked(self.req_states, gpu_slices.RequestState, Sampling).prefill_len
+            binding.checked(self, gpu_slices.Sampler, Sampling)
+            states = binding.checked(self.sampling_states, gpu_slices.SamplingStates, Sampling)
+            lengths = binding.checked(self.req_states, gpu_slices.RequestState, Sampling).prefill_len
             for buffer in (states.temperature, states.seeds, lengths):
-                names.checked(buffer, gpu_slices.UvaBackedTensor, Sampling)
+                binding.checked(buffer, gpu_slices.UvaBackedTensor, Sampling)
+            self._group = binding.checked(Sampling.get_tp_group(), gpu_slices.GroupCoordinator, Sampling)
 
-        def _truncates(self, row: int, vocabulary: int) -> bool:
+        def _truncates(self, row: int) -> bool:
             states = self.sampling_states
-            return bool(states.top_p.np[row] < 1 or states.top_k.np[row] < vocabulary or states.min_p.np[row] > 0)
+            kept = states.top_k.np[row]
+            return bool(states.top_p.np[row] < 1 or kept < states.vocab_size or states.min_p.np[row] > 0)
+
+        def _stack(self, tensor: torch.Tensor) -> torch.Tensor:
+            return self._group.all_gather(tensor[None], 0)
 
         def __call__(self, logits: torch.Tensor, input_batch: gpu_slices.InputBatch) -> Any:
             states, batch = self.sampling_states, input_batch
             # All requests of a call have one temperature and one truncation, or all take the best token.
             temperature = float(states.temperature.np[batch.idx_mapping_np[0]])
             positions = batch.positions[batch.logits_indices]
-            kept = None
-            if temperature and self._truncates(int(batch.idx_mapping_np[0]), logits.shape[1]):
+            ranks = kept = None
+            truncates = temperature and self._truncates(int(batch.idx_mapping_np[0]))
+            if self._group.world_size > 1 and truncates:
+                logits = self._group.all_gather(logits, 1)[:, : states.vocab_size]
+            elif self._group.world_size > 1:
+                ranks = Ranks(self._group.rank_in_group, logits.shape[1], self._stack)
+                logits = logits[:, : max(states.vocab_size - ranks.rank * ranks.width, 0)]
+            if truncates:
                 logits = logits.float() / temperature
                 states.apply_min_p(logits, batch.expanded_idx_mapping, batch.idx_mapping_np)
                 logits = states.apply_top_k_top_p(logits, batch.expanded_idx_mapping, batch.idx_mapping_np)
                 kept, temperature = (logits > float("-inf")).sum(1), 1.0
-            tokens, logprobs = draw(logits, batch.expanded_idx_mapping, positions, states.seeds.gpu, temperature)
+            requests = batch.expanded_idx_mapping
+            tokens, logprobs = draw(logits, requests, positions, states.seeds.gpu, temperature, ranks)
             returned = None
             if self.returns_logprobs(batch.idx_mapping_np):
                 # No one asks for the token's rank among the logits. In its place is the number of possible tokens, or,
