@@ -34,7 +34,7 @@ def test_every_name_can_be_imported() -> None:
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = binding.VERSION
-    monkeypatch.setattr(names, "VERSION", "0.1.2")
+    monkeypatch.setattr(binding, "VERSION", "0.1.2")
     message = f"vllm: got {installed}, {WHOLE.replace(installed, '0.1.2')}"
     with pytest.raises(InputError, match=re.escape(message)):
         import_vllm()
