@@ -42,8 +42,8 @@ _KEY_EXCHANGES = 3
 """Times that keys and values travel between ranks that share the context: forward, and twice backward."""
 _CACHE_SECONDS_PER_BYTE, _HOST_BYTES_PER_SECOND = 5e-12, 2.5e10
 """Mapping the KV cache again, and copying weights from main memory."""
-_HIDDEN = 0.5
-"""Share of the time in which both phases could run that is saved. An allowance: both want the same GPU."""
+_HIDDEN = 0.3
+"""Share of the time in which both phases could run that is saved: both want the same GPU, and its power."""
 _SLICES = 16
 
 
