@@ -160,8 +160,9 @@ def test_preempted_samples_continue_with_the_same_tokens(on_gpu) -> None:
     assert pool.get_num_free_blocks() == BLOCKS and len(taken)
 
 
-def test_a_truncated_rollout_and_the_trainer_have_one_distribution(on_gpu) -> None:
-    worker: Colocated = on_gpu("qwen3-gpu", **BATCH, rollout__topP=0.8, rollout__topK=50, rollout__minP=0.01)
+@pytest.mark.parametrize("architecture", ["qwen3-gpu", "qwen3_moe-gpu"])
+def test_a_truncated_rollout_and_the_trainer_have_one_distribution(on_gpu, architecture: str) -> None:
+    worker: Colocated = on_gpu(architecture, **BATCH, rollout__topP=0.8, rollout__topK=50, rollout__minP=0.01)
     worker.randomise(scale=0.02)
     worker.sync()
     rollouts = worker.generate(prompts(64))

@@ -1,7 +1,7 @@
 """Every name inside vLLM that lorarl uses, apart from what it documents: `LLMEngine`, `EngineArgs`, `SamplingParams`.
 
 vLLM promises nothing about these names, so they have one home: module-level names here, by the feature that needs them,
-and attributes of objects in `slices.py` and `gpu_slices.py`. The engine starts with no other version than this. A test
+and attributes of objects in `slices.py` and `gpu_slices.py`. The engine starts with one version of vLLM alone. A test
 records the signatures, and a hash of the code that lorarl replaces or repeats: an upgrade shows what changed
 (docs/upgrading.md). Importing this module imports nothing of vLLM (`binding.py`).
 """
@@ -183,7 +183,11 @@ class Sampling(Feature):
         "vllm.model_executor.layers.logits_processor:LogitsProcessor._gather_logits",
         "vllm.model_executor.layers.logits_processor:LogitsProcessor._get_logits",
         "vllm.model_executor.layers.logits_processor:LogitsProcessor.forward",
+        "vllm.model_executor.layers.vocab_parallel_embedding:VocabParallelEmbedding._get_indices",
+        "vllm.v1.worker.gpu.model_runner:GPUModelRunner._dummy_sampler_run",
+        "vllm.v1.worker.gpu.model_runner:GPUModelRunner.sample",
         "vllm.v1.worker.gpu.sample.sampler:Sampler.returns_logprobs",
+        "vllm.v1.worker.gpu.sample.states:SamplingStates.add_request",
     )
     sampler_of_runner: Place = replaced("vllm.v1.worker.gpu.model_runner:Sampler")
     LogitsProcessor: Any = used("vllm.model_executor.layers.logits_processor:LogitsProcessor")
@@ -207,19 +211,29 @@ class Attention(Feature):
     get_impl_cls: Place = replaced("vllm.v1.attention.backends.flash_attn:FlashAttentionBackend.get_impl_cls")
 
 
+class Counting(Feature):
+    """`patches/counted.py`, where vLLM has its V1 runner."""
+
+    what = "a rollout of the possible tokens alone"
+    follows = (
+        "vllm.config.vllm:VllmConfig._is_default_v2_model_runner_model",
+        "vllm.v1.sample.sampler:Sampler.gather_logprobs",
+        "vllm.v1.sample.sampler:Sampler.forward",
+    )
+    sampler_of_runner: Place = replaced("vllm.v1.worker.gpu_model_runner:Sampler")
+    LogprobsTensors: Any = used("vllm.v1.outputs:LogprobsTensors")
+
+
 class CpuSampling(Feature):
     """`patches/cpu_sampler.py`."""
 
     what = "the rollout sampler"
     follows = (
-        "vllm.v1.sample.sampler:Sampler.gather_logprobs",
         "vllm.v1.sample.sampler:Sampler.sample",
         "vllm.v1.worker.gpu_model_runner:GPUModelRunner._bookkeeping_sync",  # it takes draws back
     )
     forward_cpu: Place = replaced("vllm.v1.sample.ops.topk_topp_sampler:TopKTopPSampler.forward_cpu")
     batch_of_runner: Place = replaced("vllm.v1.worker.gpu_model_runner:InputBatch")
-    sampler_of_runner: Place = replaced("vllm.v1.worker.gpu_model_runner:Sampler")
-    LogprobsTensors: Any = used("vllm.v1.outputs:LogprobsTensors")
     apply_top_k_top_p: Any = used("vllm.v1.sample.ops.topk_topp_sampler:apply_top_k_top_p")
 
 
@@ -278,7 +292,7 @@ class SleepingMemory(Feature):
 
 ALWAYS = (Build, Requests, Scheduling, AdapterSlots, AdapterLayers, LeanStart, BaseModel, Experts, Routing)
 ON_GPU = (AdapterGraphs, Sampling, Attention, GpuWorker, GpuExperts)
-ON_CPU = (CpuWorker, CpuSampling, CpuExperts)
+ON_CPU = (CpuWorker, Counting, CpuSampling, CpuExperts)
 FEATURES = (*ALWAYS, *ON_GPU, *ON_CPU, AdapterModels, SleepingMemory)
 
 

@@ -1,7 +1,8 @@
 # ruff: noqa: D101, D102  # the classes and methods are vLLM's, and documented there
 """The attributes of vLLM's objects that lorarl reads, calls or replaces: a protocol per class, named after vLLM's own.
 
-`names.py` compares objects with these when the engine starts. Its test records every attribute as vLLM defines it.
+Objects are compared with these when the engine starts (`binding.checked`). A test records every attribute as vLLM
+defines it.
 
 Shape suffixes: N requests of a step, L logits of a step, T tokens of a step, R rows for requests, S tokens per request.
 """
@@ -225,8 +226,9 @@ class Worker(Protocol):
 
 @slice_of("vllm.v1.worker.gpu.model_runner:GPUModelRunner", "vllm.v1.worker.gpu_model_runner:GPUModelRunner")
 class ModelRunner(Protocol):
-    """The V2 runner, which GPUs have, and the V1 runner, which CPUs have."""
+    """The V2 runner, which GPUs have, and the V1 runner, which CPUs have, and GPUs for mixtures of experts."""
 
+    sampler: Any
     lora_manager: WorkerLoRAManager
     model: torch.nn.Module
     capture_model: Callable[..., int]

@@ -48,7 +48,7 @@ class RolloutWorker(_VllmWorker):
         with _span("load"):
             super().load_model(*arguments, **options)
             if names.on_gpu():
-                keep_parts_of_logits(self.model_runner.model)
+                keep_parts_of_logits(self.model_runner)
 
     def determine_available_memory(self, *arguments: Any, **options: Any) -> Any:
         """See vLLM's worker: a step at full size.

@@ -1,4 +1,4 @@
-"""How a name is replaced: for the time of a block, and by its `Place` in `names.py`."""
+"""How a name is replaced: for the time of a block, and by its `Place`."""
 
 from __future__ import annotations
 

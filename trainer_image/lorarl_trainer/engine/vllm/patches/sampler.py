@@ -17,14 +17,14 @@ from typing import Any
 
 import torch
 
-from lorarl_trainer.engine.vllm import binding, gpu_slices, names
+from lorarl_trainer.engine.vllm import binding, gpu_slices, names, slices
 from lorarl_trainer.engine.vllm.names import Sampling
 from lorarl_trainer.engine.vllm.patches.replaced import replaced
 
 
 @contextmanager
 def rollout_sampler() -> Iterator[None]:
-    """Let an engine that starts within the block on a GPU use this sampler."""
+    """Let an engine that starts within the block on a GPU use this sampler, in the V2 runner: see `counted.py`."""
     if not names.on_gpu():
         yield
         return
@@ -32,11 +32,14 @@ def rollout_sampler() -> Iterator[None]:
         yield
 
 
-def keep_parts_of_logits(model: torch.nn.Module) -> None:
-    """Let each tensor-parallel rank have the logits of its own part of the vocabulary, where all had those of all."""
-    if Sampling.get_tp_group().world_size == 1:
+def keep_parts_of_logits(runner: slices.ModelRunner) -> None:
+    """Let each tensor-parallel rank have the logits of its own part of the vocabulary, where all had those of all.
+
+    vLLM's own sampler, which the V1 runner has, would take a part for the whole.
+    """
+    if Sampling.get_tp_group().world_size == 1 or not isinstance(runner.sampler, _sampler_class()):
         return
-    for module in model.modules():
+    for module in runner.model.modules():
         if isinstance(module, Sampling.LogitsProcessor):
             binding.checked(module, gpu_slices.LogitsProcessor, Sampling)._gather_logits = lambda logits: logits
 
@@ -77,25 +80,22 @@ def _sampler_class() -> type:
             temperature = float(states.temperature.np[batch.idx_mapping_np[0]])
             positions = batch.positions[batch.logits_indices]
             ranks = kept = None
-            truncates = temperature and self._truncates(int(batch.idx_mapping_np[0]))
-            if self._group.world_size > 1 and truncates:
-                logits = self._group.all_gather(logits, 1)[:, : states.vocab_size]
-            elif self._group.world_size > 1:
-                ranks = Ranks(self._group.rank_in_group, logits.shape[1], self._stack)
-                logits = logits[:, : max(states.vocab_size - ranks.rank * ranks.width, 0)]
-            if truncates:
-                logits = logits.float() / temperature
+            if temperature and self._truncates(int(batch.idx_mapping_np[0])):
+                logits = self._group.all_gather(logits, 1)[:, : states.vocab_size].float() / temperature
                 states.apply_min_p(logits, batch.expanded_idx_mapping, batch.idx_mapping_np)
                 logits = states.apply_top_k_top_p(logits, batch.expanded_idx_mapping, batch.idx_mapping_np)
                 kept, temperature = (logits > float("-inf")).sum(1), 1.0
+            elif self._group.world_size > 1:
+                ranks = Ranks(self._group.rank_in_group, logits.shape[1], self._stack)
+                logits = logits[:, : max(states.vocab_size - ranks.rank * ranks.width, 0)]
             requests = batch.expanded_idx_mapping
             tokens, logprobs = draw(logits, requests, positions, states.seeds.gpu, temperature, ranks)
             returned = None
             if self.returns_logprobs(batch.idx_mapping_np):
                 # No one asks for the token's rank among the logits. In its place is the number of possible tokens, or,
                 # if all are possible, the token.
-                ranks = tokens if kept is None else kept
-                returned = Sampling.LogprobsTensors(tokens[:, None], logprobs[:, None], selected_token_ranks=ranks)
+                counted = tokens if kept is None else kept
+                returned = Sampling.LogprobsTensors(tokens[:, None], logprobs[:, None], selected_token_ranks=counted)
             counts = Sampling.get_num_sampled_and_rejected(
                 batch.seq_lens.new_ones(batch.num_reqs),
                 batch.seq_lens,
