@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from node.node import Node
 from support.cluster.client import Object
 from support.cluster.kubectl import RealCluster
@@ -28,7 +30,17 @@ def test_it_comes_back_when_its_programs_do(own_node: Node, cluster: RealCluster
     own_node.start("kubelet")
     assert {name for name, pid in own_node.running().items() if pid != before[name]} >= {"kube-apiserver", "kubelet"}
     for node in cluster.api.list("Node"):
-        cluster.api.wait("Node", node["metadata"]["name"], None, _is_ready, seconds=READY_SECONDS)
+        name = node["metadata"]["name"]
+        # The node's own word is from before. It may be as old as the kubelet's lease.
+        until(READY_SECONDS, "the kubelet knows its pods", lambda name=name: _pods_of(cluster, name))
+        cluster.api.wait("Node", name, None, _is_ready, seconds=READY_SECONDS)
+
+
+def _pods_of(cluster: RealCluster, node: str) -> bool:
+    """Whether the kubelet of a node knows all pods that the API server has there."""
+    answer = cluster.kubectl("get", "--raw", f"/api/v1/nodes/{node}/proxy/pods")
+    there = [pod for pod in cluster.api.list("Pod") if pod["spec"].get("nodeName") == node]
+    return answer.returncode == 0 and len(json.loads(answer.stdout)["items"] or ()) >= len(there)
 
 
 def _is_ready(node: Object) -> bool:
