@@ -224,7 +224,8 @@ def _of_pod(job: Job, pod: Pod) -> Blocker | None:
     if pod.deletion_asked_at:
         return None
     if pod.unschedulable:
-        hint = "Free or add such nodes, or ask for less in cluster (gpusPerNode, nodes, nodeSelector, tolerations)."
+        asked = "gpusPerNode, cpusPerNode, memoryPerNode, nodes, nodeSelector, tolerations"
+        hint = f"Free or add such nodes, or ask for less in cluster ({asked})."
         if pod.role == "head":
             hint = "Free or add such nodes, or ask for less in cluster.head (cpus, memory, nodeSelector, tolerations)."
         return Blocker(UNSCHEDULABLE, sentences(f"No node fits {pod.role} pod {pod.name}: {pod.unschedulable}", hint))

@@ -34,7 +34,7 @@ def files(folder: Path, *documents: dict[str, object]) -> Path:
 def rendered(*arguments: str) -> str:
     done = CliRunner().invoke(main, ["render", *arguments])
     assert done.exit_code == 0, done.output
-    return done.output
+    return done.stdout
 
 
 def test_the_result_is_the_job_that_the_operator_sees(tmp_path: Path) -> None:

@@ -16,6 +16,12 @@ overrides = click.option(
     metavar="PATH=VALUE",
     help="Override a field, for example --set spec.trainer.steps=5. Can be repeated.",
 )
+gpu_memory = click.option(
+    "--gpu-memory",
+    type=click.FloatRange(min=1),
+    metavar="GB",
+    help="Memory of each GPU that the jobs will get.  [default: that of the GPUs here]",
+)
 out_dir = click.option(
     "--out",
     "out_dir",

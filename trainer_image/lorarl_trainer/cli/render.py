@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -15,6 +16,7 @@ from lorarl_trainer.cli.help import Command
     cls=Command,
     examples=[
         "lorarl render job.yaml --template template.yaml",
+        "lorarl render job.yaml --gpu-memory 141",
         "kubectl get clrjt gpu-pool -o yaml > template.yaml",
     ],
 )
@@ -25,11 +27,24 @@ from lorarl_trainer.cli.help import Command
     type=options.FILE,
     help="File with the template.  [default: the one that spec.templateRef names, if it is in FILE too]",
 )
-def command(file: Path, overrides: tuple[str, ...], template: Path | None) -> None:
+@options.gpu_memory
+def command(file: Path, overrides: tuple[str, ...], template: Path | None, gpu_memory: float | None) -> None:
     """Print a job as its template completes it, which is what the operator creates pods from.
 
-    What the template forbids and what is not valid is printed in place of it; then the exit code is 1.
+    What the template forbids and what is not valid is printed in place of it; then the exit code is 1. If the base
+    model is on this machine, how the job would run and the memory that takes go to the standard error.
     """
+    from lorarl_api.load import load_job
     from lorarl_api.render import render
+    from lorarl_trainer.environment.locks import installed_flavour
 
-    click.echo(render(file, template, overrides), nl=False)
+    text = render(file, template, overrides)
+    click.echo(text, nl=False)
+    if installed_flavour() is None:  # the plan needs the trainer's packages
+        return
+    from lorarl_trainer.launch.local_model import judge_local_model
+
+    fault, known = judge_local_model(load_job(text), gpu_memory, in_full=True)
+    if said := fault or known:
+        click.echo(f"{file}: {said}", err=True)
+    sys.exit(1 if fault else 0)

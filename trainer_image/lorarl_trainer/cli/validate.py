@@ -22,12 +22,7 @@ from lorarl_trainer.cli.help import Command
 )
 @click.argument("files", nargs=-1, required=True, type=options.FILE)
 @options.overrides
-@click.option(
-    "--gpu-memory",
-    type=click.FloatRange(min=1),
-    metavar="GB",
-    help="Memory of each GPU that the jobs will get.  [default: that of the GPUs here]",
-)
+@options.gpu_memory
 def command(files: tuple[Path, ...], overrides: tuple[str, ...], gpu_memory: float | None) -> None:
     """Check manifests without running them, and the base models that are on this machine.
 

@@ -136,7 +136,7 @@ def _fraction(plan: JobPlan) -> tuple[str, str, str]:
 
 def _time(plan: JobPlan) -> str:
     assert plan.seconds is not None and isinstance(plan.there, Gpu), "it has been chosen for a GPU"
-    seconds, name = plan.seconds, plan.there.name or "GPU of this size"
+    seconds, gpu = plan.seconds, f"an {plan.there.name}" if plan.there.name else "a GPU of this size"
     like = "" if is_known(plan.there.name) else ", as fast as an A100"
     parts = f"generation {_brief(seconds.generation)}, training {_brief(seconds.training)}"
     if seconds.moving >= 0.05:
@@ -144,7 +144,7 @@ def _time(plan: JobPlan) -> str:
     if plan.execution.overlapped:
         parts += f", of which {_brief(seconds.saved)} at the same time"
     return (
-        f"About {_brief(seconds.total)} s a step on an {name}{like}, if prompts are as long as they may be and "
+        f"About {_brief(seconds.total)} s a step on {gpu}{like}, if prompts are as long as they may be and "
         f"completions half as long on average: {parts}."
     )
 

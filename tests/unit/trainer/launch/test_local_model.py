@@ -1,4 +1,4 @@
-"""`lorarl validate` judges base models that are on this machine: the command itself, in its own process."""
+"""`lorarl validate` and `render` judge base models that are on this machine: the commands, in their own process."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from unit.trainer.planning.shapes import SHAPES, config
 
@@ -28,7 +29,12 @@ spec:
 
 
 def validate(
-    folder: Path, model: dict[str, Any] | None, *options: str, gpus: int = 0, targets: str = "[all-linear]"
+    folder: Path,
+    model: dict[str, Any] | None,
+    *options: str,
+    gpus: int = 0,
+    targets: str = "[all-linear]",
+    name: str = "validate",
 ) -> tuple[int, str, str]:
     """Run the command on a manifest beside such a model; return its exit code, what it printed, and errors."""
     if model is not None:
@@ -36,7 +42,7 @@ def validate(
         (folder / "base" / "config.json").write_text(json.dumps(model))
     (folder / "job.yaml").write_text(MANIFEST.format(uri="file:base", gpus=gpus, targets=targets))
     program = "from lorarl_trainer.cli import main; import sys; main(sys.argv[1:])"
-    command = [sys.executable, "-X", "importtime", "-c", program, "validate", "job.yaml", *options]
+    command = [sys.executable, "-X", "importtime", "-c", program, name, "job.yaml", *options]
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=without_gpus())
     return ran.returncode, ran.stdout, ran.stderr
 
@@ -83,3 +89,18 @@ def test_a_model_that_is_elsewhere_is_judged_later(tmp_path: Path) -> None:
     code, out, _ = validate(tmp_path, None)
     assert code == 0
     assert out == "job.yaml: ok; file:base is not on this machine, so the model is judged when the job starts\n"
+
+
+def test_render_prints_the_plan_beside_the_manifest(tmp_path: Path) -> None:
+    code, out, err = validate(tmp_path, SHAPES["7B"], "--gpu-memory", "141", gpus=1, name="render")
+    assert code == 0 and yaml.safe_load(out)["spec"]["cluster"] == {"gpusPerNode": 1}
+    table = err.partition("\nplan for each GPU:\n")[2]
+    assert "trainer.tokensPerMicroBatch" in table and "base model" in table and "141.0 in all" in table
+    code, out, err = validate(tmp_path, None, gpus=1, name="render")
+    assert "job.yaml: the base model is of a tested family (Qwen2, Qwen2.5)\n" in err, "no GPU is here, none was named"
+
+
+def test_render_prints_a_model_that_cannot_be_trained(tmp_path: Path) -> None:
+    code, out, err = validate(tmp_path, SHAPES["7B"], "--gpu-memory", "24", gpus=1, name="render")
+    assert code == 1 and yaml.safe_load(out)
+    assert "\njob.yaml: spec: got a job that needs " in err
