@@ -32,11 +32,11 @@ def test_it_comes_back_when_its_programs_do(own_node: Node, cluster: RealCluster
     for node in cluster.api.list("Node"):
         name = node["metadata"]["name"]
         # The node's own word is from before. It may be as old as the kubelet's lease.
-        until(READY_SECONDS, "the kubelet knows its pods", lambda name=name: _pods_of(cluster, name))
+        until(READY_SECONDS, "the kubelet knows its pods", lambda name=name: _knows_its_pods(cluster, name))
         cluster.api.wait("Node", name, None, _is_ready, seconds=READY_SECONDS)
 
 
-def _pods_of(cluster: RealCluster, node: str) -> bool:
+def _knows_its_pods(cluster: RealCluster, node: str) -> bool:
     """Whether the kubelet of a node knows all pods that the API server has there."""
     answer = cluster.kubectl("get", "--raw", f"/api/v1/nodes/{node}/proxy/pods")
     there = [pod for pod in cluster.api.list("Pod") if pod["spec"].get("nodeName") == node]

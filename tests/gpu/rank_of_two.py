@@ -15,7 +15,6 @@ from lorarl_trainer.devices.cuda import CudaDevice
 
 os.environ.update(CudaDevice().environment(threads=8))
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
 
@@ -23,7 +22,7 @@ from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.types import Samples
 from lorarl_trainer.workers.state import State
 from lorarl_trainer.workers.worker import Rank, Worker
-from support.in_process import STOP, prompts, samples_of, tiny_job, whole
+from support.in_process import STOP, mean_difference, prompts, samples_of, tiny_job, whole
 from support.ranks import recorded_request
 
 
@@ -51,8 +50,7 @@ def main() -> None:
         completions = whole(worker.engine.generate(prompts(32), list(range(32)), sampling=sampling))
         drawn.append([completion.tokens.tolist() for completion in completions])
         scored = worker.log_probabilities(Samples(samples_of(prompts(32), completions)), 1.0)
-        apart = [np.abs(a - c.logprobs) for a, c in zip(scored, completions, strict=True)]
-        differences.append(float(np.mean(np.concatenate(apart))))
+        differences.append(mean_difference(scored, [completion.logprobs for completion in completions]))
     drawn.append([completion.tokens.tolist() for completion in whole(worker.engine.generate(prompts(32), None))])
 
     request = recorded_request(folder, 1e-3, rank, trainer_tp * context)

@@ -14,7 +14,7 @@ from lorarl_trainer.engine.vllm.patches import attention, attention_kernel
 from lorarl_trainer.engine.vllm.patches.attention import decodes_many
 from lorarl_trainer.engine.vllm.patches.linear import FEW_TOKENS, adapted_linear
 from lorarl_trainer.samples.types import Completion
-from support.in_process import Colocated, prompts, samples_of
+from support.in_process import Colocated, mean_difference, prompts, samples_of
 from support.own_layers import in_common, layer_kinds, vllm_lora_layers
 from support.own_scheduler import vllm_generate, vllm_scheduler
 
@@ -169,11 +169,7 @@ def test_a_truncated_rollout_and_the_trainer_have_one_distribution(on_gpu, archi
     kept = np.concatenate([completion.kept for completion in rollouts])
     assert kept.min() >= 1 and kept.max() <= 50 and len(np.unique(kept)) > 3
     samples = samples_of(prompts(64), rollouts)
-    apart = [
-        np.abs(trainer - completion.logprobs)
-        for trainer, completion in zip(worker.trainer_logprobs(samples), rollouts, strict=True)
-    ]
-    assert np.concatenate(apart).mean() < 0.02
+    assert mean_difference(worker.trainer_logprobs(samples), [c.logprobs for c in rollouts]) < 0.02
 
 
 @pytest.mark.parametrize("tokens", [1, 16, FEW_TOKENS, FEW_TOKENS + 1])

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.in_process import Colocated, samples_of
+from support.in_process import Colocated, mean_difference, samples_of
 from support.transformers_side import hf_logprobs, peft_model
 
 PROMPT_TOKENS = (60, 230)
@@ -30,11 +30,6 @@ def test_rollouts_trainer_and_transformers_agree(on_gpu, tmp_path: Path, archite
     trained = worker.trainer_logprobs(samples)
     some = slice(32)
     expected = hf_logprobs(peft_model(worker.model, worker.write_peft(tmp_path / "adapter")), samples[some])
-    apart = difference([c.logprobs for c in rollouts], trained), difference(trained[some], expected)
+    apart = mean_difference([c.logprobs for c in rollouts], trained), mean_difference(trained[some], expected)
     print(f"{architecture}: {apart[0]:.3f} nats from rollout to trainer, {apart[1]:.3f} from there to Transformers")
     assert max(apart) < NOISE
-
-
-def difference(found: list[np.ndarray], expected: list[np.ndarray]) -> float:
-    """Of all tokens, in nats."""
-    return float(np.abs(np.concatenate(found) - np.concatenate(expected)).mean())

@@ -321,6 +321,11 @@ def update_request(samples: Sequence[Sample], **changes: object) -> UpdateReques
     return UpdateRequest(**(values | changes))  # type: ignore[arg-type]
 
 
+def mean_difference(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> float:
+    """The mean absolute difference over all tokens."""
+    return float(np.mean(np.concatenate([np.abs(a - b) for a, b in zip(left, right, strict=True)])))
+
+
 def worst(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> float:
     """The largest absolute difference."""
     return max(float(np.abs(a - b).max()) for a, b in zip(left, right, strict=True))

@@ -110,7 +110,7 @@ class RolloutEngine:
         self._config, self._clock = config, clock or StartClock("engine", "process")
         plan = config.plan
         mixture = plan.expert_rank is not None
-        self._counts_draws = mixture and names.on_gpu()
+        self._draws_anew = mixture and names.on_gpu()
         if plan.overlapped:
             device.come_first()
         hf_config = AutoConfig.from_pretrained(config.model_path)
@@ -233,7 +233,7 @@ class RolloutEngine:
             for one, made in zip(parameters, begun, strict=True):
                 one.max_tokens = min(one.max_tokens, self._config.max_response_tokens - len(made))
                 one.extra_args = {BEGUN: len(made)}
-                if self._counts_draws:
+                if self._draws_anew:
                     one.seed = _seed_of_rest(one.seed, len(made))
         self._routing = {}
         for chunk in in_chunks(self._run(prompts, parameters), len(prompts)):
