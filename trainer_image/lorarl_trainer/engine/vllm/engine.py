@@ -98,7 +98,6 @@ class RolloutEngine:
 
         from lorarl_trainer.engine.vllm.patches.adapters import one_adapter_layers, skip_adapter_lookup
         from lorarl_trainer.engine.vllm.patches.attention import decoding_attention
-        from lorarl_trainer.engine.vllm.patches.counted import counting_sampler
         from lorarl_trainer.engine.vllm.patches.cpu_linear import cpu_linear
         from lorarl_trainer.engine.vllm.patches.cpu_sampler import cpu_sampler
         from lorarl_trainer.engine.vllm.patches.sampler import rollout_sampler
@@ -109,8 +108,6 @@ class RolloutEngine:
 
         self._config, self._clock = config, clock or StartClock("engine", "process")
         plan = config.plan
-        mixture = plan.expert_rank is not None
-        self._draws_anew = mixture and names.on_gpu()
         if plan.overlapped:
             device.come_first()
         hf_config = AutoConfig.from_pretrained(config.model_path)
@@ -122,7 +119,6 @@ class RolloutEngine:
             one_adapter_layers(plan.expert_rank) if plan.one_adapter else nullcontext(),
             rollout_sampler(),
             decoding_attention(),
-            counting_sampler(mixture=mixture),
             cpu_sampler(),
             cpu_linear(),
             timed_start(self._clock),
@@ -194,8 +190,7 @@ class RolloutEngine:
         """Generate one completion per prompt: sampled with a seed each, or greedily without seeds.
 
         It has at most `max_tokens` tokens, by default the job's. `sampling` is the job's too by default. What `begun`
-        has of each completion is continued, and not returned. The random numbers are those that would have followed,
-        but for a mixture of experts on a GPU, which gets others.
+        has of each completion is continued, and not returned. The random numbers are those that would have followed.
 
         vLLM's core is asked directly: its front end would process every token of every request.
 
@@ -233,8 +228,6 @@ class RolloutEngine:
             for one, made in zip(parameters, begun, strict=True):
                 one.max_tokens = min(one.max_tokens, self._config.max_response_tokens - len(made))
                 one.extra_args = {BEGUN: len(made)}
-                if self._draws_anew:
-                    one.seed = _seed_of_rest(one.seed, len(made))
         self._routing = {}
         for chunk in in_chunks(self._run(prompts, parameters), len(prompts)):
             indices = [int(output.request_id) for output in chunk]
@@ -280,15 +273,6 @@ class RolloutEngine:
             yield ended
         if scheduler.first_tokens is not None:
             self._clock.add_first("first generation/first token", began, scheduler.first_tokens)
-
-
-def _seed_of_rest(seed: int, made: int) -> int:
-    """Return a seed for the rest of a completion of which so many tokens are there.
-
-    On GPUs a mixture's numbers come from generators (vLLM's V1 runner), which begin anew. With the same seed, the rest
-    would get the first tokens' numbers again.
-    """
-    return (seed + made * 0x9E3779B97F4A7C15) % 2**63
 
 
 def _completion(

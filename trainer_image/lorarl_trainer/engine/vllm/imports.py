@@ -48,11 +48,18 @@ def import_vllm() -> None:
 
 
 def bind_names(*, sleeps: bool) -> None:
-    """Import the names that an engine on this device needs. `sleeps`: it gives memory up between rollouts.
+    """Import the names that an engine on this device needs, and choose vLLM's runner of models.
+
+    `sleeps`: it gives memory up between rollouts.
 
     Raises:
         InputError: names every one that is missing, and its feature.
     """
+    if names.on_gpu():
+        # vLLM takes its older runner for most mixtures of experts, which starts a kernel for each request's random
+        # number. 12 layers of Qwen3-30B-A3B generated 512 x 256 tokens in 3.2 s with it, and in 2.2 s with this one
+        # (benchmarks/results/gpu-2026-11-28-experts.json).
+        os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
     of_device = names.ON_GPU if names.on_gpu() else names.ON_CPU
     with for_rollouts(), stand_ins(_WARMUP):
         binding.bind(*names.ALWAYS, *of_device, *((names.SleepingMemory,) if sleeps else ()))

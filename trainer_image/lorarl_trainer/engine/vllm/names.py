@@ -211,29 +211,20 @@ class Attention(Feature):
     get_impl_cls: Place = replaced("vllm.v1.attention.backends.flash_attn:FlashAttentionBackend.get_impl_cls")
 
 
-class Counting(Feature):
-    """`patches/counted.py`, where vLLM has its V1 runner."""
-
-    what = "a rollout of the possible tokens alone"
-    follows = (
-        "vllm.config.vllm:VllmConfig._is_default_v2_model_runner_model",
-        "vllm.v1.sample.sampler:Sampler.gather_logprobs",
-        "vllm.v1.sample.sampler:Sampler.forward",
-    )
-    sampler_of_runner: Place = replaced("vllm.v1.worker.gpu_model_runner:Sampler")
-    LogprobsTensors: Any = used("vllm.v1.outputs:LogprobsTensors")
-
-
 class CpuSampling(Feature):
     """`patches/cpu_sampler.py`."""
 
     what = "the rollout sampler"
     follows = (
+        "vllm.v1.sample.sampler:Sampler.forward",
+        "vllm.v1.sample.sampler:Sampler.gather_logprobs",
         "vllm.v1.sample.sampler:Sampler.sample",
         "vllm.v1.worker.gpu_model_runner:GPUModelRunner._bookkeeping_sync",  # it takes draws back
     )
     forward_cpu: Place = replaced("vllm.v1.sample.ops.topk_topp_sampler:TopKTopPSampler.forward_cpu")
     batch_of_runner: Place = replaced("vllm.v1.worker.gpu_model_runner:InputBatch")
+    sampler_of_runner: Place = replaced("vllm.v1.worker.gpu_model_runner:Sampler")
+    LogprobsTensors: Any = used("vllm.v1.outputs:LogprobsTensors")
     apply_top_k_top_p: Any = used("vllm.v1.sample.ops.topk_topp_sampler:apply_top_k_top_p")
 
 
@@ -292,7 +283,7 @@ class SleepingMemory(Feature):
 
 ALWAYS = (Build, Requests, Scheduling, AdapterSlots, AdapterLayers, LeanStart, BaseModel, Experts, Routing)
 ON_GPU = (AdapterGraphs, Sampling, Attention, GpuWorker, GpuExperts)
-ON_CPU = (CpuWorker, Counting, CpuSampling, CpuExperts)
+ON_CPU = (CpuWorker, CpuSampling, CpuExperts)
 FEATURES = (*ALWAYS, *ON_GPU, *ON_CPU, AdapterModels, SleepingMemory)
 
 

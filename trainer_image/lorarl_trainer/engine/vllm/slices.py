@@ -226,7 +226,7 @@ class Worker(Protocol):
 
 @slice_of("vllm.v1.worker.gpu.model_runner:GPUModelRunner", "vllm.v1.worker.gpu_model_runner:GPUModelRunner")
 class ModelRunner(Protocol):
-    """The V2 runner, which GPUs have, and the V1 runner, which CPUs have, and GPUs for mixtures of experts."""
+    """The V2 runner, which GPUs have, and the V1 runner, which CPUs have."""
 
     sampler: Any
     lora_manager: WorkerLoRAManager

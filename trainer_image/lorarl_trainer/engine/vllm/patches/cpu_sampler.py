@@ -59,8 +59,9 @@ def cpu_sampler() -> Iterator[None]:
     if names.on_gpu():
         yield
         return
-    place, batch = CpuSampling.forward_cpu, CpuSampling.batch_of_runner
+    place, of_runner, batch = CpuSampling.forward_cpu, CpuSampling.sampler_of_runner, CpuSampling.batch_of_runner
     own = getattr(place.owner, place.name)
+    base: Any = getattr(of_runner.owner, of_runner.name)
     own_batch: Any = getattr(batch.owner, batch.name)
 
     class SeededBatch(own_batch):
@@ -74,6 +75,15 @@ def cpu_sampler() -> Iterator[None]:
             index: int = super().add_request(request)
             return index
 
+    class CountingSampler(base):
+        """Returns with each token's log-probability how many tokens were possible, in the place of its rank."""
+
+        @staticmethod
+        def gather_logprobs(logprobs: torch.Tensor, num_logprobs: int, token_ids: torch.Tensor) -> Any:
+            tokens_N_1 = token_ids[:, None]
+            counts_N = (logprobs > float("-inf")).sum(1)
+            return CpuSampling.LogprobsTensors(tokens_N_1.int(), logprobs.gather(1, tokens_N_1), counts_N)
+
     def forward_cpu(
         sampler: Any, logits_N_V: torch.Tensor, generators: dict[int, SeededDraws], k: Any, p: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -85,7 +95,7 @@ def cpu_sampler() -> Iterator[None]:
         uniform_N = torch.cat([generators[row].draw() for row in range(len(generators))])
         return draw(logprobs_N_V, uniform_N), logprobs_N_V
 
-    with replaced(place, forward_cpu), replaced(batch, SeededBatch):
+    with replaced(place, forward_cpu), replaced(of_runner, CountingSampler), replaced(batch, SeededBatch):
         yield
 
 

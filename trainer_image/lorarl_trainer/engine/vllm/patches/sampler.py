@@ -24,7 +24,7 @@ from lorarl_trainer.engine.vllm.patches.replaced import replaced
 
 @contextmanager
 def rollout_sampler() -> Iterator[None]:
-    """Let an engine that starts within the block on a GPU use this sampler, in the V2 runner: see `counted.py`."""
+    """Let an engine that starts within the block on a GPU use this sampler."""
     if not names.on_gpu():
         yield
         return
@@ -33,12 +33,10 @@ def rollout_sampler() -> Iterator[None]:
 
 
 def keep_parts_of_logits(runner: slices.ModelRunner) -> None:
-    """Let each tensor-parallel rank have the logits of its own part of the vocabulary, where all had those of all.
-
-    vLLM's own sampler, which the V1 runner has, would take a part for the whole.
-    """
-    if Sampling.get_tp_group().world_size == 1 or not isinstance(runner.sampler, _sampler_class()):
+    """Let each tensor-parallel rank have the logits of its own part of the vocabulary, where all had those of all."""
+    if Sampling.get_tp_group().world_size == 1:
         return
+    assert isinstance(runner.sampler, _sampler_class()), "vLLM's own sampler would take a part for the whole"
     for module in runner.model.modules():
         if isinstance(module, Sampling.LogitsProcessor):
             binding.checked(module, gpu_slices.LogitsProcessor, Sampling)._gather_logits = lambda logits: logits
