@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from side_by_side.work import SHAPES
+
+
+class Layer(NamedTuple):
+    """What one linear layer multiplies with, and the counters of the kernel for few tokens."""
+
+    w: torch.Tensor
+    a: torch.Tensor
+    b: torch.Tensor
+    arrived: torch.Tensor
 
 
 def products(options: argparse.Namespace) -> dict[str, Any]:
@@ -16,11 +25,12 @@ def products(options: argparse.Namespace) -> dict[str, Any]:
     from torch.nn.functional import linear
 
     from lorarl_trainer.engine.vllm.patches.linear import adapted_linear
+    from lorarl_trainer.engine.vllm.patches.linear_kernel import arrivals
 
     shape = SHAPES[options.size]
     hidden, mlp, rank = shape.hidden_size, shape.intermediate_size, options.rank
     kv = hidden // shape.num_attention_heads * shape.num_key_value_heads
-    layers = [
+    sizes = [
         (inputs, outputs, slices)
         for _ in range(shape.num_hidden_layers)
         for inputs, outputs, slices in (
@@ -31,45 +41,47 @@ def products(options: argparse.Namespace) -> dict[str, Any]:
         )
     ]
     make = {"device": "cuda", "dtype": torch.bfloat16}
-    weights = [torch.randn(outputs, inputs, **make) * 0.02 for inputs, outputs, _ in layers]
-    a = [torch.randn(slices * rank, inputs, **make) * 0.02 for inputs, _, slices in layers]
-    b = [torch.randn(outputs, slices * rank, **make) * 0.02 for _, outputs, slices in layers]
+    layers = []
+    for width, outputs, slices in sizes:
+        w, a = (torch.randn(rows, width, **make) * 0.02 for rows in (outputs, slices * rank))
+        b = torch.randn(outputs, slices * rank, **make) * 0.02
+        layers.append(Layer(w, a, b, arrivals(a, b)))
     side = torch.cuda.Stream()
 
-    def first(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return linear(linear(x, a), b).addmm_(x, w.t())
+    def first(x: torch.Tensor, layer: Layer) -> torch.Tensor:
+        return linear(linear(x, layer.a), layer.b).addmm_(x, layer.w.t())
 
-    def after(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return linear(x, w).addmm_(linear(x, a), b.t())
+    def after(x: torch.Tensor, layer: Layer) -> torch.Tensor:
+        return linear(x, layer.w).addmm_(linear(x, layer.a), layer.b.t())
 
-    def beside(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    def beside(x: torch.Tensor, layer: Layer) -> torch.Tensor:
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            low = linear(x, a)
-        output = linear(x, w)
+            low = linear(x, layer.a)
+        output = linear(x, layer.w)
         torch.cuda.current_stream().wait_stream(side)
-        return output.addmm_(low, b.t())
+        return output.addmm_(low, layer.b.t())
 
     ways: dict[str, Callable[..., torch.Tensor]] = {
-        "base alone": lambda x, w, a, b: linear(x, w),
-        "ours": lambda x, w, a, b: adapted_linear(x, w, None, a, b),
+        "base alone": lambda x, layer: linear(x, layer.w),
+        "ours": lambda x, layer: adapted_linear(x, layer.w, None, layer.a, layer.b, layer.arrived),
         "adapter first": first,
         "adapter after": after,
         "A beside the base": beside,
-        "A and B alone": lambda x, w, a, b: linear(linear(x, a), b),
-        "A alone": lambda x, w, a, b: linear(x, a),
+        "A and B alone": lambda x, layer: linear(linear(x, layer.a), layer.b),
+        "A alone": lambda x, layer: linear(x, layer.a),
     }
     found: dict[str, Any] = {}
-    for tokens in (512, 256, 128, 64, 16, 1):
-        inputs = {width: torch.randn(tokens, width, **make) for width in {inputs for inputs, _, _ in layers}}
+    for tokens in (512, 256, 128, 64, 32, 16, 1):
+        inputs = {width: torch.randn(tokens, width, **make) for width in (hidden, mlp)}
         for name, way in ways.items():
 
             def run(way: Callable[..., torch.Tensor] = way, inputs: dict[int, torch.Tensor] = inputs) -> None:
-                for index, (width, _, _) in enumerate(layers):
-                    way(inputs[width], weights[index], a[index], b[index])
+                for layer in layers:
+                    way(inputs[layer.w.shape[1]], layer)
 
             found[f"{tokens} {name}"] = ms = in_graph(run)
-            flops = 2 * tokens * sum(inputs * outputs for inputs, outputs, _ in layers)
+            flops = 2 * tokens * sum(layer.w.numel() for layer in layers)
             print(
                 f"  {tokens} tokens, {name}: {ms:.2f} ms a step ({flops / ms * 1e-9:.0f} TFLOP/s of the base)",
                 flush=True,

@@ -13,6 +13,7 @@ from torch.nn.functional import linear
 from lorarl_trainer.engine.vllm.patches import attention, attention_kernel
 from lorarl_trainer.engine.vllm.patches.attention import decodes_many
 from lorarl_trainer.engine.vllm.patches.linear import FEW_TOKENS, adapted_linear
+from lorarl_trainer.engine.vllm.patches.linear_kernel import MOST_TOKENS, arrivals
 from lorarl_trainer.samples.types import Completion
 from support.in_process import Colocated, mean_difference, prompts, samples_of
 from support.own_layers import in_common, layer_kinds, vllm_lora_layers
@@ -81,8 +82,9 @@ def test_decoding_many_agrees_with_flash_attention(on_gpu, monkeypatch, architec
     assert share > 0.5 and apart.mean() < 0.02 and np.mean(differences) < 0.02
 
 
-def test_the_fast_paths_are_taken(on_gpu) -> None:
-    worker: Colocated = on_gpu("qwen2-gpu", **BATCH)
+@pytest.mark.parametrize("architecture", ["qwen2-gpu", "qwen3_moe-gpu"])
+def test_the_fast_paths_are_taken(on_gpu, architecture: str) -> None:
+    worker: Colocated = on_gpu(architecture, **BATCH)
     config = worker.engine.llm_engine.vllm_config
     assert config.use_v2_model_runner, "its sampler takes a seed a request in one kernel"
     core = worker.engine.llm_engine.engine_core.engine_core
@@ -172,7 +174,7 @@ def test_a_truncated_rollout_and_the_trainer_have_one_distribution(on_gpu, archi
     assert mean_difference(worker.trainer_logprobs(samples), [c.logprobs for c in rollouts]) < 0.02
 
 
-@pytest.mark.parametrize("tokens", [1, 16, FEW_TOKENS, FEW_TOKENS + 1])
+@pytest.mark.parametrize("tokens", [1, 16, MOST_TOKENS, MOST_TOKENS + 1, FEW_TOKENS, FEW_TOKENS + 1])
 def test_products_beside_each_other_round_as_one_after_the_other(tokens: int) -> None:
     """Also in a CUDA graph, replayed on other values."""
     torch.manual_seed(0)
@@ -182,10 +184,11 @@ def test_products_beside_each_other_round_as_one_after_the_other(tokens: int) ->
         for _ in range(6)
     ]
     ups = [torch.randn(768, 24, **make) / 5 for _ in layers]
+    arrived = [arrivals(down, up) for (_, _, down), up in zip(layers, ups, strict=True)]
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        for (weight, bias, down), up in zip(layers, ups, strict=True):
-            x = adapted_linear(x, weight, bias, down, up)
+        for (weight, bias, down), up, counters in zip(layers, ups, arrived, strict=True):
+            x = adapted_linear(x, weight, bias, down, up, counters)
         return x
 
     def in_order(x: torch.Tensor) -> torch.Tensor:
@@ -207,3 +210,4 @@ def test_products_beside_each_other_round_as_one_after_the_other(tokens: int) ->
         x.copy_(torch.randn(tokens, 768, **make))
         graph.replay()
         require_same(output, in_order(x))
+    assert not any(counters.any() for counters in arrived)

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import linear
 
 from lorarl_trainer.engine.vllm import names
 from lorarl_trainer.engine.vllm.patches import attention as vllm_attention
+from lorarl_trainer.engine.vllm.patches import linear_kernel
 from lorarl_trainer.engine.vllm.patches.attention_kernel import attend_to_cache, part_tokens
 from lorarl_trainer.kernels import (
     attention,
@@ -64,6 +66,30 @@ def _copies(arguments: Any, device: Any) -> list[Any]:
 
 def _tuple(values: Any) -> tuple[torch.Tensor, ...]:
     return values if isinstance(values, tuple) else (values,)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "inputs", "outputs", "ranks"), [(1, 256, 64, 16), (3, 1032, 200, 24), (16, 4096, 192, 96)]
+)
+@pytest.mark.parametrize("biased", [False, True])
+def test_linear_layers_of_few_tokens(tokens: int, inputs: int, outputs: int, ranks: int, biased: bool) -> None:
+    """With one program and several for each output, and sides that no tile divides."""
+    x, bias = random(tokens, inputs), random(1, outputs) if biased else None
+    weight, a = (random(rows, inputs) / inputs**0.5 for rows in (outputs, ranks))
+    b = random(outputs, ranks) / ranks**0.5
+
+    def kernel(x: torch.Tensor, weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor, bias: Any) -> torch.Tensor:
+        arrived = linear_kernel.arrivals(a, b)
+        made = [
+            linear_kernel.adapted_product(x, weight, None if bias is None else bias[0], a, b, arrived) for _ in "ab"
+        ]
+        assert torch.equal(*made) and not arrived.any(), "counters are as before"
+        return made[1]
+
+    def plain(x: torch.Tensor, weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor, bias: Any) -> torch.Tensor:
+        return linear(x, weight) + linear(linear(x, a), b, None if bias is None else bias[0])
+
+    same(kernel, plain, x, weight, a, b, bias)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(5, 896), (3, 3584), (2, 100)])

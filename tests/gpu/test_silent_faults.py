@@ -55,7 +55,7 @@ def test_a_fault_is_named_before_an_update_uses_it(
 
 
 def test_an_engine_that_applies_no_adapter_is_named(start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_layers, "adapted_linear", lambda x, weight, bias, a, b: linear(x, weight, bias))
+    monkeypatch.setattr(engine_layers, "adapted_linear", lambda x, weight, bias, *adapter: linear(x, weight, bias))
     with pytest.raises(PolicyDriftError, match=r"do not apply the same adapter.* differ in .*q_proj.*down_proj"):
         train_with(start(), lambda worker: None, 0, [])
 

@@ -7,12 +7,14 @@ and use a float32 buffer. A rollout has exactly one adapter, so here a layer wit
 
 Where vLLM fuses layers (q, k and v; gate and up), A stacks their A's and B has their B's along its diagonal. B includes
 the adapter's scale, as in vLLM's buffers. vLLM loads adapters through `lora_a_stacked` and `lora_b_stacked`: here these
-are views of A and B. A missing adapter is zero, so the layers need no case for it.
+are views of A and B. A missing adapter is zero, so the layers need no case for it. On Hopper GPUs, a kernel of ours
+computes the whole for few tokens (`linear_kernel.py`).
 """
 
 from __future__ import annotations
 
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -60,6 +62,7 @@ class _OneAdapter:
     base_layer: Any
     lora_a_stacked: tuple[torch.Tensor, ...]
     lora_b_stacked: tuple[torch.Tensor, ...]
+    arrived: torch.Tensor
     _get_quant_method: Any
 
     @classmethod
@@ -78,13 +81,15 @@ class _OneAdapter:
         blocks = [row.split([b.shape[1] for b in slices_b], dim=1)[index] for index, row in enumerate(rows)]
         self.lora_a_stacked = tuple(a[None, None] for a in self.adapter_a.split([a.shape[0] for a in slices_a]))
         self.lora_b_stacked = tuple(block[None, None] for block in blocks)
+        if self.adapter_a.is_cuda:
+            self.arrived = _kernel().arrivals(self.adapter_a, self.adapter_b)
 
     def apply(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """Return y [tokens, out] for x [tokens, in]. Models of Transformers' own have a batch of one around both."""
         if x.dim() > 2:
             return self.apply(x.flatten(0, -2), bias).unflatten(0, x.shape[:-1])
         if x.is_cuda:
-            return adapted_linear(x, self.base_layer.weight, bias, self.adapter_a, self.adapter_b)
+            return adapted_linear(x, self.base_layer.weight, bias, self.adapter_a, self.adapter_b, self.arrived)
         # vLLM's CPU layers keep their weight packed, where only their own method reads it.
         output: torch.Tensor = self._get_quant_method().apply(self.base_layer, x, bias)
         return add_adapter(output, x, self.adapter_a, self.adapter_b)
@@ -98,18 +103,25 @@ def add_adapter(output: torch.Tensor, x: torch.Tensor, a: torch.Tensor, b: torch
 
 
 def adapted_linear(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    arrived: torch.Tensor,
 ) -> torch.Tensor:
-    """Return x Wᵀ + c + (x Aᵀ) Bᵀ [tokens, out].
+    """Return x Wᵀ + c + (x Aᵀ) Bᵀ [tokens, out]. `arrived` are the layer's counters for the kernel of few tokens.
 
     For many tokens, the adapter's product comes first. The large product then adds to it where it would otherwise only
     write its result, which costs nothing. In the other order, the adapter's product would read and write the whole
     result once more.
 
-    For few tokens, the large product takes the time of reading W, however many there are, and the adapter's small
+    For fewer tokens, the large product takes the time of reading W, however many there are, and the adapter's small
     products take the time of starting them. So these run beside it. Its result is float32 until both are added, so
-    that both ways round alike: (x Aᵀ) Bᵀ + c, and the whole.
+    that all ways round alike: (x Aᵀ) Bᵀ + c, and the whole.
     """
+    if _kernel().fits(x, weight):
+        return _kernel().adapted_product(x, weight, bias, a, b, arrived)
     if x.shape[0] > FEW_TOKENS or x.dtype == torch.float32:
         return linear(linear(x, a), b, bias).addmm_(x, weight.t())
     main, side = torch.cuda.current_stream(), _side_stream()
@@ -120,6 +132,13 @@ def adapted_linear(
     main.wait_stream(side)
     # The side stream waits for this before it uses the memory of `adapted` again.
     return torch.add(output, adapted, out=x.new_empty(output.shape))
+
+
+@cache
+def _kernel() -> ModuleType:
+    from lorarl_trainer.engine.vllm.patches import linear_kernel  # needs Triton, which a CPU has no use for
+
+    return linear_kernel
 
 
 @cache
