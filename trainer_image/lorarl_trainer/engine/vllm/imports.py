@@ -20,8 +20,8 @@ _OF_SERVERS = (
     "vllm.v1.structured_output.backend_xgrammar",
 )
 """Downloads, chats, tools and answers by a grammar. They load OpenAI's types, an HTTP client and parsers."""
-_OPTIONAL = ("scipy", "pandas", "cv2")
-"""What vLLM imports if it is installed, for sound, for AMD's kernels and for videos."""
+_OPTIONAL = ("scipy", "sklearn", "pandas", "cv2")
+"""What vLLM imports if it is installed, for sound, for drafts of another model, for AMD's kernels and for videos."""
 
 
 @contextmanager

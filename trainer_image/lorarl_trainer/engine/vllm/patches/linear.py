@@ -24,9 +24,9 @@ from lorarl_trainer.engine.vllm.names import AdapterLayers
 
 FEWEST_ROWS = 16
 """Rows of a product on CPU. MKL shares fewer rows out among threads so that their number changes the rounding."""
-FEW_TOKENS = 256
-"""On an H200 at 7B, all products of a decode step took 4.25 ms with A beside the base, and 5.13 ms one after the other,
-at 64 tokens; 6.75 and 7.27 ms at 256; 12.21 and 11.80 ms at 512 (benchmarks/results/gpu-2026-11-21.txt)."""
+FEW_TOKENS = 128
+"""On an H200 at 7B, all products of a decode step take 5.36 ms with the adapter's beside the base's, and 5.42 ms one
+after the other, at 128 tokens; 7.94 and 6.95 ms at 256 (benchmarks/results/gpu-2026-11-28-few-tokens.json)."""
 
 
 @cache

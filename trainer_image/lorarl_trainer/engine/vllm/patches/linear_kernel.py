@@ -66,8 +66,10 @@ def adapted_product(
     """
     of_a, of_weight = arrived.split([_tiles(len(a_R_I)), _tiles(len(weight_O_I))])
     x_T_I = x_T_I.contiguous()
-    low_T_R = _launch(x_T_I, a_R_I, of_a)
-    return _launch(x_T_I, weight_O_I, of_weight, bias_O, low_T_R, b_O_R)
+    # The second run may write its sums while the first one still reads its own, so they cannot have the same memory.
+    low_T_R, _sums_of_first = _launch(x_T_I, a_R_I, of_a)
+    output_T_O, _ = _launch(x_T_I, weight_O_I, of_weight, bias_O, low_T_R, b_O_R)
+    return output_T_O
 
 
 def _tiles(rows: int) -> int:
@@ -81,7 +83,8 @@ def _launch(
     bias_O: torch.Tensor | None = None,
     low_T_R: torch.Tensor | None = None,
     b_O_R: torch.Tensor | None = None,
-) -> torch.Tensor:
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the product and the memory of its parts' sums."""
     tokens, inputs = x_T_I.shape
     outputs, ranks = len(weight_O_I), 0 if low_T_R is None else low_T_R.shape[1]
     columns = max(_LEAST_SIDE, triton.next_power_of_2(tokens))
@@ -106,7 +109,7 @@ def _launch(
         num_stages=_STAGES,
         **({"launch_pdl": True} if on_gpu else {}),
     )
-    return output_T_O
+    return output_T_O, sums
 
 
 def _multiprocessors(tensor: torch.Tensor) -> int:
@@ -146,7 +149,7 @@ def _multiply(  # type: ignore[no-untyped-def]
     for block in range(part * each, tl.minimum((part + 1) * each, blocks)):
         weight_O_I = weight.load([tile * ROWS, block * INPUTS])
         x_T_I = x.load([0, block * INPUTS])
-        total_O_T = tl.dot(weight_O_I, x_T_I.T, total_O_T)
+        total_O_T = tl.dot(weight_O_I, x_T_I.T, total_O_T, input_precision="ieee")
     if ADAPTED:  # noqa: SIM102  # Triton compiles nothing of this without an adapter
         if part == parts - 1:
             if BESIDE:
@@ -182,7 +185,7 @@ def _of_adapter(  # type: ignore[no-untyped-def]
         known_R_T = (rank_R < ranks)[:, None] & (token_T < tokens)[None, :]
         b_O_R = tl.load(b + row_O[:, None] * ranks + rank_R[None, :], mask=known_O_R, other=0)
         low_R_T = tl.load(low + token_T[None, :] * ranks + rank_R[:, None], mask=known_R_T, other=0)
-        total_O_T = tl.dot(b_O_R, low_R_T, total_O_T)
+        total_O_T = tl.dot(b_O_R, low_R_T, total_O_T, input_precision="ieee")
     if bias is not None:
         total_O_T += tl.load(bias + row_O, mask=row_O < outputs, other=0).to(tl.float32)[:, None]
     return total_O_T.to(low.dtype.element_ty)
