@@ -4,7 +4,7 @@ Every part of a step is a number of operations over a share of the GPU's speed, 
 or a time that it takes in any case. The shares come from one H200 (docs/performance.md, benchmarks/results/), 0.5B and
 7B shapes of Qwen2.5, rank 32 on every linear layer, bf16, 64 prompts of 64 tokens with 8 completions of 256 each:
 
-    decode      4.3 ms a step at 0.5B and 18.1 ms at 7B, of which attention takes 3.2 and products 11.8
+    decode      4.3 ms a step at 0.5B and 17.2 ms at 7B, of which products take 11.8; 5.4 ms with 24 long sequences
     training    0.93 s at 0.5B and 7.04 s at 7B in micro-batches of 16,384 tokens; 0.85 s at 0.5B in those of 65,536
 
 Lengths of completions are not known before they are there. L being the longest, (1 - t/L) to the power of
@@ -21,10 +21,14 @@ from lorarl_trainer.planning.execution import ExecutionPlan, kv_bytes_per_token
 from lorarl_trainer.planning.gpu_speeds import Speed
 from lorarl_trainer.planning.model_sizes import ModelSizes
 
-_DECODE_PRODUCTS, _DECODE_ATTENTION, _DECODE_LAYER_SECONDS = 0.77, 0.41, 1.07e-4
-"""Of a decode step: shares of operations and bandwidth, and what a layer's other kernels and the host take."""
-_DECODE_REDUCTION_SECONDS = 3e-5
-"""What two reductions over tensor-parallel ranks take in a layer. An allowance."""
+_DECODE_PRODUCTS, _DECODE_ATTENTION, _DECODE_LAYER_SECONDS = 0.7, 0.5, 6.5e-5
+"""Of a decode step: shares of operations and bandwidth, and what a layer's other kernels take."""
+_DECODE_EXPERTS, _DECODE_EXPERT_ROW_SECONDS = 0.75, 3e-8
+"""Share of the bandwidth at which experts are read, and what a token takes for each of its experts in a layer."""
+_DECODE_REDUCTION_SECONDS = 5e-5
+"""What a layer of tensor-parallel ranks takes longer: two reductions, and what every rank does for itself."""
+_DECODE_HOST_SECONDS, _DECODE_HOST_SECONDS_PER_SEQUENCE = 2e-3, 4.3e-6
+"""What the host does meanwhile. A small model's GPU waits for it."""
 _PREFILL = 0.5
 """Share of operations that prompts reach."""
 _PRODUCTS, _PASSES, _LOGIT_BYTES, _LAYER_SECONDS = 0.9, 17.0, 24.0, 4.7e-4
@@ -138,14 +142,22 @@ def step_seconds(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: Spee
 def decode_seconds(model: ModelSizes, plan: ExecutionPlan, speed: Speed, running: float, context: float) -> float:
     """Estimate one decode step of an engine with so many sequences of so many tokens.
 
-    The base's weights are read once. Above some hundred sequences, multiplying with them takes longer.
+    The base's weights are read once, of experts those that a token was sent to, if all are as likely. Above some
+    hundred sequences, multiplying with them takes longer.
     """
     matrices = (model.multiplied + model.vocabulary * model.hidden) / plan.engine_ranks
-    reading = matrices * plan.precision.bytes / speed.bandwidth
+    read = matrices
+    if model.experts:
+        active = model.active_experts / model.experts
+        experts = model.of_experts / plan.engine_ranks
+        read += experts * ((1 - (1 - active) ** running) / _DECODE_EXPERTS - active)
+    reading = read * plan.precision.bytes / speed.bandwidth
     products = 2 * matrices * running / (_DECODE_PRODUCTS * speed.operations)
     keys = running * context * kv_bytes_per_token(model, plan) / (_DECODE_ATTENTION * speed.bandwidth)
     layer = _DECODE_LAYER_SECONDS + (_DECODE_REDUCTION_SECONDS if plan.engine_ranks > 1 else 0.0)
-    return max(reading, products) + keys + model.layers * layer
+    layer += running * model.active_experts * _DECODE_EXPERT_ROW_SECONDS if model.experts else 0.0
+    host = _DECODE_HOST_SECONDS + running * _DECODE_HOST_SECONDS_PER_SEQUENCE
+    return max(max(reading, products) + keys + model.layers * layer, host)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from lorarl_trainer.planning.memory import make_plan
 from lorarl_trainer.planning.model_sizes import ModelSizes, sizes_of
 from lorarl_trainer.planning.step_time import StepSeconds, Work, decode_seconds, step_seconds, work_of
 from unit.trainer.planning.jobs import gpu_job
-from unit.trainer.planning.shapes import LARGER, SHAPES
+from unit.trainer.planning.shapes import LARGER, QWEN3_30B_A3B, SHAPES
 
 GB = 1_000_000_000
 H200 = Gpu(150 * GB, 149 * GB, "NVIDIA H200")
@@ -44,7 +44,7 @@ def estimated(name: str, *changes: str, mean: float | None = None, gpus: int = 1
     [
         ("0.5B", (), 256, 1.10, 0.93),
         ("0.5B", ("trainer.tokensPerMicroBatch=65536",), 256, 1.10, 0.85),
-        ("7B", (), 256, 4.63, 7.05),
+        ("7B", (), 256, 4.4, 7.05),
         (
             "7B",
             ("trainer.backend=fsdp", "trainer.tokensPerMicroBatch=16384", "rollout.offload=[kv_cache]"),
@@ -52,15 +52,16 @@ def estimated(name: str, *changes: str, mean: float | None = None, gpus: int = 1
             4.74,
             9.2,
         ),
-        ("7B", RAGGED, 640, 35.0, 19.0),
+        ("7B", RAGGED, 679, 32.6, 18.8),
+        ("7B", (*RAGGED, "rollout.promptsPerStep=8"), 654, 22.2, 4.7),
     ],
 )
 def test_what_was_measured(
     name: str, changes: tuple[str, ...], mean: float, generation: float, training: float
 ) -> None:
-    """docs/performance.md, and gpu-2026-11-21.txt and -24-fsdp.json in benchmarks/results.
+    """docs/performance.md; gpu-2026-11-21.txt, -24-fsdp, -26-ragged and -28-few-tokens.json in benchmarks/results.
 
-    The last one has lengths of a mean of 640.
+    The last two have geometric lengths of these means. The last one took 5.42 ms for each of up to 4,096 decode steps.
     """
     found = estimated(name, *changes, mean=mean)
     assert found.generation == pytest.approx(generation, rel=0.1)
@@ -110,6 +111,18 @@ def test_a_decode_step_reads_the_base_until_multiplying_takes_longer() -> None:
     few, some, many = (decode_seconds(model, plan, speed, running, 300) for running in (1, 64, 512))
     assert few == pytest.approx(some, rel=0.1) and many > 2 * some
     assert few > 2 * 7e9 / speed.bandwidth
+
+
+def test_a_mixture_reads_the_experts_that_tokens_are_sent_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured with 12 layers of Qwen3-30B-A3B: benchmarks/results/gpu-2026-11-28-experts.json."""
+    monkeypatch.setitem(MODELS, "A3B-12", sizes_of(QWEN3_30B_A3B | {"num_hidden_layers": 12}))
+    found = estimated("A3B-12", mean=256)
+    assert found.generation == pytest.approx(2.16, rel=0.1) and found.training == pytest.approx(1.71, rel=0.1)
+    model, plan, _ = planned("A3B-12")
+    speed = speed_of(H200.name)
+    one, few, many = (decode_seconds(model, plan, speed, running, 300) for running in (1, 8, 512))
+    assert one < few < many / 3
+    assert many > 2 * (model.of_experts + model.vocabulary * model.hidden) / speed.bandwidth
 
 
 def test_a_cache_for_fewer_sequences_takes_more_steps() -> None:

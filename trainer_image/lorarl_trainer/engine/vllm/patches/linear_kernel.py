@@ -20,7 +20,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 MOST_TOKENS = 64
 """On an H200 at 7B, the products of a decode step take 3.7 ms instead of 4.5 with 16 tokens, and 4.4 instead of 4.8
-with 64; with 128 they would take 5.6 instead of 5.4 (benchmarks/results/gpu-2026-11-28-few-tokens.json)."""
+with 64; with 128 they would take 6.0 instead of 5.4 (benchmarks/results/gpu-2026-11-28-few-tokens.json)."""
 _ROWS, _INPUTS, _STAGES, _WARPS = 64, 128, 3, 4
 """Of a tile of the weight, and how many of its tiles are on their way at a time."""
 _LEAST_TILES, _MOST_PARTS = 4, 16
