@@ -42,6 +42,8 @@ from generation.times import host_times, kernel_times  # noqa: E402
 from side_by_side.work import SHAPES  # noqa: E402
 
 VARIANTS = ("one_adapter", "punica", "none")
+PROFILED = 100, 50
+"""The first decode step to profile, and how many."""
 
 
 def main() -> None:
@@ -59,6 +61,8 @@ def main() -> None:
     parser.add_argument("--engine", type=json.loads, default={}, help="JSON: arguments of vLLM's engine to try")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.running is not None and options.tokens < sum(PROFILED):
+        parser.error(f"--tokens {options.tokens}: {sum(PROFILED)} at least, to profile {PROFILED[1]} steps of few requests")
     for variant in ["products"] if options.products else options.variants:
         print(f"\n=== {options.size} {variant} {options.engine or ''}", flush=True)
         found = products(options) if options.products else measure(options, variant)
@@ -117,7 +121,7 @@ def generation(engine: Any, options: argparse.Namespace, prompts: list[list[int]
         "seconds": seconds,
         "tokens_per_s": made / best,
         "host_ms": host_times(engine, options, generate),
-        "gpu": kernel_times(engine, generate, steps=50),
+        "gpu": kernel_times(engine, generate, *PROFILED),
     }
 
 

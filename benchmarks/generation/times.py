@@ -95,7 +95,7 @@ def host_times(engine: Any, options: argparse.Namespace, generate: Callable[[], 
     return ms | details | {"add_requests_in_all": 1e3 * adding}
 
 
-def kernel_times(engine: Any, generate: Callable[[], Any], first: int = 100, steps: int = 20) -> dict[str, Any]:
+def kernel_times(engine: Any, generate: Callable[[], Any], first: int, steps: int) -> dict[str, Any]:
     """Return the GPU's busy share and its time by kind of kernel, over some decode steps in the middle of a run.
 
     The profiler makes each kernel of a graph a little slower. Idle time is parted by the length of the gaps.
