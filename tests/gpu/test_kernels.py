@@ -69,7 +69,15 @@ def _tuple(values: Any) -> tuple[torch.Tensor, ...]:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "inputs", "outputs", "ranks"), [(1, 256, 64, 16), (3, 1032, 200, 24), (16, 4096, 192, 96)]
+    ("tokens", "inputs", "outputs", "ranks"),
+    [
+        (1, 256, 64, 16),
+        (3, 1032, 200, 24),
+        (16, 4096, 192, 96),
+        (17, 2048, 96, 1),
+        (33, 1544, 130, 12),
+        (64, 640, 64, 32),
+    ],
 )
 @pytest.mark.parametrize("biased", [False, True])
 def test_linear_layers_of_few_tokens(tokens: int, inputs: int, outputs: int, ranks: int, biased: bool) -> None:

@@ -6,7 +6,8 @@ needs the first one's result only at the end. So it starts beside it (programmat
 on), and reads W meanwhile.
 
 A program takes some rows of the weight and a part of the inputs. The last program that arrives with a part of the same
-rows adds all parts up, in their order. So a result depends neither on the order of programs nor on other tokens.
+rows adds all parts up, in their order. So a result does not depend on the order of programs. Nor does it on other
+tokens, but for their number: up to 32 tokens, inputs are divided into more parts than from 33 to 64.
 
 Shape suffixes: T tokens, I inputs, O outputs, R ranks of all slices; in the kernel, those of its tile.
 """
@@ -32,12 +33,12 @@ _RANKS, _LEAST_SIDE = 32, 16
 def fits(x_T_I: torch.Tensor, weight_O_I: torch.Tensor) -> bool:
     """Whether the kernel can multiply these: on which GPUs, how many tokens, and what its tiles are read by."""
     return (
-        len(x_T_I) <= MOST_TOKENS
+        0 < len(x_T_I) <= MOST_TOKENS
         and x_T_I.dtype != torch.float32
         and torch.cuda.get_device_capability(x_T_I.device) == (9, 0)
         and weight_O_I.is_contiguous()
         and weight_O_I.shape[1] % 8 == 0
-        and weight_O_I.data_ptr() % 16 == 0
+        and weight_O_I.data_ptr() % 16 == x_T_I.data_ptr() % 16 == 0
     )
 
 
@@ -96,8 +97,9 @@ def _launch(
     sums = output_T_O if parts == 1 else x_T_I.new_empty((parts, tiles, _ROWS, columns), dtype=torch.float32)
     on_gpu = x_T_I.is_cuda  # Triton's interpreter has no such launch
     _multiply[(tiles, parts)](
-        TensorDescriptor.from_tensor(x_T_I, [columns, _INPUTS]),
-        TensorDescriptor.from_tensor(weight_O_I, [_ROWS, _INPUTS]),
+        # One row of a wider tensor counts as contiguous too, with a stride that no descriptor takes.
+        TensorDescriptor(x_T_I, [tokens, inputs], [inputs, 1], [columns, _INPUTS]),
+        TensorDescriptor(weight_O_I, [outputs, inputs], [inputs, 1], [_ROWS, _INPUTS]),
         *(bias_O, low_T_R, b_O_R, output_T_O, sums, arrived, tokens, outputs, blocks, each, ranks),
         ADAPTED=low_T_R is not None,
         TOKENS=columns,
@@ -141,7 +143,8 @@ def _multiply(  # type: ignore[no-untyped-def]
     """Write x Wᵀ, or with an adapter x Wᵀ + c + low Bᵀ."""
     tile, part, tiles, parts = tl.program_id(0), tl.program_id(1), tl.num_programs(0), tl.num_programs(1)
     if BESIDE and not ADAPTED:
-        # x may still be being written. Once it is there, the second run may start: it reads x without waiting.
+        # x may still be being written. Once it is there, the second run may start. It reads x without waiting: this
+        # wait has seen the end of what wrote x, and the second run's reads are of what reached the L2 cache.
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     row_O, token_T = tile * ROWS + tl.arange(0, ROWS), tl.arange(0, TOKENS)
