@@ -1,4 +1,4 @@
-"""A Triton kernel for decoding few sequences: a linear layer with its adapter in the time of reading the base weight.
+"""A Triton kernel for decoding few sequences: a linear layer with its adapter in the time of the base alone.
 
 With few tokens a product takes as long as its weight takes to read. The adapter's two small products, and the addition
 of both, took a quarter of that time once more. Here the kernel runs twice: for x Aᵀ, and for the whole. The second run
