@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--engine", type=json.loads, default={}, help="JSON: arguments of vLLM's engine to try")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    if options.running is not None and options.tokens < sum(PROFILED):
+    if not options.products and options.tokens < sum(PROFILED):
         parser.error(f"--tokens {options.tokens}: at least {sum(PROFILED)}, to profile {PROFILED[1]} decode steps")
     for variant in ["products"] if options.products else options.variants:
         print(f"\n=== {options.size} {variant} {options.engine or ''}", flush=True)

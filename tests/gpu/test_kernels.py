@@ -89,7 +89,7 @@ def test_linear_layers_of_few_tokens(tokens: int, inputs: int, outputs: int, ran
     def kernel(x: torch.Tensor, weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor, bias: Any) -> torch.Tensor:
         arrived = linear_kernel.arrivals(a, b)
         made = [
-            linear_kernel.adapted_product(x, weight, None if bias is None else bias[0], a, b, arrived) for _ in "ab"
+            linear_kernel.adapted_product(x, weight, None if bias is None else bias[0], a, b, arrived) for _ in range(2)
         ]
         assert torch.equal(*made) and not arrived.any(), "counters are as before"
         return made[1]

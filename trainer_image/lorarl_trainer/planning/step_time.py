@@ -146,16 +146,15 @@ def decode_seconds(model: ModelSizes, plan: ExecutionPlan, speed: Speed, running
     hundred sequences, multiplying with them takes longer.
     """
     matrices = (model.multiplied + model.vocabulary * model.hidden) / plan.engine_ranks
-    read = matrices
-    if model.experts:
-        active = model.active_experts / model.experts
-        experts = model.of_experts / plan.engine_ranks
-        read += experts * ((1 - (1 - active) ** running) / _DECODE_EXPERTS - active)
+    # A dense model has no experts, and all of these are 0.
+    experts, active = model.of_experts / plan.engine_ranks, model.active_experts / max(1, model.experts)
+    chosen = 1 - (1 - active) ** running
+    read = matrices - experts * active + experts * chosen / _DECODE_EXPERTS
     reading = read * plan.precision.bytes / speed.bandwidth
     products = 2 * matrices * running / (_DECODE_PRODUCTS * speed.operations)
     keys = running * context * kv_bytes_per_token(model, plan) / (_DECODE_ATTENTION * speed.bandwidth)
     layer = _DECODE_LAYER_SECONDS + (_DECODE_REDUCTION_SECONDS if plan.engine_ranks > 1 else 0.0)
-    layer += running * model.active_experts * _DECODE_EXPERT_ROW_SECONDS if model.experts else 0.0
+    layer += running * model.active_experts * _DECODE_EXPERT_ROW_SECONDS
     host = _DECODE_HOST_SECONDS + running * _DECODE_HOST_SECONDS_PER_SEQUENCE
     return max(max(reading, products) + keys + model.layers * layer, host)
 
