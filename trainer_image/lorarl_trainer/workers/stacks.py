@@ -1,7 +1,11 @@
-"""Where a process stands, also one that hangs: at a signal it writes the stacks of all its threads to a file."""
+"""Where a process stands, also one that hangs: at a signal it writes the stacks of all its threads.
+
+It writes them to a file in memory that only its own user can read, and that ends with it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import signal
@@ -13,18 +17,19 @@ from typing import TextIO
 
 SIGNAL = signal.SIGUSR1
 _POLL_SECONDS = 0.1
+_FILE = "lorarl-stacks"
 
 
 def write_at_signal() -> None:
     """Let this process answer `stacks_of`. C code does so, which needs neither the interpreter nor the main thread."""
     if os.getpid() in _files:
         return
-    file = _files[os.getpid()] = _file_of(os.getpid()).open("w")
+    file = _files[os.getpid()] = os.fdopen(os.memfd_create(_FILE), "w")
     faulthandler.register(SIGNAL, file, all_threads=True)
 
 
 def stacks_of(pids: list[int], seconds: float = 5.0) -> list[str]:
-    """Return the stacks of processes on this machine, or why one does not tell them.
+    """Return the stacks of processes on this machine, or why there are none.
 
     Args:
         pids: processes of this user that have called `write_at_signal`.
@@ -83,7 +88,16 @@ def _state(pid: int) -> str:
 
 
 def _file_of(pid: int) -> Path:
-    return Path(tempfile.gettempdir()) / f"lorarl-stacks-{pid}.txt"
+    """Find the file among those that a process has open.
+
+    Raises:
+        OSError: there is no such process of this user, or it has no such file.
+    """
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed in the meantime
+            if path.readlink().name == f"memfd:{_FILE} (deleted)":  # as Linux calls a file in memory
+                return path
+    raise FileNotFoundError(f"process {pid} has not called write_at_signal")
 
 
 _files: dict[int, TextIO] = {}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -29,8 +30,11 @@ waits_for_a_peer(lock)
 
 
 @contextmanager
-def hanging() -> Iterator[int]:
-    process = subprocess.Popen([sys.executable, "-c", HANGS], stdout=subprocess.PIPE, text=True)
+def hanging(scratch: Path | None = None) -> Iterator[int]:
+    changes = {"TMPDIR": str(scratch)} if scratch else {}
+    process = subprocess.Popen(
+        [sys.executable, "-c", HANGS], stdout=subprocess.PIPE, text=True, env={**os.environ, **changes}
+    )
     try:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         yield process.pid
@@ -63,6 +67,13 @@ def test_a_stopped_process_and_one_that_has_ended_are_described() -> None:
     assert "writes no stacks: it is stopped" in first
     assert second.startswith(f"process {ended}, which has ended\n")
     assert "in waits_for_a_peer" in third, "it is not kept back by the others"
+
+
+def test_a_process_leaves_no_file_behind(tmp_path: Path) -> None:
+    with hanging(tmp_path) as killed:
+        (text,) = stacks_of([killed])
+    assert "in waits_for_a_peer" in text
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_this_process_writes_all_its_threads() -> None:
