@@ -59,17 +59,26 @@ def scheduler(worker: Colocated) -> Any:
     return worker.engine.llm_engine.engine_core.engine_core.scheduler
 
 
-def test_a_completion_that_is_made_in_rounds_is_the_same(start: Start) -> None:
-    worker = start()
+@pytest.mark.parametrize("blocks", [ROWS * 8, 24])
+def test_a_completion_that_is_made_in_rounds_is_the_same(start: Start, blocks: int) -> None:
+    """Unless there are too few blocks, a round computes nothing that an earlier one has computed, but for a block."""
     prompts = groups(4)
     seeds = list(range(len(prompts)))
-    expected = worker.generate(prompts, seeds)
+    expected = start().generate(prompts, seeds)
+    worker = start(blocks)
+    steps = spy(worker)
     parts: list[list[Completion]] = [[] for _ in prompts]
+    preempted = 0
     for round_ in range(4):  # of 13 tokens; 40 at most
         left = [index for index, made in enumerate(parts) if not made or not made[-1].finished]
         begun = [[int(token) for part in parts[index] for token in part.tokens] for index in left]
         chosen = [prompts[index] for index in left], [seeds[index] for index in left]
+        steps.clear()
         made = whole(worker.worker.generate(*chosen, 13, None, begun))
+        assert_idle(worker)
+        if round_ and blocks > 24:
+            assert sum(step.tokens for step in steps) <= sum(BLOCK + len(one.tokens) for one in made)
+        preempted += worker.engine.occupancy.preemptions
         assert all(len(one.tokens) <= (13 if round_ < 3 else 1) for one in made)
         for index, one in zip(left, made, strict=True):
             parts[index].append(one)
@@ -82,6 +91,7 @@ def test_a_completion_that_is_made_in_rounds_is_the_same(start: Start) -> None:
         )
         for made in parts
     ]
+    assert (preempted > 0) == (blocks == 24)
     assert [one.finished for one in whole_again] == [one.finished for one in expected]
     assert_alike(whole_again, expected)
 

@@ -229,7 +229,8 @@ class RolloutEngine:
                 one.max_tokens = min(one.max_tokens, self._config.max_response_tokens - len(made))
                 one.extra_args = {BEGUN: len(made)}
         self._routing = {}
-        for chunk in in_chunks(self._run(prompts, parameters), len(prompts)):
+        running = self._run(prompts, parameters, in_rounds=begun is not None)
+        for chunk in in_chunks(running, len(prompts)):
             indices = [int(output.request_id) for output in chunk]
             routing = [self._routing.pop(output.request_id, None) for output in chunk]
             yield (
@@ -245,12 +246,12 @@ class RolloutEngine:
         return cast("RolloutScheduler", self._core.scheduler).occupancy
 
     def _run(
-        self, prompts: Sequence[Sequence[int]], parameters: Sequence[Any]
+        self, prompts: Sequence[Sequence[int]], parameters: Sequence[Any], *, in_rounds: bool
     ) -> Iterator[Sequence[slices.EngineCoreOutput]]:
         """Yield the outputs of the requests that end in each of vLLM's steps, named by the indices of their prompts."""
         core, began = self._core, time.time()
         scheduler = cast("RolloutScheduler", core.scheduler)  # the class that vLLM was given
-        scheduler.begin(self.slot.version, self._stop_strings)
+        scheduler.begin(self.slot.version, self._stop_strings, in_rounds=in_rounds)
         for index, (prompt, wanted) in enumerate(zip(prompts, parameters, strict=True)):
             request = names.Requests.Request(
                 str(index),

@@ -93,10 +93,19 @@ class RolloutScheduler(_AsyncScheduler):
         self.first_tokens: float | None = None  # when the first tokens arrived, Unix time
         self.occupancy = Occupancy()
         self.ended_blocks: dict[str, list[int]] = {}
+        self._in_rounds = False
 
-    def begin(self, version: int, stop_strings: StopStrings | None) -> None:
-        """Begin a generation with this adapter version. Its completions end at these texts too."""
+    def begin(self, version: int, stop_strings: StopStrings | None, *, in_rounds: bool = False) -> None:
+        """Begin a generation with this adapter version.
+
+        Args:
+            version: the adapter's.
+            stop_strings: texts at which completions end too.
+            in_rounds: a completion that ends at its limit may be continued by the next generation, which then finds
+                its keys and values.
+        """
         self._blocks.version = version
+        self._in_rounds = in_rounds
         self._table.stop_strings = stop_strings
         self.occupancy = Occupancy()
 
@@ -166,7 +175,7 @@ class RolloutScheduler(_AsyncScheduler):
         table, request = self._table, self.running.pop()
         row = int(table.rows[-1])
         table.pause(row)
-        self._add_made(request, row)
+        _add_made(request, table.made(row))
         # It finds these blocks again if no other request needed them meanwhile.
         self._blocks.cache(request, min(int(table.requested[row]), request.num_tokens))
         self._blocks.release(request)
@@ -175,10 +184,6 @@ class RolloutScheduler(_AsyncScheduler):
         self.waiting.prepend_request(request)
         self._too_few = -1
         return request.request_id
-
-    def _add_made(self, request: slices.Request, row: int) -> None:
-        """Add to vLLM's request what it has made so far: it is computed again when the request continues."""
-        request.append_output_token_ids(self._table.made(row)[request.num_output_tokens :].tolist())
 
     def _decode(self, decoding: Ints, full: Ints) -> _Step:
         """Begin a step: a token for each request that decodes, and a block for each that needs one."""
@@ -226,7 +231,7 @@ class RolloutScheduler(_AsyncScheduler):
             if not (self._table.free_rows if row is None else self._table.answered(row)):
                 return
             if row is not None:
-                self._add_made(request, row)
+                _add_made(request, self._table.made(row))
             known = self._blocks.admit(request, step.budget, alone=not self.running)
             if known is None:
                 self._too_few = self._blocks.free
@@ -288,7 +293,11 @@ class RolloutScheduler(_AsyncScheduler):
             return {}
         requests = [self.requests.pop(one.name) for one in ended]
         self.ended_blocks = {request.request_id: self._blocks.of(request)[0] for request in requests}
-        for request in requests:
+        for one, request in zip(ended, requests, strict=True):
+            # One that was stopped for want of room while its last token was made has no blocks.
+            if self._in_rounds and not one.stopped and self.ended_blocks[one.name]:
+                _add_made(request, one.tokens)
+                self._blocks.cache(request, request.num_tokens - 1)  # the last token is never computed
             self._blocks.release(request)
             self.finished_req_ids.add(request.request_id)
         self.running = [request for request in self.running if request.request_id in self.requests]
@@ -303,6 +312,11 @@ class RolloutScheduler(_AsyncScheduler):
         if self.requests and request_ids != []:
             raise NotImplementedError("a rollout's requests run to their end")
         return []
+
+
+def _add_made(request: slices.Request, made: Ints) -> None:
+    """Add to vLLM's request what it has made so far. Its blocks can then be found by their tokens."""
+    request.append_output_token_ids(made[request.num_output_tokens :].tolist())
 
 
 def _output(ended: Ended, with_logprobs: bool) -> slices.EngineCoreOutput:
