@@ -82,7 +82,7 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
     # Advantages: of each sample, compared with its group, or of each token. Nothing after this looks at rewards.
     with clock.phase("forward_backward"):
         batch, advantages_S, advantage_metrics = await with_advantages(session.workers, algorithm, batch)
-        if unused := unused_signal(batch.rewards_P_G, advantages_S):
+        if unused := unused_signal(batch.rewards_P_G, advantages_S, algorithm.no_advantages):
             session.progress.warn_once("unused signal", f"step {step}: {unused}")
         batch = await with_old_logprobs(session.workers, algorithm, batch)
     if session.keep:

@@ -18,11 +18,12 @@ from lorarl_trainer.algorithms.distillation import token_advantages
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.samples.arrays import Floats, Sums
+from lorarl_trainer.samples.types import MOST_LOG_RATIO
 
 ESTIMATORS: Mapping[str, Callable[[Sums], Sums]] = {
     "k1": lambda d: d,
     "k2": lambda d: d**2 / 2,
-    "k3": lambda d: np.exp(-d) - 1 + d,
+    "k3": lambda d: np.exp(log_ratio := np.minimum(-d, MOST_LOG_RATIO)) - 1 - log_ratio,
 }
 """Estimates of KL(p || q) per token from d = log p - log q, where p drew the token (J. Schulman, 2020)."""
 

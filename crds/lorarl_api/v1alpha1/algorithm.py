@@ -192,6 +192,12 @@ class AlgorithmSpec(Model):
             "have the placement loss if type is distillation, which has no reward to subtract from",
             "Remove kl.placement.",
         ),
+        Rule(
+            "kl",
+            "!has(self.kl) || self.type != 'maxrl' || self.kl.placement == 'loss'",
+            "have the placement loss if type is maxrl, which divides by the mean reward: that may be next to 0 then",
+            "Remove kl.placement, or choose another type.",
+        ),
     )
 
     @property

@@ -218,6 +218,13 @@ DISTILLATION_CASES = [
         "spec.algorithm.kl",
         "Remove kl.placement",
     ),
+    Case(
+        "a penalty beside maxrl is in the loss",
+        {"spec.algorithm": {"type": "maxrl", "klCoefficient": 0.1, "kl": {"placement": "reward"}}},
+        {"spec.algorithm": {"type": "maxrl", "klCoefficient": 0.1, "kl": {"estimator": "k2"}}},
+        "spec.algorithm.kl",
+        "Remove kl.placement",
+    ),
     *(
         Case(
             f"a teacher knows no {field}",

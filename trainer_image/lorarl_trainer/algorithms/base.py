@@ -38,6 +38,8 @@ class Algorithm(Protocol):
         reward_kl: the KL penalty that is subtracted from rewards before `advantages` takes them; None for none.
         critic: what expects a return before each token; None for none.
         max_refills: how many times per step groups without signal may be replaced by those of further prompts.
+        no_advantages: why a group with different rewards may have no advantages, and the fix, for the end of a
+            sentence; empty where that does not happen.
     """
 
     group_size: int
@@ -47,6 +49,7 @@ class Algorithm(Protocol):
     reward_kl: RewardKl | None
     critic: CriticChoice | None
     max_refills: int
+    no_advantages: str
 
     def advantages(self, rewards_P_G: Rewards, lengths_P_G: Ints) -> Floats:
         """Return the advantage of every completion, [P, G]. NaN rewards (not scored) get 0 and affect no other.

@@ -16,6 +16,11 @@ from lorarl_trainer.algorithms.grpo import Grpo
 class Dapo(Grpo):
     """GRPO's advantages of rewards from which the penalty is subtracted."""
 
+    no_advantages = (
+        ", because their rewards are equal once the penalty for length is subtracted. Lower "
+        "spec.algorithm.dapo.overlongPenalty, or raise spec.rollout.maxResponseTokens"
+    )
+
     def __init__(self, spec: AlgorithmSpec, max_response_tokens: int) -> None:
         """Take the penalty and the refills besides GRPO's fields."""
         super().__init__(spec, max_response_tokens)

@@ -20,6 +20,7 @@ class Dpo:
     reward_kl: RewardKl | None = None
     critic: CriticChoice | None = None
     max_refills = 0
+    no_advantages = ""
 
     def __init__(self, spec: AlgorithmSpec, max_response_tokens: int) -> None:
         """Take the options of the group `dpo`."""

@@ -15,18 +15,21 @@ from lorarl_trainer.algorithms.base import Floats, Rewards
 
 EPSILON = 1e-6
 """Added to a standard deviation before it divides."""
+_AS_EQUAL = 1e-9
+"""Relative difference of rewards that is rounding: 0.1 + 0.2 is not 0.3."""
 
 
 def with_signal(rewards_P_G: Rewards) -> npt.NDArray[np.bool_]:
     """Return which groups have completions with different rewards, [P]. The others train nothing."""
     highest_P = np.fmax.reduce(rewards_P_G, axis=1)  # ignores NaN
     lowest_P = np.fmin.reduce(rewards_P_G, axis=1)
-    different_P: npt.NDArray[np.bool_] = highest_P > lowest_P
+    largest_P = np.fmax(np.abs(highest_P), np.abs(lowest_P))
+    different_P: npt.NDArray[np.bool_] = highest_P - lowest_P > _AS_EQUAL * largest_P
     return different_P
 
 
-def unused_signal(rewards_P_G: Rewards, advantages_S: Sequence[float | Floats]) -> str | None:
-    """Return a warning if there are groups with signal whose advantages are all 0: maxrl's, without a positive mean.
+def unused_signal(rewards_P_G: Rewards, advantages_S: Sequence[float | Floats], reason: str) -> str | None:
+    """Return a warning if there are groups with signal whose advantages are all 0, with the algorithm's reason for it.
 
     `advantages_S` are of the samples, one for all tokens of a sample or one of each.
     """
@@ -35,11 +38,7 @@ def unused_signal(rewards_P_G: Rewards, advantages_S: Sequence[float | Floats]) 
     unused = int((signal_P & ~trains_P).sum())
     if not unused:
         return None
-    return (
-        f"{unused} of {int(signal_P.sum())} groups with different rewards train nothing, because the mean reward of "
-        "each is not above 0, and spec.algorithm.type maxrl divides by it. Give rewards from 0 on, such as 0 and 1, or "
-        "choose another type, such as grpo."
-    )
+    return f"{unused} of {int(signal_P.sum())} groups with different rewards train nothing{reason}."
 
 
 def mean_and_std(rewards_P_G: Rewards) -> tuple[Rewards, Rewards]:

@@ -14,7 +14,7 @@ class Grpo(PolicyGradient):
     def __init__(self, spec: AlgorithmSpec, max_response_tokens: int) -> None:
         """Take the scale besides what all take."""
         super().__init__(spec, max_response_tokens)
-        self._scale_by_std = spec.grpo is None or spec.grpo.scale_by_std
+        self.scales_by_std = spec.grpo is None or spec.grpo.scale_by_std
 
     def advantages(self, rewards_P_G: Rewards, lengths_P_G: Ints) -> Floats:
         """Return (r - mean) / (std + 1e-6) within each group, [P, G]; with `scaleByStd` false without the divisor.
@@ -23,4 +23,4 @@ class Grpo(PolicyGradient):
         """
         mean_P_1, deviation_P_1 = mean_and_std(rewards_P_G)
         centered_P_G = rewards_P_G - mean_P_1
-        return comparable(rewards_P_G, centered_P_G / (deviation_P_1 + EPSILON) if self._scale_by_std else centered_P_G)
+        return comparable(rewards_P_G, centered_P_G / (deviation_P_1 + EPSILON) if self.scales_by_std else centered_P_G)

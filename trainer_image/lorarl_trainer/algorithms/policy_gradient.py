@@ -19,6 +19,7 @@ class PolicyGradient:
 
     by_group = True
     critic: CriticChoice | None = None
+    no_advantages = ""
 
     def __init__(self, spec: AlgorithmSpec, max_response_tokens: int) -> None:
         """Take what the manifest says of all policy-gradient algorithms. A completion has at most so many tokens."""

@@ -17,6 +17,7 @@ class Sft:
     reward_kl: RewardKl | None = None
     critic: CriticChoice | None = None
     max_refills = 0
+    no_advantages = ""
 
     def __init__(self, spec: AlgorithmSpec, max_response_tokens: int) -> None:
         """Nothing of the manifest's algorithm applies to it."""

@@ -85,7 +85,7 @@ class Trainer:
         withheld = disagreement is not None or not math.isfinite(metrics["loss"])
         trains = request.trains_policy and not withheld
         norm = self.optim_step(request.learning_rate) if trains else 0.0
-        if trains:
+        if trains and math.isfinite(norm):  # otherwise nothing has changed
             self._average()
         self._device.synchronize()
         noise = {"logprob_noise": agreement.noise} if agreement else {}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.algorithms.grpo import Grpo
+from lorarl_trainer.algorithms.registry import get_algorithm
 
 HIGHEST_LEARNING_RATE = 0.05
 """LoRA trains with 1e-5 to 1e-3. Tiny models take more; above this, AdamW moves every weight too far in one step."""
@@ -10,7 +12,17 @@ HIGHEST_LEARNING_RATE = 0.05
 
 def unusual_settings(spec: LoRARLJobSpec) -> list[str]:
     """Return a warning for each."""
+    warnings = []
     rate = spec.trainer.learning_rate
-    if rate <= HIGHEST_LEARNING_RATE:
-        return []
-    return [f"spec.trainer.learningRate is {rate:g}. LoRA takes 1e-5 to 1e-3; this rate will likely ruin the adapter."]
+    if rate > HIGHEST_LEARNING_RATE:
+        warnings.append(
+            f"spec.trainer.learningRate is {rate:g}. LoRA takes 1e-5 to 1e-3; this rate will likely ruin the adapter."
+        )
+    algorithm = get_algorithm(spec.algorithm, spec.rollout.max_response_tokens)
+    if isinstance(algorithm, Grpo) and algorithm.scales_by_std and algorithm.reward_kl:
+        warnings.append(
+            f"spec.algorithm.kl.placement is reward, and spec.algorithm.type {spec.algorithm.type} divides by the "
+            "standard deviation of a group's rewards. Groups with equal rewards then train at full strength what "
+            "their penalties differ by, which is mostly chance. Remove placement, or choose another type."
+        )
+    return warnings

@@ -7,7 +7,7 @@ import torch
 from lorarl_trainer.losses.base import LossInputs
 from lorarl_trainer.losses.correction import importance_weights
 from lorarl_trainer.losses.surrogates import SURROGATES
-from lorarl_trainer.samples.types import LOGPROB_DIFFERENCE, LossChoice
+from lorarl_trainer.samples.types import LOGPROB_DIFFERENCE, MOST_LOG_RATIO, LossChoice
 
 
 def policy_gradient(inputs: LossInputs, choice: LossChoice) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -30,7 +30,8 @@ def policy_gradient(inputs: LossInputs, choice: LossChoice) -> tuple[torch.Tenso
     # the engine's kernels.
     # Otherwise it is the policy at the beginning of the step, if that was computed, or else the engine's.
     old_N = measured_N if inputs.on_policy else rollout_N if inputs.old is None else inputs.old
-    log_ratio_N = inputs.logprobs - old_N
+    # What dropout changes is no difference between policies: it matters to the gradient alone.
+    log_ratio_N = inputs.logprobs - inputs.logprobs.detach() + (measured_N - old_N)
     if choice.ratio == "sequence":
         assert inputs.sequences is not None, "a ratio of sequences needs to know them"
         log_ratio_N = inputs.sequences.means(log_ratio_N)
@@ -56,11 +57,11 @@ def k2(logprobs: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
 
 
 def k3(logprobs: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-    """Return the k3 estimate of KL(p || q) for samples of p: q/p - 1 - log(q/p).
+    """Return the k3 estimate of KL(p || q) for samples of p: q/p - 1 - log(q/p), where q/p is cut from above.
 
     J. Schulman, "Approximating KL divergence", 2020.
     """
-    log_ratio = others - logprobs
+    log_ratio = (others - logprobs).clamp(max=MOST_LOG_RATIO)
     return log_ratio.exp() - 1 - log_ratio
 
 

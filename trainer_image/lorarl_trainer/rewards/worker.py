@@ -44,6 +44,8 @@ TRUNCATED = "truncated"
 """A keyword for functions that have such a parameter: whether the completion was cut off."""
 SCORE = "score"
 """The key of a mapping that is the reward; the other keys are its components."""
+MOST_REWARD = 1e30
+"""Advantages are float32: differences and sums of larger rewards would be infinite in them."""
 MOST_COMPONENTS = 32
 """Each name is a column of metrics.jsonl and a curve."""
 NO_ANSWER = "answer is None: the row has none, or answerField of its data names another column"
@@ -297,7 +299,11 @@ def _number(value: Any) -> tuple[float, str | None, str]:
             value.close()  # or Python warns that nothing awaited it
             one = "; define the function, or what decorates it, with async def"
         return math.nan, "wrong_type", f"returned {type(value).__name__} {_shown(value)}{one}"
-    return (number, None, "") if math.isfinite(number) else (math.nan, "non_finite", f"returned {number}")
+    if not math.isfinite(number):
+        return math.nan, "non_finite", f"returned {number}"
+    if abs(number) > MOST_REWARD:
+        return math.nan, "non_finite", f"returned {number:g}, which is beyond {MOST_REWARD:g}"
+    return number, None, ""
 
 
 def _shown(value: Any) -> str:

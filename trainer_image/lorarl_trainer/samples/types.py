@@ -22,6 +22,9 @@ type Policy = Literal["policy", "reference", "teacher"]
 """Whose log-probabilities: the trained policy's, those of the KL penalty's reference, or an adapter's that teaches."""
 LOGPROB_DIFFERENCE = "mean_abs_logprob_diff"
 """The metric of how far engine and trainer are apart: only on-policy updates have it."""
+MOST_LOG_RATIO = 5.0
+"""Where the k3 estimate cuts log(q/p). It grows with q/p: without this, one token that the policy hardly ever draws may
+have more gradient than all others together. verl and NeMo-RL cut the estimate, too."""
 
 
 @dataclass(frozen=True)

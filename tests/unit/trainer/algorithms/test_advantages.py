@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 from lorarl_api.v1alpha1 import AlgorithmSpec
 from lorarl_api.v1alpha1.algorithm_types import WITHOUT_REWARD
 from lorarl_trainer.algorithms.dapo import overlong_share
-from lorarl_trainer.algorithms.groups import unused_signal
+from lorarl_trainer.algorithms.groups import unused_signal, with_signal
 from lorarl_trainer.algorithms.registry import ALGORITHMS, get_algorithm
 
 NAN = math.nan
@@ -157,6 +157,25 @@ def test_groups_that_differ_and_train_nothing_are_a_warning() -> None:
     for kind, warned in (("maxrl", True), ("grpo", False)):
         algorithm = get_algorithm(AlgorithmSpec(type=kind, group_size=4), 8)
         advantages_P_G = algorithm.advantages(rewards_P_G, np.ones((4, 4), dtype=np.int64))
-        found = unused_signal(rewards_P_G, advantages_P_G.reshape(-1).tolist())
+        found = unused_signal(rewards_P_G, advantages_P_G.reshape(-1).tolist(), algorithm.no_advantages)
         assert (found is not None) == warned
-        assert not found or found.startswith("2 of 3 groups with different rewards train nothing")
+        assert not found or found.startswith("2 of 3 groups with different rewards train nothing, because the mean")
+
+
+def test_a_penalty_that_makes_rewards_equal_is_named() -> None:
+    spec = AlgorithmSpec.model_validate({"type": "dapo", "groupSize": 4, "dapo": {"overlongBufferTokens": 20}})
+    algorithm, rewards_P_G = get_algorithm(spec, LIMIT), np.array([[1.0, 0, 0, 0]])
+    advantages_P_G = algorithm.advantages(rewards_P_G, np.array([[LIMIT, 10, 10, 10]]))
+    found = unused_signal(rewards_P_G, advantages_P_G.reshape(-1).tolist(), algorithm.no_advantages)
+    assert found is not None and "equal once the penalty for length is subtracted. Lower spec.algorithm.dapo" in found
+
+
+def test_rounding_is_no_signal() -> None:
+    assert not with_signal(np.array([[0.3, 0.1 + 0.2], [-0.3, -0.1 - 0.2], [0, 0]])).any()
+    assert with_signal(np.array([[0, 1e-12], [1e6, 1e6 + 1], [-1, 1]])).all()
+
+
+def test_a_mean_next_to_zero_bounds_maxrls_advantages() -> None:
+    """With rewards from 0 on, no advantage is above G - 1. Others must not be worth more by an order of magnitude."""
+    assert np.abs(advantages("maxrl", [[1, -1, 1, -1, 1, -1, 1, -0.9]])).max() < 2 * 8
+    np.testing.assert_allclose(advantages("maxrl", [[1, 0, 0, NAN]]), [[2, -1, -1, 0]])

@@ -91,6 +91,13 @@ def test_a_learning_rate_that_ruins_an_adapter_is_a_warning() -> None:
     assert unusual_settings(rate(1.0).spec)[0].startswith("spec.trainer.learningRate is 1. LoRA takes 1e-5 to 1e-3")
 
 
+@pytest.mark.parametrize(("kind", "warned"), [("grpo", True), ("gspo", True), ("dr_grpo", False), ("ppo", False)])
+def test_a_penalty_on_rewards_that_are_scaled_is_a_warning(kind: str, warned: bool) -> None:
+    changes = {"type": kind, "klCoefficient": 0.01, "kl": {"placement": "reward"}}
+    found = unusual_settings(LoRARLJob.model_validate(manifest({"spec.algorithm": changes})).spec)
+    assert [text.startswith("spec.algorithm.kl.placement is reward") for text in found] == [True] * warned
+
+
 def test_a_long_run_on_a_cpu_says_how_to_look_first() -> None:
     def said(most: float) -> list[str]:
         return shorter(LoRARLJob.model_validate(manifest({"spec.trainer.steps": 50})), StepTime(1.0, most))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -61,6 +63,14 @@ def test_a_kl_penalty_is_added_and_reported() -> None:
     loss, columns = LOSSES["policy_gradient"](given, choice)
     torch.testing.assert_close(loss.detach(), -given.advantages + 0.5 * k3(given.measured, given.base))
     torch.testing.assert_close(columns["kl"], k3(given.measured, given.base))
+
+
+def test_a_token_that_the_policy_hardly_draws_does_not_rule_the_penalty() -> None:
+    logprobs = torch.tensor([1e-6, 1e-3, 0.5, 0.9]).log().requires_grad_()
+    estimate = k3(logprobs, torch.tensor([0.5, 0.1, 0.5, 1e-9]).log())
+    estimate.sum().backward()
+    torch.testing.assert_close(estimate[1:].detach(), torch.tensor([99 - math.log(100), 0, math.log(9e8) - 1]))
+    assert logprobs.grad is not None and logprobs.grad.abs().max() < 150 and estimate[0] < 150
 
 
 def test_cross_entropy_is_minus_the_log_probability() -> None:

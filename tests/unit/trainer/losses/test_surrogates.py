@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -139,6 +140,22 @@ def test_on_policy_every_surrogate_is_the_plain_policy_gradient(kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", POLICY_GRADIENTS)
+def test_dropout_is_no_difference_between_policies(kind: str) -> None:
+    """The gradient goes through the pass with dropout. The ratio is that of the passes without it."""
+    choice = choice_of(kind, lossAggregation="token_mean")
+    inputs = on_policy_inputs([1.0, -2.0], [200, 300], choice)
+    plain, noise = inputs.logprobs, 0.05 * torch.randn(500, generator=torch.Generator().manual_seed(0))
+    dropped = (plain.detach() + noise).requires_grad_()
+
+    def gradient(given: LossInputs, by: torch.Tensor) -> torch.Tensor:
+        return torch.autograd.grad(compute_loss(replace(given, logprobs=by), choice)[0].sum(), by)[0]
+
+    torch.testing.assert_close(gradient(inputs, dropped), -inputs.advantages)
+    later = replace(inputs, on_policy=False, old=inputs.measured - 0.1)
+    torch.testing.assert_close(gradient(later, dropped), gradient(later, plain))
+
+
+@pytest.mark.parametrize("kind", POLICY_GRADIENTS)
 def test_a_micro_batch_may_end_between_any_two_samples(kind: str) -> None:
     """The shares of a sample do not depend on what else is in its micro-batch, so neither does their sum."""
     choice = choice_of(kind)
@@ -164,7 +181,8 @@ def test_plain_policy_gradient_clips_nothing() -> None:
     choice = choice_of("reinforce")
     values = torch.tensor([5.0, -5.0]).requires_grad_()
     zeros = torch.zeros(2)
-    loss_N, columns = compute_loss(LossInputs(values, zeros, zeros, torch.tensor([1.0, -1.0]), None, False), choice)
+    inputs = LossInputs(values, values.detach(), zeros, torch.tensor([1.0, -1.0]), None, False)
+    loss_N, columns = compute_loss(inputs, choice)
     torch.testing.assert_close(loss_N.detach(), -values.detach().exp() * torch.tensor([1.0, -1.0]))
     assert not columns["clipped_share"].any()
 

@@ -26,7 +26,7 @@ def misbehave(prompt, completion, answer, row):
     if completion == "hang":
         while True: pass
     if completion == "wait": time.sleep(1e6)
-    numbers = {"nan": float("nan"), "inf": float("-inf"), "huge": 10**400, "true": True, "int": 2}
+    numbers = {"nan": float("nan"), "inf": float("-inf"), "huge": 10**400, "large": 1e31, "true": True, "int": 2}
     return {**numbers, "none": None, "text": "0.5"}[completion]
 
 together = None

@@ -95,6 +95,7 @@ def test_scoring_processes_stay_small(scorer, tmp_path):
         ("nan", "non_finite", "returned nan"),
         ("inf", "non_finite", "returned -inf"),
         ("huge", "non_finite", "returned int, which is too large for a float"),
+        ("large", "non_finite", "returned 1e+31, which is beyond 1e+30"),
         ("none", "wrong_type", "returned None: some way through the function ends without a return"),
         ("text", "wrong_type", "returned str '0.5'"),
     ],
