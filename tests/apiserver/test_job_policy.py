@@ -60,6 +60,17 @@ def ray(**container: object) -> Object:
     return worker(containers=[{"name": "ray-worker", **container}])
 
 
+def contexts(context: Object | None) -> list[Object]:
+    """Jobs with a security context of the head's pod, the workers' pods, their container, and an init container."""
+    ours: Object = {"securityContext": context}
+    return [
+        {"cluster": {"podTemplateOverrides": {"head": {"spec": ours}}}},
+        worker(**ours),
+        ray(**ours),
+        worker(initContainers=[{"name": "fetch", **ours}]),
+    ]
+
+
 @pytest.fixture(scope="module")
 def tenancy(cluster: Cluster) -> Iterator[Cluster]:
     """Two namespaces, and the policy for one of them, in force."""
@@ -84,7 +95,29 @@ REFUSED: list[tuple[Object, str]] = [
     (worker(hostNetwork=True), "the node's network, processes or folders"),
     (worker(volumes=[{"name": "all", "hostPath": {"path": "/"}}]), "the node's network, processes or folders"),
     (ray(securityContext={"privileged": True}), "privileges or capabilities"),
+    (ray(securityContext={"allowPrivilegeEscalation": True}), "privileges or capabilities"),
     (ray(securityContext={"capabilities": {"add": ["SYS_PTRACE"]}}), "privileges or capabilities"),
+    (ray(securityContext={"capabilities": {"drop": []}}), "privileges or capabilities"),
+    (ray(securityContext={"capabilities": {"drop": ["NET_RAW"]}}), "privileges or capabilities"),
+    *((spec, "as root") for spec in contexts({"runAsNonRoot": False})),
+    *((spec, "as root") for spec in contexts({"runAsUser": 0})),
+    *((spec, "with null") for spec in contexts(None)),
+    (worker(securityContext={"runAsNonRoot": None}), "with null"),
+    (ray(securityContext={"allowPrivilegeEscalation": None}), "with null"),
+    (ray(securityContext={"capabilities": None}), "with null"),
+    (ray(securityContext={"capabilities": {"drop": None}}), "with null"),
+    (
+        worker(
+            securityContext={"runAsNonRoot": False, "runAsUser": 0},
+            containers=[
+                {
+                    "name": "ray-worker",
+                    "securityContext": {"readOnlyRootFilesystem": False, "capabilities": {"drop": []}},
+                }
+            ],
+        ),
+        "privileges or capabilities",
+    ),
     *((spec, "credentialsSecret must be one of s3-keys") for spec in NAMING_SECRETS),
     (worker(volumes=[{"name": "all", "secret": {"secretName": "others"}}]), "may not use Secrets"),
     (ray(envFrom=[{"secretRef": {"name": "others"}}]), "may not use Secrets"),
@@ -122,6 +155,12 @@ def test_a_template_may_have_what_a_job_may(tenancy: Cluster) -> None:
         {"checkpoint": {"uri": "s3://a", "credentialsSecret": "s3-keys"}},
         worker(volumes=[{"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}}]),
         ray(env=[{"name": "K", "value": "v"}], securityContext={"readOnlyRootFilesystem": False}),
+        worker(securityContext={"fsGroup": 10001}),
+        worker(securityContext={"fsGroup": None, "fsGroupChangePolicy": None, "runAsUser": 1000680000}),
+        ray(
+            securityContext={"capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True, "allowPrivilegeEscalation": False}
+        ),
+        worker(initContainers=[{"name": "fetch", "image": f"{IMAGES[0]}fetch:1"}]),
     ],
 )
 def test_what_a_tenant_may_ask_for(tenancy: Cluster, spec: Object) -> None:
