@@ -1,7 +1,8 @@
 """Why a job is stuck: what other components report about its objects.
 
 Events are fetched on demand and never watched. For any question about Events the API server reads all Events of the
-namespace. So one answer serves all stuck jobs of a namespace for a while, however many they are.
+namespace. So one answer serves all stuck jobs of a namespace for a while, however many they are. A few namespaces are
+read at the same time.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
+from weakref import WeakValueDictionary
 
 from lorarl_operator import parse
 from lorarl_operator.decision import Want
@@ -27,8 +29,12 @@ _PER_OBJECT = 5
 _PAGES = 20
 _PAGE = 500
 _ANSWERS = 400
+_LISTINGS = 4
+"""At the same time: more would only wait in the API server, and each holds a page in memory."""
 _UID_LABEL = "kueue.x-k8s.io/job-uid"
 
+type _Query = tuple[str, str]
+"""A namespace, and which of its Events."""
 type _ByObject = dict[tuple[str, str], list[KubeEvent]]
 
 
@@ -38,8 +44,9 @@ class EvidenceSource:
     def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
         self._clock = clock
-        self._events: OrderedDict[tuple[str, str], tuple[float, _ByObject]] = OrderedDict()
-        self._one_at_a_time = asyncio.Lock()
+        self._events: OrderedDict[_Query, tuple[float, _ByObject]] = OrderedDict()
+        self._one_at_a_time: WeakValueDictionary[_Query, asyncio.Lock] = WeakValueDictionary()
+        self._few_at_a_time = asyncio.Semaphore(_LISTINGS)
         self._workloads: Resource | None = None
 
     async def fetch(self, observed: Observed, want: Want) -> Evidence:
@@ -52,8 +59,7 @@ class EvidenceSource:
             return Evidence(workload=await self._workload(observed))
         # That a node is being added is no warning, and is asked for only where a pod waits for one.
         queries = [_WARNINGS, _SCALE_UP] if any(pod.unschedulable for pod in observed.pods) else [_WARNINGS]
-        async with self._one_at_a_time:
-            found = [await self._namespace(observed.job.namespace, query) for query in queries]
+        found = [await self._known((observed.job.namespace, query)) for query in queries]
         names = [("RayJob", one.name) for one in observed.ray_jobs]
         names += [("RayCluster", one.name) for one in observed.ray_clusters]
         names += [("Pod", one.name) for one in observed.pods]
@@ -62,13 +68,25 @@ class EvidenceSource:
         events = [event for by_object in found for name in names for event in by_object.get(name, ())]
         return Evidence(events=tuple(sorted(events, key=lambda event: event.last_seen, reverse=True)))
 
-    async def _namespace(self, namespace: str, query: str) -> _ByObject:
-        at, known = self._events.get((namespace, query), (float("-inf"), {}))
-        if self._clock() - at < FRESH_SECONDS:
-            return known
+    async def _known(self, query: _Query) -> _ByObject:
+        # Whoever holds a lock, or waits for it, keeps it in the dictionary.
+        lock = self._one_at_a_time.setdefault(query, asyncio.Lock())
+        async with lock:
+            at, known = self._events.get(query, (float("-inf"), {}))
+            if self._clock() - at < FRESH_SECONDS:
+                return known
+            async with self._few_at_a_time:
+                found = await self._listed(*query)
+            self._events[query] = (self._clock(), found)
+            self._events.move_to_end(query)
+            while len(self._events) > _ANSWERS:
+                self._events.popitem(last=False)
+            return found
+
+    async def _listed(self, namespace: str, fields: str) -> _ByObject:
         found: _ByObject = {}
         pages = 0
-        async for items, _ in self._client.pages(EVENTS, namespace, fields=query, limit=_PAGE):
+        async for items, _ in self._client.pages(EVENTS, namespace, fields=fields, limit=_PAGE):
             for raw in items:
                 if (raw.get("involvedObject") or {}).get("kind") in _KINDS:
                     event = parse.event(raw)
@@ -79,10 +97,6 @@ class EvidenceSource:
         for events in found.values():
             events.sort(key=lambda event: event.last_seen, reverse=True)
             del events[_PER_OBJECT:]
-        self._events[namespace, query] = (self._clock(), found)
-        self._events.move_to_end((namespace, query))
-        while len(self._events) > _ANSWERS:
-            self._events.popitem(last=False)
         return found
 
     async def _workload(self, observed: Observed) -> Workload:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,6 +16,7 @@ from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError
 from lorarl_operator.kube.resources import EVENTS, Resource
 from lorarl_operator.models import Evidence
+from support import virtual_time
 from unit.operator.observed_world import ago, condition, observed, raw_job, raw_pod, raw_ray_job
 
 WORKLOAD = {
@@ -99,3 +102,79 @@ def test_nodes_that_are_being_added_are_asked_for_where_a_pod_waits() -> None:
     server = ApiServer()
     assert fetched(server, Want.EVENTS, pods=[raw_pod()]).events == ()
     assert server.asked == ["v1 type=Warning"]
+
+
+class SlowApiServer(ApiServer):
+    """Each listing takes a second, and is counted by its namespace. It refuses the namespaces in `down`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listed: Counter[str | None] = Counter()
+        self.running = self.most = 0
+        self.down: set[str | None] = set()
+
+    async def pages(
+        self, resource: Resource, namespace: str | None, **_: Any
+    ) -> AsyncIterator[tuple[list[dict[str, Any]], str]]:
+        self.listed[namespace] += 1
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(1)
+        self.running -= 1
+        if namespace in self.down:
+            raise ApiError(resource.path(namespace), 503, "ServiceUnavailable", "it is down")
+        yield [], "1"
+
+
+async def asked(source: EvidenceSource, *namespaces: str) -> float:
+    """A stuck job asks in each of these namespaces at once. Returns the seconds until all have their answers."""
+    began = virtual_time.now()
+    jobs = [observed(raw_job(namespace=one), raw_ray_job(namespace=one)) for one in namespaces]
+    await asyncio.gather(*(source.fetch(job, Want.EVENTS) for job in jobs), return_exceptions=True)
+    return virtual_time.now() - began
+
+
+def test_namespaces_do_not_wait_for_each_other_and_four_are_read_at_a_time() -> None:
+    """Before, a hundred namespaces with a stuck job kept all workers waiting for minutes, and new jobs too."""
+
+    async def story() -> None:
+        server = SlowApiServer()
+        source = EvidenceSource(server, clock=virtual_time.now)
+        assert await asked(source, "a", "b") == pytest.approx(1)
+        many = [f"team-{number}" for number in range(100)]
+        assert await asked(source, *many) == pytest.approx(25)
+        assert server.most == 4
+        assert set(server.listed) == {"a", "b", *many} and set(server.listed.values()) == {1}
+
+    virtual_time.run(story())
+
+
+def test_the_jobs_of_a_namespace_share_one_listing_for_five_seconds() -> None:
+    async def story() -> None:
+        server = SlowApiServer()
+        source = EvidenceSource(server, clock=virtual_time.now)
+        assert await asked(source, *["a"] * 30) == pytest.approx(1)
+        await asyncio.sleep(4.5)
+        assert await asked(source, "a") == 0
+        assert server.listed == {"a": 1}
+        await asyncio.sleep(1)
+        await asked(source, "a", "a")
+        assert server.listed == {"a": 2}
+
+    virtual_time.run(story())
+
+
+def test_a_namespace_leaves_no_lock_behind_even_if_it_cannot_be_read() -> None:
+    async def story() -> None:
+        server = SlowApiServer()
+        server.down = {"b"}
+        source = EvidenceSource(server, clock=virtual_time.now)
+        await asked(source, "a", "b", "c")
+        await asyncio.sleep(0)  # The loop still has the error.
+        gc.collect()
+        assert len(source._one_at_a_time) == 0
+        server.down = set()
+        await asked(source, "b")
+        assert server.listed == {"a": 1, "b": 2, "c": 1}
+
+    virtual_time.run(story())
