@@ -63,26 +63,36 @@ class EventRecorder:
         name = f"{job.name}.{digest[:16]}"
         time = seen.strftime("%Y-%m-%dT%H:%M:%SZ")
         count = self._counts.pop(name, 0) + 1
-        if count > 1 and await self._raised(job.namespace, name, {"count": count, "lastTimestamp": time}):
+        if count > 1 and await self._patched(job.namespace, name, {"count": count, "lastTimestamp": time}):
             self._remember(name, count)
             return
+        count = 1
         try:
             await self._client.create(_manifest(job, event, name, time, self._instance))
         except ApiError as error:
             if not error.already_exists:
                 raise
-            # Written before the operator restarted. The count is not known here.
-            await self._raised(job.namespace, name, {"lastTimestamp": time})
-        self._remember(name, 1)
+            count = await self._continued(job.namespace, name, time)
+        self._remember(name, count)
 
-    async def _raised(self, namespace: str, name: str, patch: dict[str, Any]) -> bool:
+    async def _continued(self, namespace: str, name: str, time: str) -> int:
+        """Raise an Event that was there already, whose count only the API server knows. Returns the new count."""
+        # Only the answer to a patch has it: the operator may not get Events.
+        known = await self._patched(namespace, name, {"lastTimestamp": time})
+        if known is None or known.get("firstTimestamp") == time:
+            return 1  # This very Event was created, and the answer was lost.
+        count = int(known.get("count") or 1) + 1
+        await self._patched(namespace, name, {"count": count})
+        return count
+
+    async def _patched(self, namespace: str, name: str, patch: dict[str, Any]) -> dict[str, Any] | None:
+        """The Event after a patch; None if it is gone."""
         try:
-            await self._client.merge(EVENTS, namespace, name, patch)
+            return await self._client.merge(EVENTS, namespace, name, patch)
         except ApiError as error:
             if error.not_found:  # The API server keeps Events for an hour.
-                return False
+                return None
             raise
-        return True
 
     def _remember(self, name: str, count: int) -> None:
         self._counts[name] = count
