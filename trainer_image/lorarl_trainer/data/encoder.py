@@ -113,14 +113,17 @@ class PromptEncoder:
         whole = self.render(row, [*messages, {"role": "assistant", "content": answer}], open_turn=False)
         prompt_ids, whole_ids = self.ids([prompt, whole])
         if whole_ids[: len(prompt_ids)] != prompt_ids:
-            if whole.startswith(prompt) and answer[:1].isspace():
-                # The answer's leading white space merged with the prompt's into one token; in a rollout it cannot.
+            if whole.startswith(prompt) and whole[len(prompt) :][:1].isspace():
+                # The white space that the turn begins with, the answer's or the template's own, merged with the
+                # prompt's into one token; in a rollout it cannot.
                 return prompt_ids, self.closed(self.ids([whole[len(prompt) :]])[0])
+            masks = ", or give token ids with a loss mask (tokensField, lossMaskField)" * (row.rejected is None)
             raise InputError(
                 "spec.data.chatTemplate",
                 f"a template whose conversation of row {row.number} does not begin with its prompt",
                 "a template whose conversations begin with their prompts",
-                "Set spec.data.chatTemplate to false and format the prompts yourself, or fix the tokenizer's template.",
+                "Fix the tokenizer's template, or set spec.data.chatTemplate to false and format the prompts yourself"
+                f"{masks}.",
             )
         return prompt_ids, self.closed(whole_ids[len(prompt_ids) :])
 

@@ -141,21 +141,6 @@ def test_without_a_template_an_answer_ends_with_eos(tokenizer):
     assert tok.convert_ids_to_tokens(prompt_ids + answer_ids) == ["<s>", "2", "+", "2", "=", "4", "<|im_end|>"]
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{{ messages | length }}" + CHATML,  # another text before the prompt
-        # As reasoning templates do: the prompt ends with a line break that melts with the next one into one token.
-        CHATML.replace("{{ m.content }}", "{{ '<think>\n\n' if m.role == 'assistant' }}{{ m.content }}").replace(
-            "assistant\n{% endif", "assistant\n<think>\n{% endif"
-        ),
-    ],
-)
-def test_a_conversation_that_does_not_begin_with_its_prompt_is_refused(tokenizer, template):
-    with pytest.raises(InputError, match="conversation of row 3 does not begin with its prompt"):
-        encoder(tokenizer(template)).encode_example(row("2+2", number=3))
-
-
 def test_an_answer_with_a_leading_line_break_follows_the_prompt(tokenizer):
     """As a rollout's would; together they are one token, as in Qwen's vocabulary."""
     tok = tokenizer()
