@@ -100,16 +100,16 @@ def _conversation(value: Any, field: str, where: str) -> Conversation:
 
 def _is_trained(message: Message, field: str, where: str) -> bool:
     """Return whether a turn is trained: not with `weight: 0`, as OpenAI has it, or `train: false`, as others do."""
-    weight, train = message.get("weight"), message.get("train")
-    if weight not in (None, 0, 1) or train not in (None, True, False):
-        key, value = ("train", train) if weight in (None, 0, 1) else ("weight", weight)
-        raise InputError(
-            field,
-            f"a message with {key}: {brief(value)} in {where}",
-            "weight: 0 or 1, or train: true or false",
-            "Set weight to 0 to leave the message out, or remove it.",
-        )
-    return weight != 0 and train is not False
+    for key in ("weight", "train"):
+        # Tables make 0 and 1, or 0.0 and 1.0, of truth values: equal to them, but not the same objects.
+        if (value := message.get(key)) not in (None, 0, 1):
+            raise InputError(
+                field,
+                f"a message with {key}: {brief(value)} in {where}",
+                "weight: 0 or 1, or train: true or false",
+                f"Set {key} to 0 to leave the message out, to 1 to learn it, or remove {key}.",
+            )
+    return 0 not in (message.get("weight"), message.get("train"))
 
 
 def _tokens(ids: Any, mask: Any, field: str, where: str) -> Tokens:

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lorarl_api.v1alpha1 import DataSource
 from lorarl_trainer.data.encoder import PromptEncoder
 from lorarl_trainer.data.encoding import EncodedRows, encode_examples, encode_lessons
+from lorarl_trainer.data.lessons import Conversation, lesson_of
 from lorarl_trainer.data.rows import Row, load_rows
 from lorarl_trainer.data.tokenizer import stop_token_ids
 from lorarl_trainer.errors import InputError
@@ -71,7 +73,7 @@ def test_every_turn_of_the_assistant_is_learned_with_its_end(tmp_path: Path, tok
     ), "the template's own text, up to the last turn's end"
 
 
-@pytest.mark.parametrize("key", [{"weight": 0}, {"train": False}])
+@pytest.mark.parametrize("key", [{"weight": 0}, {"weight": 0.0}, {"train": False}, {"train": 0}, {"train": 0.0}])
 @pytest.mark.parametrize("template", [CHATML, MARKED], ids=["prefixes", "marked"])
 def test_a_turn_may_be_left_out(tmp_path: Path, tokenizer, template: str, key: dict[str, Any]) -> None:
     chat = [*said("1+1", "3", **key), *said("no", "2", "and 1", "3", weight=1)]
@@ -79,6 +81,14 @@ def test_a_turn_may_be_left_out(tmp_path: Path, tokenizer, template: str, key: d
     assert learned(load(tmp_path, {"chat": chat}, messagesField="chat"), tok) == ["2<|im_end|>", "3<|im_end|>"]
     chat = [*said("1+1", "2"), *said("and 1", "3", **key), *said("thanks")]
     assert learned(load(tmp_path, {"chat": chat}, messagesField="chat"), tok) == ["2<|im_end|>"]
+
+
+@pytest.mark.parametrize(("no", "yes"), [(0, 1), (0.0, 1.0), (False, True), (np.bool_(False), np.bool_(True))])
+@pytest.mark.parametrize("key", ["weight", "train"])
+def test_a_table_may_write_truth_as_a_number(key: str, no: Any, yes: Any) -> None:
+    chat = [*said("1+1", "3", **{key: no}), *said("no", "2", **{key: yes}), *said("and 1", "3", **{key: None})]
+    lesson = lesson_of({"chat": chat}, DataSource(uri="file:rows.parquet", messagesField="chat"), FIELD, "row 1")
+    assert isinstance(lesson, Conversation) and lesson.trained == [False, True, True]
 
 
 def test_one_turn_is_the_same_as_a_prompt_with_its_answer(tmp_path: Path, tokenizer) -> None:
@@ -174,6 +184,8 @@ REFUSED = {
     "the assistant first": ({"chat": said("a", "b")[1:]}, {}, "messagesField", "begins with the assistant"),
     "nothing to learn": ({"chat": said("a", "b", weight=0)}, {}, "messagesField", "no turn to learn"),
     "half a turn": ({"chat": said("a", "b", weight=0.5)}, {}, "messagesField", "a message with weight: 0.5"),
+    "two": ({"chat": said("a", "b", train=2)}, {}, "messagesField", "a message with train: 2 in row 1"),
+    "a digit": ({"chat": said("a", "b", train="0")}, {}, "messagesField", "a message with train: '0' in row 1"),
     "a word": ({"chat": said("a", "b", train="no")}, {}, "messagesField", "a message with train: 'no'"),
     "one token": ({"ids": [5], "mask": [1]}, TOKENS, "tokensField", r"\[5\] in row 1"),
     "texts": ({"ids": ["a", "b"], "mask": [1, 1]}, TOKENS, "tokensField", "in row 1"),
