@@ -97,6 +97,13 @@ def is_message(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("role"), str) and isinstance(value.get("content"), str)
 
 
+def is_answer(value: Any) -> bool:
+    """Whether it is a text or a number, as `answer_text` takes it."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, str | int) and not isinstance(value, bool)
+
+
 def answer_text(value: Any, field: str, where: str) -> str | None:
     """Return an answer as text.
 

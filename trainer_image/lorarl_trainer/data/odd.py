@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from lorarl_trainer.data.cells import ROLES, meant_role
+from lorarl_trainer.data.cells import ROLES, brief, meant_role
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.rows import Row
 
@@ -31,7 +31,7 @@ def odd_prompts(rows: Sequence[Row], field: str) -> Iterator[str]:
 
 
 def odd_answers(rows: Sequence[Row], field: str, column: str, *, needed: bool) -> Iterator[str]:
-    """Yield a warning if the answers are in a column of almost the name of `column`, or if some are empty.
+    """Yield a warning if the answers are in a column of almost the name of `column`, are no texts, or are empty.
 
     `needed`: whether they are learned, or compared with. Functions may have another use for empty ones.
     """
@@ -42,6 +42,13 @@ def odd_answers(rows: Sequence[Row], field: str, column: str, *, needed: bool) -
                 f"{field}.answerField: no row has the column {column}, so there are no answers, but row "
                 f"{rows[0].number} has {name!r}. Set answerField to it, or rename it."
             )
+    if other := [row for row in rows if row.answer is None and row.raw.get(column) is not None]:
+        value = other[0].raw[column]
+        yield (
+            f"{field}.answerField: {len(other):,} of {len(rows):,} answers are no text or number, first that of row "
+            f"{other[0].number}, {brief(value)} ({type(value).__name__}). A reward gets None as their answer, and "
+            f"finds the column {column} in row."
+        )
     empty = [row.number for row in rows if row.answer is not None and not row.answer.strip()]
     if needed and empty:
         yield (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lorarl_api.v1alpha1 import DataSource, EvalSource
-from lorarl_trainer.data.cells import Prompt, answer_text, missing, prompt_of
+from lorarl_trainer.data.cells import Prompt, answer_text, is_answer, missing, prompt_of
 from lorarl_trainer.data.files import Fetch, read_file, read_hub
 from lorarl_trainer.data.gym import generate_rows
 from lorarl_trainer.data.lessons import Conversation, Lesson, lesson_of
@@ -28,7 +28,8 @@ class Row:
 
     Attributes:
         prompt: a text, or chat messages; of a conversation to learn, all of it.
-        answer: the reference answer; None if the row has none and the run needs none. Of a pair, the chosen one.
+        answer: the reference answer; None if the row has none, or one that is no text, and the run needs none. Of a
+            pair, the chosen one.
         raw: the whole row, as reward functions receive it.
         number: position in the source, counted from 1 (the line number for .jsonl), for messages.
         rejected: the other answer of a pair; None without pairs.
@@ -48,6 +49,7 @@ def load_rows(
     *,
     field: str,
     needs_answer: bool,
+    shows_answer: bool = False,
     fetch: Fetch,
     hub_token: str | None = None,
     pairs: bool = False,
@@ -59,6 +61,8 @@ def load_rows(
         field: the source's path in the manifest, for errors.
         needs_answer: whether to refuse rows without an answer. sft and the built-in rewards need one; reward functions
             may not.
+        shows_answer: whether to refuse answers that are no texts or numbers, even if rows may have none, because a
+            judge is shown them. Otherwise, where none is needed, they are for the reward to read from the row.
         fetch: returns the local file of a file:, s3://, gs:// or az:// URI.
         hub_token: access token for hf:// data sets.
         pairs: whether the rows are preference pairs, see `pairs.pair_of`.
@@ -82,8 +86,10 @@ def load_rows(
     rows, faults = [], []
     for number, raw in numbered:
         try:
-            row = _pair(raw, number, source, field) if pairs else _row(raw, number, source, field, needs_answer)
-            rows.append(row)
+            if pairs:
+                rows.append(_pair(raw, number, source, field))
+            else:
+                rows.append(_row(raw, number, source, field, needs_answer=needs_answer, shows_answer=shows_answer))
         except InputError as error:
             faults.append((number, error))
             if len(faults) == MOST_FAULTS:
@@ -128,7 +134,9 @@ def digest_of(rows: Sequence[Row]) -> str:
     return digest.hexdigest()
 
 
-def _row(raw: dict[str, Any], number: int, source: DataSource, field: str, needs_answer: bool) -> Row:
+def _row(
+    raw: dict[str, Any], number: int, source: DataSource, field: str, *, needs_answer: bool, shows_answer: bool
+) -> Row:
     where = f"row {number} of {source.origin}"
     if (lesson := lesson_of(raw, source, field, where)) is not None:
         return Row(lesson.messages if isinstance(lesson, Conversation) else "", None, raw, number, lesson=lesson)
@@ -139,7 +147,10 @@ def _row(raw: dict[str, Any], number: int, source: DataSource, field: str, needs
     if needs_answer and raw.get(source.answer_field) is None:
         raise missing(raw, source.answer_field, f"{field}.answerField", where)
     prompt = prompt_of(raw[source.prompt_field], f"{field}.promptField", where)
-    return Row(prompt, answer_text(raw.get(source.answer_field), f"{field}.answerField", where), raw, number)
+    answer = raw.get(source.answer_field)
+    if not (needs_answer or shows_answer or is_answer(answer)):
+        return Row(prompt, None, raw, number)
+    return Row(prompt, answer_text(answer, f"{field}.answerField", where), raw, number)
 
 
 def _pair(raw: dict[str, Any], number: int, source: DataSource, field: str) -> Row:

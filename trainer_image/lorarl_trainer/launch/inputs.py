@@ -22,7 +22,7 @@ from lorarl_trainer.data.order import Part
 from lorarl_trainer.data.rows import Row, digest_of, load_rows
 from lorarl_trainer.data.tokenizer import load_tokenizer, stop_token_ids, vocabulary_size
 from lorarl_trainer.rewards.builtin import unanswerable
-from lorarl_trainer.rewards.scorer import check_rows, needs_answers
+from lorarl_trainer.rewards.scorer import check_rows, needs_answers, shows_answers
 from lorarl_trainer.storage import open_store
 from lorarl_trainer.storage.base_model import fetch_model_folder
 from lorarl_trainer.storage.downloads import fetch_data, read_generation_config, read_model_config
@@ -134,6 +134,7 @@ def read_source(
         source,
         field=field,
         needs_answer=_needs_answers(spec, rewards),
+        shows_answer=any(map(shows_answers, rewards.values())),
         fetch=fetch,
         hub_token=secret.get("HF_TOKEN"),
         pairs=_learned(spec, source) == "pairs",

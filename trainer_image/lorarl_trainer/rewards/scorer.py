@@ -20,6 +20,7 @@ from lorarl_trainer.rewards.penalties import length_penalty, repetition_penalty
 from lorarl_trainer.rewards.pool import PoolScorer, usual_processes
 from lorarl_trainer.rewards.process import START_SECONDS, CodeFolders
 from lorarl_trainer.rewards.scores import Scorer
+from lorarl_trainer.rewards.server.apis import instruction_of
 from lorarl_trainer.rewards.server.scorer import ServerScorer
 from lorarl_trainer.rewards.server.teacher import Teacher
 from lorarl_trainer.rewards.source import NO_SOURCES, Sources
@@ -221,6 +222,11 @@ def make_eval_scorers(
 def needs_answers(spec: RewardSpec) -> bool:
     """Whether every row must have an answer. The built-in comparisons need it; functions may not."""
     return spec.type not in (None, "format")
+
+
+def shows_answers(spec: RewardSpec) -> bool:
+    """Whether a judge is shown the answers of the rows that have one."""
+    return spec.server is not None and spec.server.api == "chat" and "{answer}" in instruction_of(spec.server)
 
 
 def check_rows(rewards: Mapping[str, RewardSpec], rows: Sequence[Row]) -> None:

@@ -69,6 +69,20 @@ def test_empty_answers_are_a_warning_where_answers_are_needed() -> None:
     assert list(odd_answers(answered("4", "5"), "spec.data.train", "answer", needed=True)) == []
 
 
+def test_answers_that_are_no_texts_are_a_warning_that_says_where_they_are() -> None:
+    cells = ["Rome", ["Paris", "paris"], None, True]
+    rows = [
+        Row("p", cell if isinstance(cell, str) else None, {"prompt": "p", "city": cell}, number)
+        for number, cell in enumerate(cells, start=1)
+    ]
+    (found,) = odd_answers(rows, "spec.data.train", "city", needed=False)
+    assert found == (
+        "spec.data.train.answerField: 2 of 4 answers are no text or number, first that of row 2, ['Paris', 'paris'] "
+        "(list). A reward gets None as their answer, and finds the column city in row."
+    )
+    assert list(odd_answers([rows[0], rows[2]], "spec.data.train", "city", needed=False)) == []
+
+
 def test_a_template_that_ignores_the_messages_is_a_warning() -> None:
     rows = [EncodedRow(Row(prompt, None, {}, number), [1, 2], []) for number, prompt in enumerate("ab")]
     (found,) = same_prompts(rows, "spec.data.train")

@@ -189,6 +189,23 @@ def test_a_missing_answer_is_refused_only_where_answers_are_needed(tmp_path):
     assert load(path, needs_answer=False)[0].answer is None
 
 
+OTHER_ANSWERS = [["Paris", "paris"], {"value": "Paris"}, True, float("inf"), []]
+
+
+@pytest.mark.parametrize("answer", OTHER_ANSWERS, ids=str)
+def test_an_answer_that_is_no_text_stays_in_the_row(tmp_path, answer):
+    path = jsonl(tmp_path, {"prompt": "a", "answer": answer}, {"prompt": "b", "answer": "Rome"})
+    first, second = load(path, needs_answer=False)
+    assert (first.answer, first.raw["answer"], second.answer) == (None, answer, "Rome")
+
+
+@pytest.mark.parametrize("answer", OTHER_ANSWERS, ids=str)
+def test_an_answer_that_is_no_text_is_refused_where_one_is_needed(tmp_path, answer):
+    error = refused(jsonl(tmp_path, {"prompt": "a", "answer": answer}))
+    assert (error.field, error.expected) == ("spec.data.train.answerField", "a text or a number")
+    assert error.got.startswith(f"{answer} ({type(answer).__name__}) in row 1 of ")
+
+
 def test_a_column_of_answers_that_the_manifest_names_is_in_the_data(tmp_path):
     path = jsonl(tmp_path, {"prompt": "a", "answr": "b"}, {"prompt": "c"})
     error = refused(path, needs_answer=False, answer_field="answer")

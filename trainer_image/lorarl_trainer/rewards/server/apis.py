@@ -82,6 +82,11 @@ def status_hint(field: str, url: str, model: str, api: str, status: int, said: s
     return ""
 
 
+def instruction_of(spec: ServerReward) -> str:
+    """Return what a judge is asked, before the fields are filled in."""
+    return spec.instruction or INSTRUCTION
+
+
 def _filled(spec: ServerReward, sample: ToScore) -> str:
     prompt = sample.prompt
     text = prompt if isinstance(prompt, str) else "\n".join(f"{turn['role']}: {turn['content']}" for turn in prompt)
@@ -91,7 +96,7 @@ def _filled(spec: ServerReward, sample: ToScore) -> str:
         "answer": sample.answer or "",
         "highest": f"{spec.effective_highest:g}",
     }
-    return _FIELD.sub(lambda field: values[field[1]], spec.instruction or INSTRUCTION)
+    return _FIELD.sub(lambda field: values[field[1]], instruction_of(spec))
 
 
 def _judged(text: Any, highest: float) -> float:
