@@ -6,6 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from itertools import batched
 from typing import Any
 
@@ -23,6 +24,8 @@ _SET_HERE = frozenset(
     ]
 )
 """Arguments of `apply_chat_template` that a manifest may not set: they would change what comes back."""
+_DAYS = (datetime(2001, 2, 3, 4, 5, 6), datetime(2012, 11, 13, 17, 18, 19))
+"""Two times that differ in all that a template may write of them."""
 
 
 class PromptEncoder:
@@ -182,6 +185,30 @@ class PromptEncoder:
             list(messages), tokenize=True, return_dict=True, return_assistant_tokens_mask=True, **self._arguments
         )
         return list(found["input_ids"]), list(found["assistant_masks"])
+
+    def is_dated(self, row: Row) -> bool:
+        """Return whether the chat template writes today's date for a row that it was applied to before."""
+        if not self._chat_template or isinstance(row.lesson, Tokens):
+            return False
+        if "strftime_now" not in str(self._tokenizer.chat_template):
+            return False
+        first, second = (
+            self._tokenizer.apply_chat_template(
+                list(_messages(row)),
+                tokenize=False,
+                add_generation_prompt=row.lesson is None,
+                **{"strftime_now": day.strftime, **self._arguments},
+            )
+            for day in _DAYS
+        )
+        return bool(first != second)
+
+    def date_argument(self) -> str | None:
+        """Return the name of the argument with which the chat template takes a date in place of today's."""
+        default = re.search(
+            r"\b(\w+) is (?:not )?defined.*?\bset \1 = strftime_now\b", str(self._tokenizer.chat_template), re.DOTALL
+        )
+        return default and default[1]
 
     def is_blank(self, token: int) -> bool:
         """Return whether a token is white space."""

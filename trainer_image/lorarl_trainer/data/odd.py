@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from lorarl_trainer.data.cells import ROLES, brief, meant_role
+from lorarl_trainer.data.encoder import PromptEncoder
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.rows import Row
+
+_MOST_DATED = 100
+"""Rows of a source that are tried for a date: a template writes it for all, or for those without a system message."""
 
 
 def odd_prompts(rows: Sequence[Row], field: str) -> Iterator[str]:
@@ -84,4 +89,23 @@ def same_prompts(rows: Sequence[EncodedRow], field: str) -> Iterator[str]:
         yield (
             f"{field}: all {len(rows):,} prompts have the same tokens, though the rows differ. The model's chat "
             "template does not read the messages."
+        )
+
+
+def dated_prompts(sources: Mapping[str, Sequence[Row]], encoder: PromptEncoder) -> Iterator[str]:
+    """Yield a warning if the chat template writes today's date, so that the same run has other prompts tomorrow.
+
+    `sources` are rows that were encoded, by the paths of their sources in the manifest.
+    """
+    tried = ((field, row) for field, rows in sources.items() for row in islice(rows, _MOST_DATED))
+    if first := next(((field, row) for field, row in tried if encoder.is_dated(row)), None):
+        argument = encoder.date_argument()
+        yield (
+            f"spec.data.chatTemplate: the model's template writes today's date (strftime_now), first in row "
+            f"{first[1].number} of {first[0]}. A run that resumes on another day has other prompts, in training and in "
+            "evaluations. "
+        ) + (
+            f'Set spec.data.chatTemplateArguments to {{{argument}: "26 Jul 2024"}}, or another date.'
+            if argument
+            else "Write a date in place of strftime_now in chat_template, in a copy of the model's folder."
         )

@@ -17,7 +17,7 @@ from lorarl_trainer.data.encoding import (
     encode_pairs,
     encode_prompts,
 )
-from lorarl_trainer.data.odd import few_rows, odd_answers, odd_prompts, same_prompts, shared_prompts
+from lorarl_trainer.data.odd import dated_prompts, few_rows, odd_answers, odd_prompts, same_prompts, shared_prompts
 from lorarl_trainer.data.order import Part
 from lorarl_trainer.data.rows import Row, digest_of, load_rows
 from lorarl_trainer.data.tokenizer import load_tokenizer, stop_token_ids, vocabulary_size
@@ -158,6 +158,8 @@ def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> Enco
     parts = [Part(len(fitting), weight) for fitting, weight in zip(by_source.values(), weights, strict=True)]
     train = [row for fitting in by_source.values() for row in fitting]
     evals = {name: encoded(source, rows.evals[name], fields[name]) for name, source in spec.data.evaluations}
+    read_by_path = rows.train | {fields[name]: held_out for name, held_out in rows.evals.items()}
+    warnings.extend(dated_prompts(read_by_path, encoder))
     warnings.extend(few_rows(train, spec.rollout.prompts_per_step))
     for name, held_out in evals.items():
         warnings.extend(shared_prompts(train, held_out, fields[name]))

@@ -59,3 +59,58 @@ def test_a_reward_without_answers_leaves_them_in_the_row(tmp_path: Path, reward:
 def test_what_sees_the_answers_refuses_others_than_texts(tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"answerField: got \['Paris', 'paris'\] \(list\) in row 1 of"):
         read(tmp_path, LISTS, changes)
+
+
+LLAMA_3_2 = (
+    """{%- if not date_string is defined %}
+    {%- if strftime_now is defined %}
+        {%- set date_string = strftime_now("%d %b %Y") %}
+    {%- else %}
+        {%- set date_string = "26 Jul 2024" %}
+    {%- endif %}
+{%- endif %}
+{{- "Today Date: " + date_string + "\\n\\n" }}"""
+    + CHATML
+)
+SMOLLM3 = '{%- set today = strftime_now("%d %B %Y") -%}{{- "Today Date: " ~ today ~ "\\n" -}}' + CHATML
+DEFAULT_SYSTEM = (
+    '{%- set today = strftime_now("%Y-%m-%d") %}'
+    "{% if messages[0].role != 'system' %}The current date is {{ today }}.{% endif %}"
+) + CHATML
+"""As Mistral's: only where the messages have no system message."""
+SUMS = [{"prompt": "1+1", "answer": "2"}, {"prompt": "2+2", "answer": "4"}]
+WITH_SYSTEM = [
+    {"prompt": [{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1"}], "answer": "2"},
+]
+
+
+def dates(*args: Any) -> list[str]:
+    return [warning for warning in read(*args).warnings if "today's date" in warning]
+
+
+@pytest.mark.parametrize("template", [LLAMA_3_2, SMOLLM3, DEFAULT_SYSTEM], ids=["Llama 3.2", "SmolLM3", "default"])
+def test_a_template_that_writes_the_date_is_one_warning(tmp_path: Path, template: str) -> None:
+    (told,) = dates(tmp_path, SUMS, {}, template)
+    assert "first in row 1 of spec.data.train. A run that resumes on another day has other prompts" in told
+    argument = 'Set spec.data.chatTemplateArguments to {date_string: "26 Jul 2024"}, or another date.'
+    assert told.endswith(argument) == (template == LLAMA_3_2)
+    (other,) = dates(tmp_path, [*WITH_SYSTEM, *SUMS], {}, template)
+    assert ("row 2 of" in other) == (template == DEFAULT_SYSTEM)
+
+
+def test_a_conversation_with_the_date_is_warned_of_too(tmp_path: Path) -> None:
+    chat = [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"}]
+    sft = {"spec.reward": None, "spec.algorithm.type": "sft"}
+    fields = {"spec.data.train.messagesField": "chat", "spec.data.eval.messagesField": "chat"}
+    assert len(dates(tmp_path, [{"chat": chat}], sft | fields, LLAMA_3_2)) == 1
+    ready = {"spec.data.train.tokensField": "ids", "spec.data.train.lossMaskField": "mask"}
+    ready |= {"spec.data.eval.tokensField": "ids", "spec.data.eval.lossMaskField": "mask"}
+    assert dates(tmp_path, [{"ids": [5, 6], "mask": [0, 1]}], sft | ready, LLAMA_3_2) == [], "no template is applied"
+
+
+def test_prompts_that_are_the_same_on_each_day_are_no_warning(tmp_path: Path) -> None:
+    arguments = {"spec.data.chatTemplateArguments": {"date_string": "26 Jul 2024"}}
+    assert dates(tmp_path, SUMS, arguments, LLAMA_3_2) == []
+    assert dates(tmp_path, SUMS, {"spec.data.chatTemplate": False}, LLAMA_3_2) == []
+    assert dates(tmp_path, WITH_SYSTEM, {}, DEFAULT_SYSTEM) == []
+    assert dates(tmp_path, SUMS, {}) == []
