@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import random
 import re
@@ -12,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -135,8 +138,6 @@ def test_a_lock_that_somebody_holds_is_named(tmp_path: Path) -> None:
 
 def test_what_killed_writers_left_is_swept_and_live_files_are_not(tmp_path: Path) -> None:
     """Only files that no writer still writes are removed."""
-    import fcntl
-
     store = LocalStore(tmp_path)
     (tmp_path / ".a.0123abcd.partial").write_bytes(b"of a killed writer")
     alive = tmp_path / ".a.4567abcd.partial"
@@ -145,6 +146,31 @@ def test_what_killed_writers_left_is_swept_and_live_files_are_not(tmp_path: Path
         store.put("a", b"x")
         assert files_under(tmp_path) == [".a.4567abcd.partial", ".lorarl.lock", "a"]
         assert [entry.path for entry in store.entries()] == ["a"]
+
+
+def test_files_are_written_side_by_side_where_a_lock_needs_a_file_open_for_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFSv4 makes flock of byte-range locks. A test can mount none, so the call is replaced."""
+    flock = fcntl.flock
+
+    def as_nfs4(file: IO[bytes], operation: int) -> None:
+        if operation & fcntl.LOCK_EX and fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", as_nfs4)
+    (tmp_path / ".0.0123abcd.partial").write_bytes(b"of a killed writer")
+    store = LocalStore(tmp_path)
+    in_parallel(lambda name: store.put(name, b"x"), [str(number) for number in range(8)], 4)
+    assert files_under(tmp_path) == [".lorarl.lock", *map(str, range(8))]
+
+
+def test_a_leftover_that_cannot_be_opened_stays_and_the_file_is_written(tmp_path: Path) -> None:
+    """As that of another user. Root may open all, so here it is a folder."""
+    (tmp_path / ".a.0123abcd.partial").mkdir()
+    LocalStore(tmp_path).put("a", b"x")
+    assert files_under(tmp_path) == [".lorarl.lock", "a"]
 
 
 def _environment() -> dict[str, str]:

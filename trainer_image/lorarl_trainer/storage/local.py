@@ -235,7 +235,9 @@ def _staged(target: Path, data: Data | Path) -> Iterator[Path]:
 def _sweep(folder: Path) -> None:
     """Remove the staged files that killed writers left in `folder`."""
     for leftover in folder.glob(f".*{STAGED_SUFFIX}"):
-        with contextlib.suppress(FileNotFoundError, BlockingIOError), leftover.open("rb") as file:
+        # Opened for writing, since NFSv4 locks no file that is open for reading only (EBADF). A file that is in use,
+        # gone or another user's stays: it takes some space, and must not keep the caller from its own file.
+        with contextlib.suppress(OSError), leftover.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             leftover.unlink()
 
