@@ -7,10 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from lorarl_trainer.checkpoint import BackgroundUploader, BestBy, CheckpointStore, Evaluated
+from lorarl_trainer.checkpoint import (
+    BackgroundUploader,
+    BestBy,
+    Checkpoint,
+    CheckpointStore,
+    Evaluated,
+    Published,
+)
 from lorarl_trainer.checkpoint.contents import step_of
-from lorarl_trainer.errors import FencedError
-from lorarl_trainer.storage import Store, open_store
+from lorarl_trainer.errors import FencedError, StorageError
+from lorarl_trainer.storage import LocalStore, Store, open_store
 from support.checkpoints import IDENTITY, JOB, checkpoint, read_latest, require_whole
 from support.fault_proxy import FaultProxy
 from support.s3_server import S3Server
@@ -94,6 +101,38 @@ def test_a_slow_store_costs_no_best_checkpoint(s3: S3Server, proxy: FaultProxy, 
     uploader.drain(10)
     assert uploader.best is not None and uploader.best.step == 20
     assert kept(store) == [20, 30]
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["taken with its checkpoint", "taken alone"])
+def test_an_evaluation_that_hangs_fails_the_run_and_its_checkpoint_is_not_called_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    run, may_publish, may_end = start(LocalStore(tmp_path / "store")), threading.Event(), threading.Event()
+    publish_now, published = run.publish, threading.Semaphore(0)
+
+    def publish_later(one: Checkpoint) -> Published:
+        assert may_publish.wait(10)
+        return publish_now(one)
+
+    monkeypatch.setattr(run, "publish", publish_later)
+    monkeypatch.setattr(run, "complete", lambda *_: may_end.wait(60))
+    uploader = BackgroundUploader(run, tmp_path / "unpublished", lambda _: published.release())
+    uploader.submit(checkpoint(10))
+    if at_once:
+        uploader.submit(checkpoint(20))  # it waits for the first one, so that its evaluation comes first
+    uploader.complete(Evaluated(20 if at_once else 10, b"card", 0.5))
+    may_publish.set()
+    for _ in range(1 + at_once):
+        assert published.acquire(timeout=10)
+    try:
+        for _ in range(2):
+            with pytest.raises(
+                StorageError, match=r"last evaluation were not recorded within 0\.2 s\. All checkpoints"
+            ):
+                uploader.drain(0.2)
+    finally:
+        may_end.set()
+    assert not (tmp_path / "unpublished").exists()
 
 
 def test_an_evaluation_counts_before_the_next_checkpoint_is_published(

@@ -248,6 +248,9 @@ class OneWorker:
     async def uploads(self) -> list[Published]:
         return self.worker.uploads()
 
+    async def published(self) -> list[Published]:
+        return self.worker.published()
+
     async def drain_uploads(self, seconds: float = UPLOAD_SECONDS) -> list[Published]:
         return self.worker.drain_uploads(seconds)
 

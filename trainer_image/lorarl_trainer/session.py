@@ -16,7 +16,7 @@ from lorarl_trainer.checkpoint import Best, Published
 from lorarl_trainer.checkpoint.contents import ADAPTER
 from lorarl_trainer.checkpoint.open import best_by
 from lorarl_trainer.data.curriculum import Curriculum
-from lorarl_trainer.errors import LorarlError, WorkerError
+from lorarl_trainer.errors import LorarlError, StorageError, WorkerError
 from lorarl_trainer.progress import BestFound, CheckpointDone, Progress, StartedUp, StepDone, Warned
 from lorarl_trainer.protocols.rollouts import KeepBatch, Rollouts
 from lorarl_trainer.protocols.steering import Steer
@@ -212,7 +212,12 @@ class Session:
         """
         try:
             async with asyncio.timeout(2 * seconds):
-                self.report_checkpoints(await self.workers.drain_uploads(seconds))
+                try:
+                    self.report_checkpoints(await self.workers.drain_uploads(seconds))
+                except StorageError:
+                    # Those before the one that failed, or whose evaluation could not be recorded.
+                    self.report_checkpoints(await self.workers.published())
+                    raise
         except (LorarlError, TimeoutError) as error:
             if not isinstance(error, WorkerError) and str(error) != str(failure):
                 why = str(error) or "the workers did not answer in time"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -24,8 +25,11 @@ def published(step: int, *warnings: str) -> Published:
 class Uploads:
     """Workers that do nothing but end their uploads."""
 
-    def __init__(self, drained: list[Published] | Exception | None) -> None:
-        self._drained = drained
+    def __init__(self, drained: list[Published] | Exception | None, earlier: Sequence[Published] = ()) -> None:
+        self._drained, self._earlier = drained, earlier
+
+    async def published(self) -> list[Published]:
+        return list(self._earlier)
 
     async def finish(self) -> None:
         await self.drain_uploads(0.0)
@@ -36,11 +40,13 @@ class Uploads:
         return self._drained or []
 
 
-def session(drained: list[Published] | Exception | None = None) -> tuple[Session, list[Event]]:
+def session(
+    drained: list[Published] | Exception | None = None, earlier: Sequence[Published] = ()
+) -> tuple[Session, list[Event]]:
     """A session that trains nothing, and the events that it emits."""
     recorder = Recorder()
     parts: dict[str, Any] = dict.fromkeys(("spec", "algorithm", "rollouts", "stop", "clock"))
-    workers: Any = Uploads(drained)
+    workers: Any = Uploads(drained, earlier)
     return Session(workers=workers, progress=Progress([recorder], []), total_steps=3, **parts), recorder.events
 
 
@@ -72,6 +78,15 @@ def test_what_fails_then_is_told_only_where_it_is_news(secondary: Exception, war
     made, told = session(secondary)
     asyncio.run(made.rescue_uploads(StorageError("the same")))
     assert len(told) == warnings
+
+
+def test_what_was_published_before_the_store_failed_is_told() -> None:
+    """As after an evaluation that could not be recorded: its step's adapter is in the store."""
+    failure = StorageError("the results of the last evaluation were not recorded")
+    made, told = session(failure, [published(3)])
+    asyncio.run(made.rescue_uploads(failure))
+    assert [event.step for event in told if isinstance(event, CheckpointDone)] == [3] and len(told) == 1
+    assert made.adapter_uri == "s3://a/3/lora_adapter"
 
 
 @pytest.mark.parametrize(

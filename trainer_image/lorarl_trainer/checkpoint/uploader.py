@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lorarl_trainer.checkpoint.contents import Checkpoint, Manifest, folder_name
 from lorarl_trainer.checkpoint.folders import write_folder
-from lorarl_trainer.checkpoint.latest import Best
+from lorarl_trainer.checkpoint.latest import NAME, Best
 from lorarl_trainer.checkpoint.store import CheckpointStore, Published
 from lorarl_trainer.errors import LorarlError, StorageError
 from lorarl_trainer.storage import LocalStore
@@ -96,7 +96,9 @@ class BackgroundUploader:
             self._raise_failure()
 
     def drain(self, timeout: float) -> None:
-        """Wait until everything submitted is published.
+        """Wait until everything submitted is published, and the results of all evaluations are recorded.
+
+        If it raises, the upload thread may still be in the store, so nobody else may use that.
 
         Args:
             timeout: in seconds. After it the newest unpublished checkpoint is written to the local folder.
@@ -105,13 +107,24 @@ class BackgroundUploader:
             FencedError, StorageError: a publication failed, or did not end in time.
         """
         with self._changed:
-            self._changed.wait_for(
+            ended = self._changed.wait_for(
                 lambda: self._failure is not None or not (self._waiting or self._evaluated or self._busy), timeout
             )
-            if self._failure is None and (unsent := self._waiting or self._under_way) is not None:
-                self._waiting = None
-                self._failure = self._kept_locally(unsent, f"the upload did not end within {timeout:g} s.")
+            if not ended:
+                self._failure = self._unfinished(timeout)
             self._raise_failure()
+
+    def _unfinished(self, seconds: float) -> LorarlError:
+        """Keep the newest checkpoint that is not published. Return an error that says what is missing in the store."""
+        unsent, self._waiting = self._waiting or self._under_way, None
+        if unsent is not None:
+            return self._kept_locally(unsent, f"the upload did not end within {seconds:g} s.")
+        best = f", and {NAME} may not name the best one" if self._store.keeps_best else ""
+        return StorageError(
+            f"{self._store.uri}: the results of the last evaluation were not recorded within {seconds:g} s. All "
+            f"checkpoints are published, but a model card may lack results{best}. Check the store, then start the "
+            "same job again."
+        )
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -146,7 +159,8 @@ class BackgroundUploader:
         try:
             published = self._store.publish(checkpoint)
             with self._changed:
-                self._last = published
+                # What follows in this thread, its evaluation, must not count as an upload that hangs.
+                self._last, self._under_way = published, None
             if self._on_published is not None:
                 self._on_published(published)
         except BaseException as error:  # noqa: BLE001 - raised in the loop's thread

@@ -194,7 +194,10 @@ class Workers(Protocol):
         """Return the best checkpoint so far, if the job keeps it."""
 
     async def uploads(self) -> list[Published]:
-        """Return the checkpoints published so far."""
+        """Return the checkpoints published so far; raise if one could not be."""
+
+    async def published(self) -> list[Published]:
+        """Return the checkpoints published so far, also after one could not be."""
 
     async def drain_uploads(self, seconds: float = UPLOAD_SECONDS) -> list[Published]:
         """Wait until every checkpoint is published. After `seconds`, keep the newest on the worker's disk and raise."""

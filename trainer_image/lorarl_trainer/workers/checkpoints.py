@@ -206,8 +206,16 @@ class CheckpointingWorker(Worker):
         self._uploader.raise_if_failed()
         return list(self._published)
 
+    def published(self) -> list[Published]:
+        """Return the checkpoints published so far, also after one could not be."""
+        return list(self._published)
+
     def drain_uploads(self, timeout_seconds: float = UPLOAD_SECONDS) -> list[Published]:
-        """Wait until everything is published, and return all of it."""
+        """Wait until everything is published, and return all of it.
+
+        Raises:
+            LorarlError: a checkpoint could not be published, or an evaluation not recorded. `finish` may not follow.
+        """
         self._uploader.drain(timeout_seconds)
         return list(self._published)
 

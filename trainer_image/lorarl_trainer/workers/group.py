@@ -240,6 +240,10 @@ class WorkerGroup:
         """Return the checkpoints published so far."""
         return list(await self._first("uploads"))
 
+    async def published(self) -> list[Published]:
+        """Return the checkpoints published so far, also after one could not be."""
+        return list(await self._first("published"))
+
     async def drain_uploads(self, seconds: float = UPLOAD_SECONDS) -> list[Published]:
         """Wait until every checkpoint is published. After `seconds`, keep the newest on the worker's disk and raise."""
         return list(await self._first("drain_uploads", seconds))
