@@ -16,11 +16,13 @@ from lorarl_trainer.errors import (
     NodeLostError,
     OutOfMemoryError,
     WorkerError,
+    in_one_line,
     last_exception,
     without_colours,
 )
 from lorarl_trainer.pods.drain import in_a_pod
 from lorarl_trainer.pods.memory import kills_for_memory
+from lorarl_trainer.storage.local import free_bytes
 from lorarl_trainer.workers.nodes import Nodes
 
 NODE_LOSS_SECONDS = 40.0
@@ -42,6 +44,8 @@ _NODE_LOST = "its node has died"
 """Ray's words for an actor whose machine, or pod, is gone."""
 _LOW_ON_MEMORY = "low on memory"
 """Ray's words for a process that it ended itself, before the kernel did."""
+_SPILLED, _LEFT_BY_RAY = "/tmp/ray", "5%"
+"""Where Ray puts objects that its memory has no room for, and how much of that disk it leaves free."""
 _ENDED = "it was killed, as by the kernel when memory runs out, or it crashed"
 _DRIVER_LOGS = {
     "SidecarMode": "the log of pod {pod}, container ray-job-submitter",
@@ -65,6 +69,8 @@ class Failures:
 
     async def explain(self, error: Exception) -> LorarlError:
         """Find out what is behind a failure that Ray raised, and return the error to raise instead."""
+        if _is_full(error):
+            return WorkerError(_disk_is_full())
         explained = self._in_our_words(await self._cause(error))
         if type(explained) is WorkerError and in_a_pod() and await self._out_of_memory():
             return self._memory_ran_out()
@@ -72,10 +78,7 @@ class Failures:
 
     async def _cause(self, error: Exception) -> Exception:
         """Return the end of a worker if that explains the failure; otherwise the failure itself."""
-        from ray.exceptions import ActorUnavailableError, ObjectLostError, RayTaskError
-
-        unexpected = isinstance(error, RayTaskError) and not isinstance(error.cause, LorarlError)
-        if not unexpected and not isinstance(error, ActorUnavailableError | ObjectLostError):
+        if _is_clear(error):
             return error
         answers = [asyncio.create_task(_first_end(self._actors)), asyncio.create_task(self._nodes.loss())]
         try:
@@ -100,7 +103,15 @@ class Failures:
         return False
 
     def _in_our_words(self, error: Any) -> LorarlError:
-        from ray.exceptions import ActorUnavailableError, NodeDiedError, ObjectLostError, RayActorError, RayTaskError
+        from ray.exceptions import (
+            ActorUnavailableError,
+            LocalRayletDiedError,
+            NodeDiedError,
+            ObjectLostError,
+            RayActorError,
+            RayTaskError,
+            WorkerCrashedError,
+        )
 
         if isinstance(error, RayTaskError) and isinstance(error.cause, LorarlError):
             return error.cause
@@ -112,10 +123,14 @@ class Failures:
         )
         if lost or _NODE_LOST in str(error):
             return NodeLostError(self._with_log_tail("a worker's machine or pod is gone"))
+        if isinstance(error, LocalRayletDiedError):
+            return NodeLostError(self._with_log_tail(f"Ray's own process on a worker's machine ended: {_ENDED}"))
         if _LOW_ON_MEMORY in str(error):
             line = next(line for line in str(error).splitlines() if _LOW_ON_MEMORY in line)
             return self._memory_ran_out(f". Ray: {line.strip()[:_LONGEST_LINE]}")
-        return WorkerError(self._with_log_tail(f"a worker process ended: {_ENDED}"))
+        if is_actor_error or isinstance(error, WorkerCrashedError):
+            return WorkerError(self._with_log_tail(f"a worker process ended: {_ENDED}"))
+        return WorkerError(self._with_log_tail(f"Ray failed: {in_one_line(error)}", str(error)))
 
     def _memory_ran_out(self, words: str = "") -> OutOfMemoryError:
         """Say which memory ran out and what to do; `words` are Ray's own, if it noticed first."""
@@ -152,6 +167,43 @@ def patience_with(error: Exception) -> float:
     return PEER_END_SECONDS if _PEER_ENDED.search(str(error)) else NODE_LOSS_SECONDS
 
 
+def _is_full(error: Exception) -> bool:
+    """Return whether Ray had no room for an object, neither in memory nor on a disk."""
+    from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RayTaskError
+
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    return isinstance(cause, OutOfDiskError | ObjectStoreFullError)
+
+
+def _disk_is_full() -> str:
+    here, pods, free = socket.gethostname(), in_a_pod(), f"{free_bytes(Path(_SPILLED)) / 1e9:.1f} GB"
+    or_there = " or on a worker" if pods else ""
+    raise_it = ", or raise spec.cluster.head.disk and spec.cluster.diskPerNode" if pods else ""
+    return (
+        "Ray has no room for what driver and workers send each other: its memory is full, and so is the disk of "
+        f"{_SPILLED} on {here}{or_there}. {free} are free on {here}; Ray leaves {_LEFT_BY_RAY} of a disk unused. Free "
+        f"space there{raise_it}, then start the job again."
+    )
+
+
+def _is_clear(error: Exception) -> bool:
+    """Return whether an error says what happened, so that nothing else is behind it."""
+    from ray.exceptions import (
+        ActorUnavailableError,
+        LocalRayletDiedError,
+        NodeDiedError,
+        RayActorError,
+        RayTaskError,
+        WorkerCrashedError,
+    )
+    from ray.exceptions import OutOfMemoryError as EndedByRayError
+
+    if isinstance(error, RayTaskError):
+        return isinstance(error.cause, LorarlError)
+    ends = RayActorError | NodeDiedError | LocalRayletDiedError | WorkerCrashedError | EndedByRayError
+    return isinstance(error, ends) and not isinstance(error, ActorUnavailableError)
+
+
 async def _first_end(actors: Sequence[Any]) -> Exception | None:
     """Return how the first of the workers ended, as `_end_of`; None if all are alive and idle."""
     questions = [asyncio.create_task(_end_of(actor)) for actor in actors]
@@ -167,7 +219,7 @@ async def _first_end(actors: Sequence[Any]) -> Exception | None:
 
 async def _end_of(actor: Any) -> Exception | None:
     """Return how a worker ended, once Ray knows; None if it is alive and idle."""
-    from ray.exceptions import ActorUnavailableError, RayActorError
+    from ray.exceptions import ActorUnavailableError, RayActorError, RayError
     from ray.exceptions import OutOfMemoryError as EndedByRayError
 
     while True:
@@ -178,4 +230,6 @@ async def _end_of(actor: Any) -> Exception | None:
             continue
         except (RayActorError, EndedByRayError) as end:
             return end
+        except RayError:  # Ray cannot say
+            return None
         return None

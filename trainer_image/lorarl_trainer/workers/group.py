@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ class WorkerGroup:
         Raises:
             LorarlError: a machine cannot get the model, or has no room for it.
         """
-        models = await self._await(self._nodes.call(fetch_fitting_model, self._spec))
+        models = await self._await(lambda: self._nodes.call(fetch_fitting_model, self._spec))
         fingerprints = {model.fingerprint for model in models}
         if len(fingerprints) > 1:
             raise LorarlError(
@@ -127,12 +128,15 @@ class WorkerGroup:
 
         self._processes = await self._all("process")
         there = least_memory(await self._all("memory"))
-        # One object each, however many workers read it.
-        adapter, teaches = (one and ray.put(one) for one in (initial_adapter, teacher))
-        calls = [
-            actor.start.remote(folder, stop_token_ids, adapter, there, teaches)
-            for actor, folder in zip(self._actors, self._folders, strict=True)
-        ]
+
+        def calls() -> list[Any]:
+            # One object each, however many workers read it.
+            adapter, teaches = (one and ray.put(one) for one in (initial_adapter, teacher))
+            return [
+                actor.start.remote(folder, stop_token_ids, adapter, there, teaches)
+                for actor, folder in zip(self._actors, self._folders, strict=True)
+            ]
+
         built: Built = (await self._await(calls))[0]
         self._trainer_ranks, self._engine_ranks = built.ranks
         return built
@@ -174,10 +178,10 @@ class WorkerGroup:
             share = slice(bounds[engine], bounds[engine + 1])
             own_seeds = seeds[share] if seeds is not None else None
             own_begun = begun[share] if begun is not None else None
-            stream = actor.generate.remote(prompts[share], own_seeds, max_tokens, sampling, own_begun)
-            streams.append(asyncio.create_task(_follow(stream, share.start, take)))
+            call = partial(actor.generate.remote, prompts[share], own_seeds, max_tokens, sampling, own_begun)
+            streams.append(asyncio.create_task(_follow(call, share.start, take)))
         try:
-            results: list[Generated] = await self._await(streams)
+            results: list[Generated] = await self._await(lambda: streams)
         finally:
             for task in streams:
                 task.cancel()
@@ -193,7 +197,7 @@ class WorkerGroup:
     async def accumulate(self, trainer: int, request: GradientRequest) -> None:
         """Let one trainer compute the gradient of some samples of the next update, while engines generate others."""
         method = self._actors[trainer].accumulate.options(concurrency_group=_BESIDE)
-        await self._await([method.remote(request)])
+        await self._await(lambda: [method.remote(request)])
 
     async def update(self, request: UpdateRequest) -> UpdateResult:
         """Make one optimizer update, with the request's samples dealt out to the data-parallel workers.
@@ -201,8 +205,11 @@ class WorkerGroup:
         Samples that they have accumulated are in it too.
         """
         requests = [replace(request, samples=share) for share in self._dealt(request.samples)[1]]
-        calls = [actor.update.remote(requests[rank // self._trainer_ranks]) for rank, actor in enumerate(self._actors)]
-        results: list[UpdateResult] = await self._await(calls)
+        results: list[UpdateResult] = await self._await(
+            lambda: [
+                actor.update.remote(requests[rank // self._trainer_ranks]) for rank, actor in enumerate(self._actors)
+            ]
+        )
         return replace(results[0], warnings=tuple({text: None for result in results for text in result.warnings}))
 
     async def log_probabilities(
@@ -292,12 +299,14 @@ class WorkerGroup:
     async def _by_sample(self, method: str, samples: Sequence[Sample], *arguments: Any) -> list[Floats]:
         """Return what the data-parallel workers compute of their samples."""
         indices, shares = self._dealt(samples)
-        calls = [
-            getattr(actor, method).remote(shares[rank // self._trainer_ranks], *arguments)
-            for rank, actor in enumerate(self._actors)
-        ]
+        results = await self._await(
+            lambda: [
+                getattr(actor, method).remote(shares[rank // self._trainer_ranks], *arguments)
+                for rank, actor in enumerate(self._actors)
+            ]
+        )
         found: dict[int, Floats] = {}
-        for share, arrays in zip(indices, (await self._await(calls))[:: self._trainer_ranks], strict=True):
+        for share, arrays in zip(indices, results[:: self._trainer_ranks], strict=True):
             found.update(zip(share, arrays, strict=True))
         return [found[index] for index in range(len(samples))]
 
@@ -307,21 +316,32 @@ class WorkerGroup:
         return indices, [Samples(samples[index] for index in share) for share in indices]
 
     async def _all(self, method: str, *arguments: Any) -> list[Any]:
-        return await self._await([getattr(actor, method).remote(*arguments) for actor in self._actors])
+        return await self._await(lambda: [getattr(actor, method).remote(*arguments) for actor in self._actors])
 
     async def _first(self, method: str, *arguments: Any) -> Any:
         """Call the first worker, which needs no other for this. So it does not matter which other machines are lost."""
-        call = getattr(self._actors[0], method).remote(*arguments)
-        return (await self._await([call], self._nodes.first_machine))[0]
+        first = getattr(self._actors[0], method)
+        return (await self._await(lambda: [first.remote(*arguments)], self._nodes.first_machine))[0]
 
-    async def _await(self, calls: Sequence[Any], machines: frozenset[str] | None = None) -> list[Any]:
+    async def _await(self, make: Callable[[], Sequence[Any]], machines: frozenset[str] | None = None) -> list[Any]:
+        """Make calls and wait for all. Whatever Ray raises is explained.
+
+        Args:
+            make: makes the calls. It can fail too: Ray puts large arguments into its store at once, or on a disk.
+            machines: see `_results`.
+        """
+        from ray.exceptions import RayError
+
+        try:
+            return await self._results(make(), machines)
+        except RayError as error:
+            raise await self._failures.explain(error) from error
+
+    async def _results(self, calls: Sequence[Any], machines: frozenset[str] | None) -> list[Any]:
         """Wait for all calls. The first failure ends the wait, since its peers may hang in a collective operation.
 
         So does the loss of one of these machines, by default of any, in case no call fails for it.
         """
-        from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, RayTaskError, WorkerCrashedError
-        from ray.exceptions import OutOfMemoryError as EndedByRayError
-
         results: asyncio.Future[Any] = asyncio.gather(*calls)
         loss: asyncio.Future[Exception] = asyncio.create_task(self._nodes.loss(machines))
         results.add_done_callback(lambda all_: all_.cancelled() or all_.exception())  # asyncio warns if nobody asks
@@ -330,24 +350,15 @@ class WorkerGroup:
             if not results.done():
                 raise await loss
             return list(results.result())
-        except (
-            RayTaskError,
-            RayActorError,
-            NodeDiedError,
-            ObjectLostError,
-            WorkerCrashedError,
-            EndedByRayError,
-        ) as error:
-            raise await self._failures.explain(error) from error
         finally:
             results.cancel()
             loss.cancel()
 
 
-async def _follow(stream: Any, first: int, take: TakeCompletions) -> Generated:
-    """Take a worker's completions as they arrive, with their indices from `first` on."""
+async def _follow(call: Callable[[], Any], first: int, take: TakeCompletions) -> Generated:
+    """Let a worker generate, and take its completions as they arrive, with their indices from `first` on."""
     generated = Generated({}, Occupancy())
-    async for reference in stream:
+    async for reference in call():
         chunk: CompletionChunk = await reference
         generated = Generated(chunk.seconds, chunk.occupancy)
         if chunk.completions:

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from ray.exceptions import NodeDiedError, RayTaskError
+from ray.exceptions import (
+    ActorPlacementGroupRemoved,
+    LocalRayletDiedError,
+    NodeDiedError,
+    ObjectStoreFullError,
+    OutOfDiskError,
+    RaySystemError,
+    RayTaskError,
+    TaskUnschedulableError,
+    WorkerCrashedError,
+)
 
 from lorarl_api.load import load_job
 from lorarl_trainer.errors import LorarlError, NodeLostError, WorkerError
@@ -46,19 +57,40 @@ class Machines:
 
 
 class Actor:
-    """A worker that is alive and idle; Ray has no answer from one that is silent, as it once had none for minutes."""
+    """A worker that is alive and idle; Ray has no answer from one that is silent, as it once had none for minutes.
 
-    def __init__(self, silent: bool = False) -> None:
-        self._silent = silent
+    A call of one that `fails` fails at once, and `uploads` may have an error as its answer.
+    """
+
+    def __init__(self, silent: bool = False, fails: Exception | None = None, answer: Exception | None = None) -> None:
+        self._silent, self._fails, self._answer = silent, fails, answer
 
     @property
-    def drain_asked(self) -> Actor:
-        return self
+    def drain_asked(self) -> Call:
+        return Call(self._silent, self._fails)
 
-    uploads = drain_asked
+    @property
+    def uploads(self) -> Call:
+        return Call(self._silent, self._fails, self._answer)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A method of a worker, as Ray offers it."""
+
+    silent: bool
+    fails: Exception | None
+    answer: Exception | None = None
 
     def remote(self) -> Any:
-        return never() if self._silent else asyncio.sleep(0, result=())
+        if self.fails:
+            raise self.fails
+        return never() if self.silent else self._answered()
+
+    async def _answered(self) -> tuple[()]:
+        if self.answer:
+            raise self.answer
+        return ()
 
 
 async def never() -> Any:
@@ -97,9 +129,44 @@ def test_the_first_worker_saves_its_uploads_after_another_machine_is_lost() -> N
     assert asyncio.run(asyncio.wait_for(group.uploads(), SECONDS)) == []
 
 
-def group_of(*actors: Actor) -> WorkerGroup:
-    """Workers on two machines, of which the second is lost."""
-    machines, group = Machines(lost=True), object.__new__(WorkerGroup)
+@pytest.mark.parametrize("full", [OutOfDiskError("spilled"), ObjectStoreFullError("full")])
+def test_a_full_disk_is_named_though_the_call_itself_fails(full: Exception) -> None:
+    """Ray puts a call's large arguments into its store before it returns."""
+    with pytest.raises(WorkerError, match=r"so is the disk of /tmp/ray on .* GB are free on .*Free space there"):
+        asyncio.run(group_of(Actor(fails=full)).drain_asked())
+
+
+def test_a_full_disk_on_a_worker_s_machine_is_named_too() -> None:
+    error = RayTaskError("generate", "OutOfDiskError", OutOfDiskError("spilled"))
+    assert "the disk of /tmp/ray" in str(asyncio.run(failures(Machines(lost=False), Actor()).explain(error)))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (LocalRayletDiedError(), NodeLostError, "Ray's own process on a worker's machine ended"),
+        (ActorPlacementGroupRemoved(), WorkerError, "Ray failed: ActorPlacementGroupRemoved: The placement group"),
+        (TaskUnschedulableError("no such node"), WorkerError, "Ray failed: TaskUnschedulableError: .*no such node"),
+        (RaySystemError("Broken pipe"), WorkerError, "Ray failed: RaySystemError: System error: Broken pipe"),
+        (WorkerCrashedError(), WorkerError, "a worker process ended"),
+    ],
+)
+def test_whatever_else_ray_raises_is_explained(error: Exception, kind: type[LorarlError], words: str) -> None:
+    group = group_of(Actor(answer=error), lost=False)
+    with pytest.raises(kind, match=words) as raised:
+        asyncio.run(asyncio.wait_for(group.uploads(), SECONDS))
+    assert type(raised.value) is kind and raised.value.__cause__ is error
+
+
+def test_a_lost_machine_explains_an_error_of_ray_s_own() -> None:
+    group = group_of(Actor(answer=RaySystemError("Broken pipe")), Actor(silent=True))
+    with pytest.raises(NodeLostError):
+        asyncio.run(asyncio.wait_for(group.uploads(), SECONDS))
+
+
+def group_of(*actors: Actor, lost: bool = True) -> WorkerGroup:
+    """Workers on two machines, of which the second is lost, if `lost`."""
+    machines, group = Machines(lost), object.__new__(WorkerGroup)
     group._nodes, group._actors = machines, list(actors)  # type: ignore[assignment]
     group._failures = failures(machines, *actors)
     return group
