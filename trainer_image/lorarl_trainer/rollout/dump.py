@@ -125,6 +125,7 @@ def _arrays(batch: StepBatch, advantages_S: Sequence[float | Floats]) -> dict[st
         "tokens": np.concatenate([np.asarray(sample.tokens, np.int64) for sample in samples]),
         "lengths": np.array([len(sample.tokens) for sample in samples], np.int64),
         "prompt_lengths": np.array([sample.prompt_length for sample in samples], np.int64),
+        "fresh": np.array([sample.fresh for sample in samples]),
         "rewards": np.asarray(batch.rewards_P_G, np.float64),
         "advantages": np.concatenate(
             [
@@ -161,10 +162,12 @@ def _parted(arrays: dict[str, np.ndarray[Any, Any]], name: str, count: int) -> l
 def _samples(arrays: dict[str, np.ndarray[Any, Any]]) -> list[Sample]:
     ends = np.cumsum(arrays["lengths"])
     tokens = np.split(arrays["tokens"], ends[:-1])
+    prompts = arrays["prompt_lengths"].tolist()
+    fresh = arrays["fresh"].tolist() if "fresh" in arrays else [True] * len(tokens)  # earlier releases wrote none
     by_token = [_parted(arrays, name, len(tokens)) for name in _BY_TOKEN]
     return [
-        Sample(ids, prompt, **dict(zip(_BY_TOKEN, values, strict=True)))
-        for ids, prompt, *values in zip(tokens, arrays["prompt_lengths"].tolist(), *by_token, strict=True)
+        Sample(ids, prompt, fresh=is_fresh, **dict(zip(_BY_TOKEN, values, strict=True)))
+        for ids, prompt, is_fresh, *values in zip(tokens, prompts, fresh, *by_token, strict=True)
     ]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from lorarl_api.load import load_job
 from lorarl_trainer.errors import InputError
@@ -21,7 +22,9 @@ from unit.trainer.launch.test_identity import MANIFEST
 LIMITS = AgreementLimits(1e-5, 2e-3)
 
 
-def batch(*, teacher: bool = False, kept: bool = False, masked: bool = False, routed: bool = False) -> StepBatch:
+def batch(
+    *, teacher: bool = False, kept: bool = False, masked: bool = False, routed: bool = False, stale: bool = False
+) -> StepBatch:
     stream = np.random.default_rng(0)
     samples = []
     for index, (prompt, response) in enumerate([(2, 3), (2, 1), (4, 5), (4, 2)]):
@@ -35,6 +38,7 @@ def batch(*, teacher: bool = False, kept: bool = False, masked: bool = False, ro
                 kept=stream.integers(1, 9, trained) if kept else None,
                 mask=mask,
                 routing=stream.integers(0, 9, (prompt + response - 1, 2, 3)).astype(np.uint8) if routed else None,
+                fresh=not stale or index != 2,
             )
         )
     taught = [None if index == 1 else s.rollout_logprobs for index, s in enumerate(samples)] if teacher else ()
@@ -48,7 +52,9 @@ def write(folder: Path, steps: list[int], of: StepBatch | None = None) -> None:
         dump.keep(step, of or batch(), [0.5, 0.0, -1.0, np.ones(2, np.float32)], step, 2 * step, LIMITS)
 
 
-@pytest.mark.parametrize("parts", [{}, {"teacher": True}, {"kept": True}, {"masked": True}, {"routed": True}])
+@pytest.mark.parametrize(
+    "parts", [{}, {"teacher": True}, {"kept": True}, {"masked": True}, {"routed": True}, {"stale": True}]
+)
 def test_what_is_read_is_what_was_written(tmp_path: Path, parts: dict[str, bool]) -> None:
     written = batch(**parts)
     write(tmp_path / "made" / "here", [3], written)
@@ -61,6 +67,16 @@ def test_what_is_read_is_what_was_written(tmp_path: Path, parts: dict[str, bool]
     assert (read.temperature, read.on_policy, read.metrics) == (0.7, True, {"reward_mean": 0.58})
     assert read.limits == LIMITS
     assert (described["adapterVersion"], described["position"], described["job"]) == (3, 6, "made")
+
+
+def test_samples_of_earlier_releases_are_of_the_newest_adapter(tmp_path: Path) -> None:
+    """Their dumps do not say so of each sample."""
+    write(tmp_path, [1])
+    path = tmp_path / "step_0000001.safetensors"
+    arrays = load_file(path)
+    assert arrays.pop("fresh").all()
+    save_file(arrays, path)
+    assert all(sample.fresh for sample in read_step(tmp_path, 1)[0].samples_S)
 
 
 def replayed(folder: Path, *changes: str) -> object:
