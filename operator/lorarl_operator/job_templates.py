@@ -59,7 +59,7 @@ async def _admitted(client: Client, observed: Observed, completed: Observed, tem
 
 
 async def _read(client: Client, wanted: TemplateRef, namespace: str) -> Template | str:
-    """The template, or why it cannot be had."""
+    """The template, or why it is not available."""
     of_cluster = wanted.kind == CLUSTER_TEMPLATE_KIND
     try:
         if of_cluster:

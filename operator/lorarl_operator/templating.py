@@ -70,7 +70,7 @@ def with_template(observed: Observed, template: Template) -> Observed:
 
 
 def without_template(observed: Observed, wanted: TemplateRef, why: str) -> Observed:
-    """What was observed, with the reason why the template cannot be had."""
+    """What was observed, with the reason why the template is not available."""
     hint = "Create it, or correct spec.templateRef."
     if wanted.kind == CLUSTER_TEMPLATE_KIND:
         hint += " An operator that serves a list of namespaces reads only templates of the kind LoRARLJobTemplate."

@@ -148,9 +148,7 @@ def test_what_killed_writers_left_is_swept_and_live_files_are_not(tmp_path: Path
         assert [entry.path for entry in store.entries()] == ["a"]
 
 
-def test_files_are_written_side_by_side_where_a_lock_needs_a_file_open_for_writing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_written_side_by_side_on_nfs4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """NFSv4 makes flock of byte-range locks. A test can mount none, so the call is replaced."""
     flock = fcntl.flock
 

@@ -86,8 +86,9 @@ def _own_latest(store: Store, job: str, uid: str | None) -> tuple[Latest, Tag]:
         raise FencedError(f"{uri}/{NAME} is not lorarl's ({error}): nothing was deleted") from None
     owner = latest.owner
     if uid and owner.uid != uid:
+        which = f", {named}," if (named := str(owner).removeprefix("job ")) else ""  # old runs recorded no owner
         raise FencedError(
-            f"{uri} has belonged to another {owner} since {latest.claimed_at} ({latest.host}; uid "
+            f"{uri} has belonged to a different job{which} since {latest.claimed_at} ({latest.host}; uid "
             f"{owner.uid or 'none'}, this one is {uid}): nothing was deleted"
         )
     return latest, read[1]

@@ -1,4 +1,4 @@
-"""Models and adapters of the Hugging Face hub, in the hub's own cache, and why one cannot be had."""
+"""Models and adapters of the Hugging Face hub, in the hub's own cache, and why one is not available."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _name(spec: BaseModelSpec) -> str:
 
 @contextmanager
 def _explained(uri: str, revision: str | None, field: str = _FIELD, why: str = "") -> Iterator[None]:
-    """Explain why a model or an adapter cannot be had. If the hub cannot be reached, the manifest is not at fault.
+    """Explain why a model or an adapter cannot be fetched. If the hub cannot be reached, the manifest is not at fault.
 
     `why` says why only the hub's cache was looked into; empty if it was not so.
     """

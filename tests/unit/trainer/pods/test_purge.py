@@ -75,7 +75,7 @@ def test_without_a_uid_the_name_suffices(tmp_path: Path) -> None:
 def test_checkpoints_that_this_job_did_not_claim_stay(uid: str | None, tmp_path: Path) -> None:
     done = purge(checkpoints_of(uid, tmp_path))
     assert done.returncode == 77
-    assert f"lorarl: file://{tmp_path}/adapters/tiny has belonged to another job tiny since" in done.stderr
+    assert f"lorarl: file://{tmp_path}/adapters/tiny has belonged to a different job, tiny, since" in done.stderr
     assert f"uid {uid or 'none'}, this one is mine): nothing was deleted" in done.stderr
     assert (tmp_path / "adapters/tiny/latest.json").exists()
 

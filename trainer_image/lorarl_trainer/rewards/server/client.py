@@ -111,15 +111,15 @@ class Client:
         except OtherTokenizerError as error:
             return Outcome.failed("wrong_type", f"{self._url} {error}"), None
         except NoScoreError as error:
-            return Outcome.failed("wrong_type", f"{self._url} gives {error}"), 0.0
+            return Outcome.failed("wrong_type", f"{self._url} returned {error}"), 0.0
         except TimeoutError:
             return Outcome.failed("server", f"{self._url} took more than {self._limit:g} s"), 0.0
         except aiohttp.InvalidURL as error:
-            return Outcome.failed("server", f"{self._url} is no address ({error.__cause__ or error})"), None
+            return Outcome.failed("server", f"{self._url} is not a valid address ({error.__cause__ or error})"), None
         except (aiohttp.ClientError, OSError) as error:
             return Outcome.failed("server", f"{self._url} cannot be reached ({type(error).__name__}: {error})"), 0.0
         except ValueError as error:  # a host name with an empty part
-            return Outcome.failed("server", f"{self._url} is no address ({error})"), None
+            return Outcome.failed("server", f"{self._url} is not a valid address ({error})"), None
 
 
 def _parsed(text: str) -> Any:

@@ -71,7 +71,7 @@ def test_a_reward_model_gives_one_number(ask, server: Server, api: str) -> None:
     asked = [request["messages"] for request in server.requests]  # in any order: both are under way at once
     assert [{"role": "user", "content": "the prompt"}, {"role": "assistant", "content": "[-3.5]"}] in asked
     [outcome] = ask("[1; 2]", api=api, retries=0)
-    assert outcome.failure == f"wrong_type: {server.url}/{api} gives [1, 2] in place of one finite number"
+    assert outcome.failure == f"wrong_type: {server.url}/{api} returned [1, 2] in place of one finite number"
 
 
 def limit_for(trouble: str) -> float:
@@ -91,11 +91,11 @@ def test_trouble_that_passes_costs_nothing(ask, server: Server, trouble: str) ->
         ("500", "server", "answers with status 500: status 500 (3 times)"),
         ("429", "server", "answers with status 429: status 429 (3 times)"),
         ("drop", "server", "cannot be reached (ServerDisconnectedError: Server disconnected) (3 times)"),
-        ("html", "wrong_type", "gives no JSON: '<html>' (3 times)"),
-        ("deep", "wrong_type", f"gives no JSON: '{'[' * 80}' (3 times)"),
-        ("other", "wrong_type", "gives an answer of another form: {'choices': []} (3 times)"),
-        ("Fine.", "wrong_type", "gives a reply without 'Score: NUMBER': 'Fine.' (3 times)"),
-        ("11", "wrong_type", "gives the score 11, which is not in 0 to 10 (3 times)"),
+        ("html", "wrong_type", "returned no JSON: '<html>' (3 times)"),
+        ("deep", "wrong_type", f"returned no JSON: '{'[' * 80}' (3 times)"),
+        ("other", "wrong_type", "returned an answer of another form: {'choices': []} (3 times)"),
+        ("Fine.", "wrong_type", "returned a reply without 'Score: NUMBER': 'Fine.' (3 times)"),
+        ("11", "wrong_type", "returned the score 11, which is not in 0 to 10 (3 times)"),
         ("hang", "server", "took more than 0.7 s (3 times)"),
     ],
 )
@@ -117,7 +117,7 @@ def test_trouble_that_stays_leaves_the_sample_out(ask, server: Server, trouble: 
 )
 def test_a_url_that_is_none_is_named_and_not_repeated(ask, server: Server, url: str, why: str) -> None:
     [outcome] = ask("5", url=url)
-    assert outcome.cause == "server" and f"{url}/chat/completions is no address" in outcome.message
+    assert outcome.cause == "server" and f"{url}/chat/completions is not a valid address" in outcome.message
     assert why in outcome.message and "times" not in outcome.message
 
 

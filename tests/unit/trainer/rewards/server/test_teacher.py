@@ -121,12 +121,12 @@ def test_trouble_that_passes_costs_nothing(ask, teaches: Teaches, fault: str) ->
     [
         ("503", "server", "answers with status 503: status 503 (3 times)", 3),
         ("400", "server", "answers with status 400: status 400", 1),
-        ("no logprobs", "wrong_type", "gives no logprobs.tokens and token_logprobs", 3),
-        ("short", "wrong_type", "gives log-probabilities of 2 tokens in place of 3", 3),
-        ("impossible", "wrong_type", "gives -9999.0 as a log-probability", 3),
-        ("nan", "wrong_type", "gives nan as a log-probability", 3),
-        ("logit", "wrong_type", "gives 3.5 as a log-probability", 3),
-        ("huge", "wrong_type", "gives 1000000", 3),
+        ("no logprobs", "wrong_type", "returned no logprobs.tokens and token_logprobs", 3),
+        ("short", "wrong_type", "returned log-probabilities of 2 tokens in place of 3", 3),
+        ("impossible", "wrong_type", "returned -9999.0 as a log-probability", 3),
+        ("nan", "wrong_type", "returned nan as a log-probability", 3),
+        ("logit", "wrong_type", "returned 3.5 as a log-probability", 3),
+        ("huge", "wrong_type", "returned 1000000", 3),
         ("other tokenizer", "wrong_type", "reads the token 30 as 'elephant', and the base model as ' t30'", 1),
     ],
 )
