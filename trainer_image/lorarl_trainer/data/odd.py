@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from lorarl_trainer.data.cells import ROLES, brief, meant_role
+from lorarl_trainer.data.cells import ROLES, brief, is_answer, meant_role
 from lorarl_trainer.data.encoder import PromptEncoder
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.rows import Row
@@ -47,7 +47,7 @@ def odd_answers(rows: Sequence[Row], field: str, column: str, *, needed: bool) -
                 f"{field}.answerField: no row has the column {column}, so there are no answers, but row "
                 f"{rows[0].number} has {name!r}. Set answerField to it, or rename it."
             )
-    if other := [row for row in rows if row.answer is None and row.raw.get(column) is not None]:
+    if other := [row for row in rows if row.raw.get(column) is not None and not is_answer(row.raw[column])]:
         value = other[0].raw[column]
         yield (
             f"{field}.answerField: {len(other):,} of {len(rows):,} answers are no text or number, first that of row "
