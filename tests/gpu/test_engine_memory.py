@@ -20,6 +20,8 @@ def used() -> int:
 def test_sleep_frees_memory_and_waking_changes_nothing(on_gpu) -> None:
     """One engine for all of it: vLLM allows one with memory that can sleep in a process."""
     worker: Colocated = on_gpu(rollout__offload="[kv_cache,weights]", rollout__verifySync="true")
+    worker.sync()
+    assert worker.engine.sleep(), "what it keeps of the first adapter is not the next one's"
     worker.randomise(scale=0.02)
     worker.sync()
     before, buffers, base = worker.generate(prompts(64)), worker.vllm_buffers(), worker.vllm_base()

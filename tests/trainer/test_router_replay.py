@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +57,12 @@ def test_requests_that_are_computed_again_have_their_own_routing(
     for sample, completion in zip(samples, rollouts, strict=True):
         assert completion.routing is not None
         assert np.array_equal(np.sort(completion.routing, -1), chosen_by(model, sample.tokens))
+    # Steps that overlap, as on a GPU: a request may lose its blocks while its last token is made.
+    core = worker.engine.llm_engine.engine_core.engine_core
+    core.batch_queue, core.batch_queue_size, core.step_fn = deque(maxlen=2), 2, core.step_with_batch_queue
+    overlapped = worker.generate(asked)
+    assert 0 < sum(made.routing is None for made in overlapped) < 4, "the scenario needs one that lost them"
+    worker.worker.update(update_request(samples_of(asked, overlapped)))
 
 
 @pytest.mark.parametrize("architecture", [*MIXTURES, "qwen3_moe-shares"])

@@ -90,6 +90,13 @@ class AdapterSlot:
         self._manager.lora_index_to_id[_INDEX] = version
         self.request = _request(version)
 
+    @property
+    def addresses(self) -> list[int]:
+        """Where the memory of each of the slot's tensors begins, those of experts too."""
+        held = (value for module in self._manager.modules.values() for value in vars(module).values())
+        tensors = (one for value in held for one in (value if isinstance(value, tuple) else (value,)))
+        return [tensor.data_ptr() for tensor in tensors if isinstance(tensor, torch.Tensor)]
+
     def buffers(self) -> list[torch.Tensor]:
         """Return the buffers of this rank, A [rank, inputs] and B [outputs, rank] (scaled), always in the same order.
 

@@ -166,7 +166,8 @@ class RolloutEngine:
         self._stop_strings = StopStrings.of_model(config.model_path, config.stop)
         self._recorder = cast("RolloutWorker", self.vllm_worker).routing
         self._routing: dict[str, torch.Tensor] = {}  # of requests that have ended, until their completions are made
-        self._memory = EngineMemory(self.vllm_worker, plan.offload) if plan.offload else None
+        adapter = self.slot.addresses
+        self._memory = EngineMemory(self.vllm_worker, plan.offload, adapter) if plan.offload else None
 
     def sleep(self) -> bool:
         """Give up the memory that the trainer needs meanwhile; return whether there is any."""
@@ -269,8 +270,9 @@ class RolloutEngine:
             if self._recorder is not None and parameters[0].seed is not None:  # greedy ones are not trained
                 for output in ended:
                     known = len(prompts[int(output.request_id)]) + len(output.new_token_ids) - 1
-                    blocks = scheduler.ended_blocks[output.request_id]
-                    self._routing[output.request_id] = self._recorder.read(blocks, known)
+                    # It has none if it lost them while its last token was made: then nobody knows its routing.
+                    if blocks := scheduler.ended_blocks[output.request_id]:
+                        self._routing[output.request_id] = self._recorder.read(blocks, known)
             yield ended
         if scheduler.first_tokens is not None:
             self._clock.add_first("first generation/first token", began, scheduler.first_tokens)

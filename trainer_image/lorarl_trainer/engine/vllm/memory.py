@@ -1,8 +1,9 @@
 """The GPU memory that vLLM gives up while the trainer works, and takes back before it generates.
 
 vLLM's own sleep mode copies the weights to newly pinned memory each time, which takes 12 s at 7B. The base model is
-frozen, so one copy on the host is enough, and an engine that shares the trainer's tensors needs none. The KV cache is
-of no use after an update, so its content is dropped.
+frozen, so one copy on the host is enough, and an engine that shares the trainer's tensors needs none. The adapter's
+buffers are among the weights, and are copied each time: an engine may wake and generate without a sync. The KV cache
+is of no use after an update, so its content is dropped.
 """
 
 from __future__ import annotations
@@ -22,9 +23,15 @@ Offloaded = Literal["kv_cache", "weights"]
 class EngineMemory:
     """The part of the engine's memory that sleeps between rollouts."""
 
-    def __init__(self, worker: slices.Worker, offload: Collection[str]) -> None:
-        """`worker` was started with `enable_sleep_mode`. `offload` are vLLM's tags of what will sleep."""
-        self._worker, self._offload = worker, frozenset(offload)
+    def __init__(self, worker: slices.Worker, offload: Collection[str], adapter: Collection[int]) -> None:
+        """Nothing sleeps at first.
+
+        Args:
+            worker: was started with `enable_sleep_mode`.
+            offload: vLLM's tags of what will sleep.
+            adapter: the addresses of the adapter's buffers.
+        """
+        self._worker, self._offload, self._adapter = worker, frozenset(offload), adapter
         self._backups: dict[int, torch.Tensor] = {}
         self.asleep: frozenset[str] = frozenset()
 
@@ -34,12 +41,20 @@ class EngineMemory:
             return False
         torch.cuda.synchronize()
         for address, allocation in _allocations(self._offload - self.asleep):
-            if allocation.tag == "weights" and address not in self._backups:
-                self._backups[address] = _on_host(address, allocation.handle[1])
+            if allocation.tag == "weights":
+                self._back_up(address, allocation.handle[1])
             SleepingMemory.unmap_and_release(allocation.handle)
             allocation.is_asleep = True
         self.asleep = self._offload
         return True
+
+    def _back_up(self, address: int, size: int) -> None:
+        backup = self._backups.get(address)
+        if backup is None:
+            backup = self._backups[address] = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        elif not any(address <= one < address + size for one in self._adapter):
+            return
+        SleepingMemory.libcudart.cudaMemcpy(backup.data_ptr(), address, size)
 
     def wake(self, *tags: Offloaded) -> bool:
         """Take memory back: weights with their content, the KV cache empty. Return whether any of it slept."""
@@ -65,9 +80,3 @@ def _allocations(tags: Collection[str]) -> list[tuple[int, gpu_slices.Allocation
         SleepingMemory.CuMemAllocator.get_instance(), gpu_slices.CuMemAllocator, SleepingMemory
     )
     return [item for item in allocator.pointer_to_data.items() if item[1].tag in tags]
-
-
-def _on_host(address: int, size: int) -> torch.Tensor:
-    backup = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-    SleepingMemory.libcudart.cudaMemcpy(backup.data_ptr(), address, size)
-    return backup

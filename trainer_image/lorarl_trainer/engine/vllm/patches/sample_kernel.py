@@ -101,9 +101,11 @@ def _sum_blocks(logits, stride, scale, largest, sums, columns, BLOCK: tl.constex
 @triton.jit
 def _chosen(weights, index, uniform):  # type: ignore[no-untyped-def]
     """Return an index by its share of the weights, never one with weight 0. `uniform` is in [0, 1)."""
-    before = tl.sum((tl.cumsum(weights) <= uniform * tl.sum(weights)).to(tl.int32))
-    # Sums in another order may round to a little less.
-    return tl.minimum(before, tl.max(tl.where(weights > 0, index, 0)))
+    # Threads add up in other orders. So the sums may rise by rounding where a weight is 0, and the last of them may be
+    # less than the whole.
+    last = tl.max(tl.where(weights > 0, index, 0))
+    beyond = (weights > 0) & (tl.cumsum(weights) > uniform * tl.sum(weights))
+    return tl.min(tl.where(beyond, index, last))
 
 
 @triton.jit
