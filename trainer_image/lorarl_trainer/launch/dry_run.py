@@ -18,9 +18,10 @@ from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.init_from import other_base
 from lorarl_trainer.launch.preparation import UNPUBLISHED, JudgedModel, prepare
+from lorarl_trainer.launch.resumption import newest_checkpoint
 from lorarl_trainer.launch.reward_trial import hasty, looks_wrong, printed_lines, trial_lines, try_reward
 from lorarl_trainer.launch.runtime import local_runtime
-from lorarl_trainer.launch.store_outlook import store_lines
+from lorarl_trainer.launch.store_outlook import steps_left, store_lines
 from lorarl_trainer.launch.teacher_trial import try_teacher
 from lorarl_trainer.launch.unusual import unusual_settings
 from lorarl_trainer.lora.config import adapter_kind
@@ -93,8 +94,9 @@ async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
                 _print(*await try_teacher(scorers.teacher, data.train[:SCORED_ROWS]))
         finally:
             _print(*printed_lines(Path(scratch) / "rewards.log"))
-        _print("", *plan_lines(job, model, data, out_dir))
-        _print(*store_lines(job, model.sizes, secrets, out_dir, out_dir / UNPUBLISHED))
+        newest = newest_checkpoint(job, secrets, out_dir / UNPUBLISHED)
+        _print("", *plan_lines(job, model, data, out_dir, steps_left(job, newest)))
+        _print(*store_lines(job, model.sizes, newest, out_dir))
         found = "The warnings above do not stop a run" if doubtful else "Everything that needs no worker is in order"
         print(f"\n{found}. Start it with `lorarl run`: {out_dir} gets its files.")
 
@@ -179,17 +181,16 @@ def long_answers(job: LoRARLJob, rows: Sequence[EncodedRow], vocabulary: inputs.
     ]
 
 
-def plan_lines(job: LoRARLJob, model: JudgedModel, data: inputs.EncodedData, out_dir: Path) -> list[str]:
-    """Return what the run takes of memory and time."""
+def plan_lines(job: LoRARLJob, model: JudgedModel, data: inputs.EncodedData, out_dir: Path, steps: int) -> list[str]:
+    """Return what the run takes of memory, and of time for the steps that are left."""
     plan = [plan_title(job.spec), *_quoted(plan_table(model.verdict.plan))] if model.verdict.plan else []
     return [
         *(plan or ["memory   planned when the workers start: no GPU is known here"]),
-        *_time_lines(job, model, data, out_dir),
+        *(_time_lines(job, model, data, out_dir, steps) if steps else []),
     ]
 
 
-def _time_lines(job: LoRARLJob, model: JudgedModel, data: inputs.EncodedData, out_dir: Path) -> list[str]:
-    steps = job.spec.trainer.steps
+def _time_lines(job: LoRARLJob, model: JudgedModel, data: inputs.EncodedData, out_dir: Path, steps: int) -> list[str]:
     measured = [step_seconds(row) for row in read_rows(out_dir / METRICS) if row.get("seconds")]
     if measured:
         seconds = sorted(measured)[len(measured) // 2]

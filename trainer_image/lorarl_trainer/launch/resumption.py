@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,8 @@ def finished_adapter(
     """Return the URI of the last adapter if this very training has made all its steps; None if a start is needed.
 
     The store decides: its newest checkpoint is of the last step, and of the same training, weights of a base model on
-    this machine included. The last start here must have succeeded with this very manifest.
+    this machine included. The last start here must have succeeded. What has changed since could only be trained with
+    in further steps.
 
     Args:
         job: the job.
@@ -84,7 +86,7 @@ def finished_adapter(
     """
     try:
         known = (out_dir / SUMMARY).exists()
-        if not (_succeeded(job, out_dir) if known else without_files):
+        if not (_succeeded(job, read_summary(out_dir)) if known else without_files):
             return None
         latest, newest = _survey(job, secrets, unpublished)
         if newest is None:
@@ -97,11 +99,10 @@ def finished_adapter(
         return None
 
 
-def _succeeded(job: LoRARLJob, out_dir: Path) -> bool:
-    """Return whether the last start in this folder made all steps, with this very manifest."""
-    summary, before = read_summary(out_dir), load_job(sorted((out_dir / STARTS).glob("*.yaml"))[-1])
+def _succeeded(job: LoRARLJob, summary: Mapping[str, Any]) -> bool:
+    """Return whether the last start in this folder made all steps of this job."""
     made = (summary["job"], summary["state"], summary["step"])
-    return made == (job.name, "succeeded", job.spec.trainer.steps) and not changes(before, job)
+    return made == (job.name, "succeeded", job.spec.trainer.steps)
 
 
 def _same_training(job: LoRARLJob, secrets: Secrets, newest: Found) -> bool:

@@ -66,7 +66,8 @@ def room_lines(job: LoRARLJob, sizes: ModelSizes) -> list[str]:
     size, free = checkpoint_bytes(job, sizes), free_bytes(folder)
     spec, made = job.spec.checkpoint, max(1, job.spec.trainer.steps // job.spec.checkpoint.every)
     kept = made if spec.keep_all else min(spec.keep + 1, made)  # a new one is whole before an old one goes
-    line = f"disk     {kept} checkpoints of about {in_words(size)}; {in_words(free)} are free in {folder}"
+    of_them = f"{kept} checkpoint{'s' * (kept != 1)}"
+    line = f"disk     {of_them} of about {in_words(size)}; {in_words(free)} are free in {folder}"
     short = "warning: the disk has too little space for them: spec.checkpoint.keep, every and uri decide that."
     return [line, *([short] if kept * size > free else [])]
 

@@ -17,7 +17,7 @@ from lorarl_trainer.errors import FencedError, InputError, LorarlError, NodeLost
 from lorarl_trainer.launch.build import Launch, OpenRun, open_run
 from lorarl_trainer.launch.local import only_run_in
 from lorarl_trainer.launch.replay import Rehearsal
-from lorarl_trainer.launch.resumption import finished_adapter, what_next
+from lorarl_trainer.launch.resumption import changes_since_last_start, finished_adapter, what_next
 from lorarl_trainer.launch.runtime import cluster_runtime, local_runtime, report_invalid_input
 from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.launch.watchdog import Watchdog
@@ -51,8 +51,8 @@ EXIT_ABORTED = 130
 INTERRUPTED = "Interrupted"
 """The reason of a run that was asked to end. Other reasons are those of the errors."""
 _NOTHING_LEFT = (
-    "job {name} is finished: all {step} steps are made, with this manifest. To train on, raise spec.trainer.steps; "
-    "to train again, use another metadata.name."
+    "job {name} is finished: all {step} steps are made{changed}. To train on, raise spec.trainer.steps; to train "
+    "again, use another metadata.name."
 )
 _RECOVERY_RESCUE_SECONDS = 5.0
 """How long checkpoints that are still uploading may delay new workers, which otherwise repeat their steps."""
@@ -101,7 +101,9 @@ def _finished(launch: Launch) -> str | None:
 
 def _say_finished(launch: Launch, adapter: str) -> int:
     job, out_dir = launch.job, launch.out_dir
-    print(_NOTHING_LEFT.format(name=job.name, step=job.spec.trainer.steps))
+    changes = changes_since_last_start(out_dir, job)
+    changed = f", and nothing is left to train with what has changed since: {', '.join(changes)}" if changes else ""
+    print(_NOTHING_LEFT.format(name=job.name, step=job.spec.trainer.steps, changed=changed or ", with this manifest"))
     if (out_dir / SUMMARY).exists():
         print(report_line(out_dir, here=True), final_message(read_summary(out_dir), out_dir), sep="\n")
     else:

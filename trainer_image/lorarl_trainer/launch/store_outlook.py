@@ -5,19 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJob
-from lorarl_trainer.launch.resumption import changes_since_last_start, newest_checkpoint
+from lorarl_trainer.checkpoint.reader import Found
+from lorarl_trainer.launch.resumption import changes_since_last_start
 from lorarl_trainer.launch.room import room_lines
 from lorarl_trainer.planning.model_sizes import ModelSizes
-from lorarl_trainer.storage.secrets import Secrets
 
 
-def store_lines(job: LoRARLJob, sizes: ModelSizes, secrets: Secrets, out_dir: Path, unpublished: Path) -> list[str]:
-    """Return what the next start resumes from, what changed since the last one, and whether checkpoints have room.
+def steps_left(job: LoRARLJob, newest: Found | None) -> int:
+    """Return how many steps the next start makes, given the newest checkpoint."""
+    return max(0, job.spec.trainer.steps - (newest.checkpoint.step if newest else 0))
 
-    Raises:
-        LorarlError: the store does not answer.
-    """
-    newest, changed = newest_checkpoint(job, secrets, unpublished), changes_since_last_start(out_dir, job)
+
+def store_lines(job: LoRARLJob, sizes: ModelSizes, newest: Found | None, out_dir: Path) -> list[str]:
+    """Return what the next start resumes from, what changed since the last one, and whether checkpoints have room."""
+    changed = changes_since_last_start(out_dir, job)
     start = "from the base: there is no checkpoint of this job to resume from"
     if newest:
         start = f"resumes from {newest.uri}"
@@ -27,4 +28,4 @@ def store_lines(job: LoRARLJob, sizes: ModelSizes, secrets: Secrets, out_dir: Pa
             "         To train longer, raise spec.trainer.steps. To start again, change metadata.name."
         )
     lines = [f"start    {start}", *([f"         changed: {', '.join(changed)}"] if newest and changed else [])]
-    return [*lines, *room_lines(job, sizes)]
+    return [*lines, *(room_lines(job, sizes) if steps_left(job, newest) else [])]

@@ -13,8 +13,9 @@ from lorarl_trainer.data.rows import Row
 from lorarl_trainer.launch import room
 from lorarl_trainer.launch.dry_run import long_answers, shorter
 from lorarl_trainer.launch.inputs import Vocabulary
+from lorarl_trainer.launch.resumption import newest_checkpoint
 from lorarl_trainer.launch.room import checkpoint_bytes
-from lorarl_trainer.launch.store_outlook import store_lines
+from lorarl_trainer.launch.store_outlook import steps_left, store_lines
 from lorarl_trainer.launch.unusual import unusual_settings
 from lorarl_trainer.planning.duration import StepTime
 from lorarl_trainer.planning.model_sizes import sizes_of
@@ -57,10 +58,10 @@ def test_it_says_where_a_run_starts_and_what_room_its_checkpoints_have(
     sizes, few = sizes_of(SHAPES["0.5B"]), stored_job(tmp_path, keep=2, every=10)
     size = checkpoint_bytes(few, sizes)
     monkeypatch.setattr(room, "free_bytes", lambda _: 3 * size)
-    lines = store_lines(few, sizes, {}, tmp_path / "out", tmp_path / "unpublished")
+    lines = store_lines(few, sizes, None, tmp_path / "out")
     assert lines[0] == "start    from the base: there is no checkpoint of this job to resume from"
     assert len(lines) == 2 and lines[1].startswith("disk     3 checkpoints of about ")
-    more = store_lines(stored_job(tmp_path, keep=3, every=10), sizes, {}, tmp_path / "out", tmp_path / "unpublished")
+    more = store_lines(stored_job(tmp_path, keep=3, every=10), sizes, None, tmp_path / "out")
     assert more[-1].startswith("warning: the disk has too little space")
 
 
@@ -69,8 +70,10 @@ def test_it_names_the_checkpoint_that_a_run_resumes_from(tmp_path: Path) -> None
     store = CheckpointStore(LocalStore(tmp_path), job.name, keep=2, identity={})
     store.start("Auto")
     store.publish(checkpoint(5))
-    lines = store_lines(job, sizes_of(SHAPES["0.5B"]), {}, tmp_path / "out", tmp_path / "unpublished")
+    newest = newest_checkpoint(job, {}, tmp_path / "unpublished")
+    lines = store_lines(job, sizes_of(SHAPES["0.5B"]), newest, tmp_path / "out")
     assert lines[0].startswith("start    resumes from ") and "iter_0000005" in lines[0]
+    assert steps_left(job, newest) == job.spec.trainer.steps - 5 and steps_left(job, None) == job.spec.trainer.steps
 
 
 def test_it_says_that_a_finished_job_has_nothing_left_to_train(tmp_path: Path) -> None:
@@ -78,9 +81,10 @@ def test_it_says_that_a_finished_job_has_nothing_left_to_train(tmp_path: Path) -
     store = CheckpointStore(LocalStore(tmp_path), job.name, keep=2, identity={})
     store.start("Auto")
     store.publish(checkpoint(job.spec.trainer.steps))
-    lines = store_lines(job, sizes_of(SHAPES["0.5B"]), {}, tmp_path / "out", tmp_path / "unpublished")
+    newest = newest_checkpoint(job, {}, tmp_path / "unpublished")
+    lines = store_lines(job, sizes_of(SHAPES["0.5B"]), newest, tmp_path / "out")
     assert lines[0].startswith("start    at its end: ") and "nothing is left to train" in lines[0]
-    assert "raise spec.trainer.steps" in lines[0]
+    assert "raise spec.trainer.steps" in lines[0] and len(lines) == 1, "no room is needed"
 
 
 def test_a_learning_rate_that_ruins_an_adapter_is_a_warning() -> None:

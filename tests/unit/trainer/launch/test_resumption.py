@@ -131,7 +131,8 @@ def test_a_job_is_finished_if_its_last_start_and_the_store_say_so(tmp_path: Path
     asked.publish(finish=False)
     assert (asked.adapter() or "").endswith("/iter_0000007/lora_adapter")
     assert not asked.adapter({"spec.trainer.steps": 8}), "a step is left"
-    assert not asked.adapter({"spec.trainer.learningRate": 0.5}), "another training, which a run refuses"
+    assert asked.adapter({"spec.trainer.learningRate": 0.5}), "nothing is left to train with it"
+    assert not asked.adapter({"spec.trainer.seed": 5}), "another training, which a start refuses"
     asked.summarize("failed")
     assert not asked.adapter()
 
