@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,10 @@ from click.testing import CliRunner, Result
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
+from lorarl_trainer.adapters.model import Decoding, load_adapted
+from lorarl_trainer.adapters.source import find_adapter
 from lorarl_trainer.cli import main
+from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.statistics import eval_metrics
 from support.tiny_tokenizers import CHATML, write_tokenizer
 
@@ -81,6 +85,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def lorarl(*words: str | Path, said: str | None = None) -> Result:
     return CliRunner().invoke(main, [str(word) for word in words], input=said)
+
+
+def base_that_generates(folder: Path, into: Path, **settings: object) -> Path:
+    """A copy of the base model whose generation_config.json has these settings."""
+    base = shutil.copytree(folder / "base", into / "base")
+    (base / "generation_config.json").write_text(json.dumps(settings))
+    return base
 
 
 def test_an_evaluation_scores_base_and_adapter_as_peft_computes_them(
@@ -170,6 +181,34 @@ def test_a_chat_answers_each_line_by_both(folder: Path, monkeypatch: pytest.Monk
     assert first == second, "the conversation was forgotten"
     base, adapter = first.split("adapter: ")
     assert base.strip() != adapter.strip()
+
+
+def test_penalties_of_the_base_model_are_not_applied(folder: Path, tmp_path: Path) -> None:
+    """Qwen2.5-0.5B-Instruct has a repetition penalty of 1.1, which neither rollouts nor the run's evaluations apply."""
+    penalties = {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2, "do_sample": True, "min_p": 1.0}
+    base = base_that_generates(folder, tmp_path, **penalties)
+    model = load_adapted(find_adapter(str(folder / "adapter"), None, (), str(base)))
+    prompt = model.tokenizer("say a")["input_ids"]
+
+    def best() -> list[int]:
+        """The best token everywhere, without generate()."""
+        ids = list(prompt)
+        with torch.inference_mode():
+            while len(ids) < len(prompt) + 24 and ids[-1] not in model.stops:
+                ids.append(int(model.model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
+        return ids[len(prompt) :]
+
+    def greedy() -> str:
+        return model.generate([prompt], Decoding(1, 24, None))[0][0].text
+
+    found = best()
+    pairs = list(pairwise(found))
+    assert len(set(pairs)) < len(pairs), "a penalty would change this text"
+    assert greedy() == model.tokenizer.decode(found, skip_special_tokens=True)
+    with model.plain():
+        assert greedy() == model.tokenizer.decode(best(), skip_special_tokens=True)
+    drawn = model.generate([prompt], Decoding(4, 24, Sampling()))[0]
+    assert len({answer.text for answer in drawn}) > 1, "min_p of 1 leaves the best token alone"
 
 
 def test_a_merged_model_computes_what_base_and_adapter_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

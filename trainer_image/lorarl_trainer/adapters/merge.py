@@ -43,6 +43,7 @@ def merge(source: Source, out: Path) -> float:
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
+        merged.generation_config = model.defaults
         merged.save_pretrained(partial)
         model.tokenizer.save_pretrained(partial)
         if out.exists():

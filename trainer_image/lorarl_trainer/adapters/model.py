@@ -52,11 +52,13 @@ class AdaptedModel:
         model: PEFT's model.
         tokenizer: of Transformers.
         stops: token ids, any of which ends a completion.
+        defaults: the base model's own settings of generation, for who generates with a merged model.
     """
 
     model: Any
     tokenizer: Any
     stops: Sequence[int]
+    defaults: Any
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -146,7 +148,7 @@ def load_adapted(source: Source, *, seed: int = 0) -> AdaptedModel:
     with _quiet():
         import torch
         from peft import PeftModel
-        from transformers import AutoModelForCausalLM, AutoTokenizer, logging
+        from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, logging
 
         logging.set_verbosity_error()
         torch.manual_seed(seed)
@@ -170,8 +172,10 @@ def load_adapted(source: Source, *, seed: int = 0) -> AdaptedModel:
                 "Name the adapter's base model with --base.",
             ) from error
     model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
-    stops = stop_token_ids(tokenizer, base.generation_config.to_dict(), base.config.to_dict())
-    return AdaptedModel(model, tokenizer, stops)
+    defaults = base.generation_config
+    base.generation_config = GenerationConfig()  # generate() takes from it what its settings leave open, like penalties
+    stops = stop_token_ids(tokenizer, defaults.to_dict(), base.config.to_dict())
+    return AdaptedModel(model, tokenizer, stops, defaults)
 
 
 def _precision(source: Source) -> Any:
