@@ -1,5 +1,8 @@
 """The steps of a fused layer, each with its own backward pass: see `fused_layer`.
 
+They keep the parameters of adapters, which are there anyway, and join them again in the backward pass. At rank 256, the
+joined copies of all layers would take 5 GB of a GPU at 32B.
+
 Shape suffixes: T tokens, S of them on this rank (all, or its share of them between layers that are split), O columns of
 linear_qkv, I inputs of linear_proj, H hidden size, F feed-forward size, R rank of the adapter (of all parts), A
 attention heads, K keys, G key-value heads, D head size. Over several ranks O, I, F, A and G are this rank's share.
@@ -91,17 +94,16 @@ class _NormedProjection(torch.autograd.Function):
     def forward(
         ctx: Any, hidden_S_H: torch.Tensor, projection: FusedLinear, *parameters: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        adapter = projection.join(parameters)
         normed_S_H, inverse_S = rms_norm(hidden_S_H, projection.norm, projection.eps)
-        output_T_O, low_T_R = projection.apply(normed_S_H, adapter)
+        output_T_O, low_T_R = projection.apply(normed_S_H, projection.join(parameters))
         ctx.projection = projection
-        ctx.save_for_backward(hidden_S_H, inverse_S, low_T_R, *adapter)
+        ctx.save_for_backward(hidden_S_H, inverse_S, low_T_R, *parameters)
         return output_T_O, hidden_S_H.view_as(hidden_S_H)
 
     @staticmethod
     def backward(ctx: Any, by_output_T_O: torch.Tensor, by_residual_S_H: torch.Tensor) -> Any:
-        projection, (hidden_S_H, inverse_S, low_T_R, *adapter) = ctx.projection, ctx.saved_tensors
-        by_normed_S_H, by_low_S_R = projection.apply_backward(by_output_T_O, adapter)
+        projection, (hidden_S_H, inverse_S, low_T_R, *parameters) = ctx.projection, ctx.saved_tensors
+        by_normed_S_H, by_low_S_R = projection.apply_backward(by_output_T_O, projection.join(parameters))
         by_hidden_S_H, normed_S_H = rms_norm_backward(
             by_normed_S_H, by_residual_S_H, hidden_S_H, projection.norm, inverse_S
         )
@@ -192,17 +194,16 @@ class _AddedProjection(torch.autograd.Function):
     def forward(
         ctx: Any, x_T_I: torch.Tensor, residual_S_H: torch.Tensor, projection: FusedLinear, *parameters: torch.Tensor
     ) -> torch.Tensor:
-        adapter = projection.join(parameters)
-        output_S_H, low_T_R = projection.apply(x_T_I, adapter)
+        output_S_H, low_T_R = projection.apply(x_T_I, projection.join(parameters))
         ctx.projection = projection
-        ctx.save_for_backward(x_T_I, low_T_R, *adapter)
+        ctx.save_for_backward(x_T_I, low_T_R, *parameters)
         return output_S_H.add_(residual_S_H)
 
     @staticmethod
     def backward(ctx: Any, by_output_S_H: torch.Tensor) -> Any:
-        projection, (x_T_I, low_T_R, *adapter) = ctx.projection, ctx.saved_tensors
+        projection, (x_T_I, low_T_R, *parameters) = ctx.projection, ctx.saved_tensors
         by_output_T_H = projection.of_all_tokens(by_output_S_H)
-        by_x_T_I, by_low_T_R = projection.apply_backward(by_output_T_H, adapter)
+        by_x_T_I, by_low_T_R = projection.apply_backward(by_output_T_H, projection.join(parameters))
         return by_x_T_I, by_output_S_H, None, *projection.gradients(x_T_I, low_T_R, by_output_T_H, by_low_T_R)
 
 
@@ -223,16 +224,17 @@ class _AddedMlp(torch.autograd.Function):
         normed_S_H, inverse_S = rms_norm(hidden_S_H, fc1.norm, fc1.eps)
         gate_up_T_2F, low1_T_R = fc1.apply(normed_S_H, adapter1)
         output_S_H, low2_T_R = fc2.apply(swiglu(gate_up_T_2F), adapter2)
-        ctx.projections, ctx.adapted = (fc1, fc2), len(adapter1)
+        ctx.projections, ctx.count = (fc1, fc2), count
         ctx.save_for_backward(
-            hidden_S_H, inverse_S, None if recompute else gate_up_T_2F, low1_T_R, low2_T_R, *adapter1, *adapter2
+            hidden_S_H, inverse_S, None if recompute else gate_up_T_2F, low1_T_R, low2_T_R, *parameters
         )
         return output_S_H.add_(hidden_S_H)
 
     @staticmethod
     def backward(ctx: Any, by_output_S_H: torch.Tensor) -> Any:
-        hidden_S_H, inverse_S, gate_up_T_2F, low1_T_R, low2_T_R, *adapters = ctx.saved_tensors
-        (fc1, fc2), adapter1, adapter2 = ctx.projections, adapters[: ctx.adapted], adapters[ctx.adapted :]
+        hidden_S_H, inverse_S, gate_up_T_2F, low1_T_R, low2_T_R, *parameters = ctx.saved_tensors
+        (fc1, fc2), count = ctx.projections, ctx.count
+        adapter1, adapter2 = fc1.join(parameters[:count]), fc2.join(parameters[count:])
         if gate_up_T_2F is None:
             gate_up_T_2F, _ = fc1.apply(rms_norm(hidden_S_H, fc1.norm, fc1.eps)[0], adapter1)
         by_output_T_H = fc2.of_all_tokens(by_output_S_H)
