@@ -43,6 +43,7 @@ class BareTrainer:
         expert_parallel: int = 1,
         rollouts: bool = True,
         experts: str = "perExpert",
+        rank: int = 8,
     ) -> None:
         """`packed` lays samples out in one row, and fuses the layers unless there is dropout or `fused` is False.
 
@@ -59,7 +60,7 @@ class BareTrainer:
 
         self.device, self.budget = device, budget
         adapter = {"adapter__type": adapter_type, "adapter__dropout": dropout, "adapter__targetModules": list(targets)}
-        adapter |= {"adapter__experts": experts}
+        adapter |= {"adapter__experts": experts, "adapter__rank": rank}
         ranks = {"trainer__tensorParallelSize": tensor_parallel, "trainer__contextParallelSize": context_parallel}
         trainer = {"trainer__recompute": recompute, "trainer__expertParallelSize": expert_parallel} | ranks
         self.spec = spec = tiny_job(folder, folder, **trainer, **adapter).spec

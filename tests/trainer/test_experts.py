@@ -101,6 +101,21 @@ def test_experts_share_the_matrices_on_the_side_of_the_hidden_state(colocated, a
     assert len(distinct) == LAYERS * (gate_up + EXPERTS), "A of gate and up, and each expert's of down"
 
 
+def test_joined_adapters_of_experts_are_kept_as_planned(model_folder) -> None:
+    """Tensors of three dimensions are nothing else."""
+    trainer, sizes = BareTrainer(CpuDevice(), folder := model_folder("qwen3_moe"), "fp32", packed=True), []
+    ((_, batch),) = trainer.model.micro_batches(grouped_samples(VOCABULARY), 10_000)
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        sizes.append(tensor.numel() if tensor.dim() == 3 and len(tensor) == EXPERTS else 0)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        trainer.model.log_probabilities(batch, 1.0)
+    planned = AdapterSize.of(trainer.spec.adapter, read_model_sizes(folder))
+    assert sum(sizes) == planned.joined_experts(1) > 0
+
+
 def test_the_files_have_all_experts_or_none(colocated, tmp_path: Path) -> None:
     targets = ["q_proj", "*.layers.1.*.experts.2.gate_proj"]
     worker: Colocated = colocated("qwen3_moe", adapter__targetModules=targets, adapter__rslora=True)

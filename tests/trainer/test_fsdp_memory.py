@@ -16,14 +16,15 @@ from lorarl_trainer.backends.fsdp.adapters import attach
 from lorarl_trainer.backends.fsdp.loading import decoder_layers, language_model, load_base
 from lorarl_trainer.backends.fsdp.recompute import recompute
 from lorarl_trainer.devices.base import Gpu
-from lorarl_trainer.planning.activations import activation_bytes
+from lorarl_trainer.planning.activations import activation_bytes, low_rank_bytes
+from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.execution import decide
 from lorarl_trainer.planning.memory_lines import UNUSABLE
 from lorarl_trainer.planning.model_sizes import read_model_sizes
 from support import tiny_models
 from support.in_process import tiny_job
 
-TOKENS, GPU = 64, Gpu(1 << 40, 1 << 40, "NVIDIA H200")
+TOKENS, RANK, GPU = 64, 8, Gpu(1 << 40, 1 << 40, "NVIDIA H200")
 AS_FLASH = "kept-only"
 """Transformers would look for a kernel if the name had "flash" in it."""
 OFTEN = ("gemma3_text", "phi3", "gpt2", "qwen2")
@@ -75,11 +76,14 @@ def kept_by(layers: list[torch.nn.Module], given: set[int]) -> Iterator[dict[int
 
 
 def kept_and_planned(folder: Path, how: str) -> tuple[float, float]:
-    """Bytes of a token in all layers, with flash attention and an adapter of rank 1 on every linear layer."""
-    changes = {"trainer__backend": "fsdp", "trainer__precision": "bf16", "adapter__rank": 1, "trainer__recompute": how}
+    """Bytes of a token in all layers, with flash attention and an adapter on every linear layer."""
+    changes = {"trainer__backend": "fsdp", "trainer__precision": "bf16", "adapter__rank": RANK}
+    changes |= {"trainer__recompute": how}
     spec: LoRARLJobSpec = tiny_job(folder, folder, cluster__gpusPerNode=1, **changes).spec
     sizes = read_model_sizes(folder)
-    planned, _ = activation_bytes(sizes, decide(spec, sizes, GPU))
+    execution = decide(spec, sizes, GPU)
+    low, _ = low_rank_bytes(sizes, AdapterSize.of(spec.adapter, sizes), execution)
+    planned = activation_bytes(sizes, execution)[0] + low
     AttentionInterface.register(AS_FLASH, as_flash)
     model = load_base(folder, torch.bfloat16, packed=True)
     model.set_attn_implementation(AS_FLASH)

@@ -10,6 +10,10 @@ from lorarl_trainer.backends.megatron.packed_attention import unpackable
 from lorarl_trainer.backends.registry import get_backend
 from lorarl_trainer.devices.cpu import CpuDevice
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.planning.activations import low_rank_bytes
+from lorarl_trainer.planning.adapter_size import AdapterSize
+from lorarl_trainer.planning.execution import decide
+from lorarl_trainer.planning.model_sizes import read_model_sizes
 from lorarl_trainer.samples.types import LossChoice
 from support.tiny_models import VOCABULARY
 from support.training import BareTrainer, elements_kept, grouped_samples, relative_difference
@@ -69,6 +73,29 @@ def test_what_is_recomputed_is_what_was_computed(model_folder, recompute: str) -
     (loss, gradients), (same_loss, same_gradients) = (trainer.loss_and_gradients(samples) for trainer in trainers)
     assert same_loss == pytest.approx(loss, abs=1e-7)
     assert relative_difference(same_gradients, gradients) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("adapter_type", "recompute", "layers"),
+    [("canonical_lora", "none", 7), ("canonical_lora", "selective", 7), ("lora", "none", 4), ("lora", "full", 0)],
+)
+def test_of_an_adapter_a_layer_keeps_what_its_a_makes_of_tokens_alone(
+    model_folder, adapter_type: str, recompute: str, layers: int
+) -> None:
+    """Joined copies of its parameters, [3 R, H], [O, 3 R] and so on, would stay for each layer."""
+    folder, samples = model_folder("qwen3-tied"), grouped_samples(VOCABULARY)
+    small, large = (
+        BareTrainer(CpuDevice(), folder, "fp32", adapter_type, recompute, packed=True, rank=rank) for rank in (8, 72)
+    )
+    ((_, batch),) = small.model.micro_batches(samples, 10_000)
+    tokens, sizes = batch.tokens.numel(), read_model_sizes(folder)
+    more = elements_kept(large.model, samples) - elements_kept(small.model, samples)
+    assert more == tokens * sizes.layers * layers * 64
+    planned = [
+        low_rank_bytes(sizes, AdapterSize.of(spec.adapter, sizes), decide(spec, sizes, None))[0]
+        for spec in (small.spec, large.spec)
+    ]
+    assert 4 * more == tokens * (planned[1] - planned[0])
 
 
 def test_a_prompt_is_computed_once_for_its_completions(model_folder) -> None:

@@ -22,6 +22,9 @@ keeps, in the model's precision,
     norms of all heads together (fused)                q + 2k more
         q, k and v before them
 
+An adapter of rank r keeps A x as well: r values for each layer that it is on, 7r if it is on all linear layers, and
+of an expert those of the padded ranks. Each tensor-parallel rank has these whole.
+
 `trainer.recompute: selective` computes gate and up, or the whole MLP, again; `full` a whole layer (h stays). Either
 brings one layer back at a time. Sequence parallelism splits all of it over the ranks.
 
@@ -53,6 +56,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.execution import ExecutionPlan, Recompute
 from lorarl_trainer.planning.model_sizes import ModelSizes
 
@@ -102,9 +106,7 @@ def _values(model: ModelSizes, execution: ExecutionPlan) -> _Values:
     norms = q + 2 * k if execution.fused_layers and model.whole_norms else 0
     if execution.fused_layers and model.experts:
         beside, sharing = 2 * h + 2 * q + 2 * k + norms, execution.expert_ranks
-        uneven = 1.0 if sharing == 1 else _UNEVEN
-        rows = math.ceil(uneven * h * min(sharing, model.active_experts))
-        copies = math.ceil(uneven * model.active_experts)
+        rows, copies = math.ceil(_uneven(execution) * h * min(sharing, model.active_experts)), _copies(model, execution)
         mlp, on_their_way = rows + copies * 2 * f, 0 if sharing == 1 else 4 * rows
         at_work, touched = beside + copies * (h + 3 * f) + on_their_way, beside + copies * (2 * h + 3 * f)
         return _Values(beside + mlp, mlp, at_work, touched)
@@ -116,6 +118,32 @@ def _values(model: ModelSizes, execution: ExecutionPlan) -> _Values:
     else:
         whole, again = 4 * h + 3 * q + 3 * k + 5 * f, h + 5 * f
     return _Values(whole, again, whole, whole)
+
+
+def _uneven(execution: ExecutionPlan) -> float:
+    return 1.0 if execution.expert_ranks == 1 else _UNEVEN
+
+
+def _copies(model: ModelSizes, execution: ExecutionPlan) -> int:
+    """Return the rows that the experts of one worker have for each of its tokens."""
+    return math.ceil(_uneven(execution) * model.active_experts)
+
+
+def low_rank_bytes(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPlan) -> tuple[int, int]:
+    """Return the bytes of A x that a token keeps in all layers until the backward pass, and in one while that runs.
+
+    They are one rank's. They are not among `token_bytes`, from which micro-batches on a CPU follow: those stay as they
+    are.
+    """
+    outside, of_experts = adapter.inner, 0
+    if adapter.layers_of_experts:
+        ranks = adapter.gate_up_rank + adapter.expert_rank
+        of_experts = _copies(model, execution) * ranks * model.layers
+    kept = {"none": outside + of_experts, "selective": outside, "full": 0}[execution.recompute]
+    # Its gradient, and itself if it is computed again.
+    at_work = (1 if execution.recompute == "none" else 2) * -(-(outside + of_experts) // model.layers)
+    width = execution.precision.bytes
+    return kept * width // execution.context_ranks, at_work * width // execution.context_ranks
 
 
 def token_bytes(model: ModelSizes, execution: ExecutionPlan) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from lorarl_trainer.planning.activations import key_bytes, shared_key_bytes, token_bytes
+from lorarl_trainer.planning.activations import key_bytes, low_rank_bytes, shared_key_bytes, token_bytes
 from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.planning.model_sizes import ModelSizes
@@ -59,15 +59,17 @@ def trainer_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionP
     if held := execution.held_adapters:
         source = f"{held} x {trainable:,} parameters: a reference, or a teacher"
         yield Line("adapters that are held", held * trainable * precision.bytes, "always", source)
-    yield _activations(model, execution)
+    yield _activations(model, adapter, execution)
+    yield from _adapters_that_stay(adapter, execution)
     logits = execution.logits_chunk * LOGITS_BYTES
     chunk = f"{4 * execution.logits_chunk >> 20:,} MiB in fp32, and copies"
     yield Line("logits, a chunk at a time", logits, "training", chunk)
 
 
-def _activations(model: ModelSizes, execution: ExecutionPlan) -> Line:
+def _activations(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPlan) -> Line:
     tokens = micro_batch_tokens(execution)
-    kept, at_work = token_bytes(model, execution)
+    parts = token_bytes(model, execution), low_rank_bytes(model, adapter, execution)
+    kept, at_work = (sum(both) for both in zip(*parts, strict=True))
     hidden_states = 2 * model.hidden * execution.precision.bytes // execution.trainer_workers
     total = tokens * (kept + at_work + hidden_states + shared_key_bytes(model, execution))
     source = f"{tokens:,} tokens of a micro-batch x {kept:,} bytes, and one layer at work"
@@ -76,7 +78,29 @@ def _activations(model: ModelSizes, execution: ExecutionPlan) -> Line:
     if keys := micro_batch_keys(execution):
         total += keys * sum(key_bytes(model, execution))
         source += f" with {keys:,} keys"
+    total += _adapters_at_work(model, adapter, execution)
     return Line("activations", int(total * (1 + UNUSABLE)), "training", f"{source}; recompute: {execution.recompute}")
+
+
+def _adapters_that_stay(adapter: AdapterSize, execution: ExecutionPlan) -> Iterator[Line]:
+    """Yield what fused layers make of adapters' parameters and keep until the backward pass."""
+    if not execution.fused_layers or execution.recompute == "full":
+        return
+    width, ranks = execution.precision.bytes, execution.trainer_ranks
+    if ranks > 1:
+        yield Line("adapters, gathered", adapter.gathered() * width, "training", f"what {ranks} ranks have shares of")
+    # `selective` computes the whole mixture again.
+    if execution.recompute == "none" and (joined := adapter.joined_experts(execution.expert_ranks)):
+        yield Line("experts' adapters, joined", joined * width, "training", "those of a layer as one, in all layers")
+
+
+def _adapters_at_work(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPlan) -> int:
+    """Return the bytes of what one fused layer makes of adapters' parameters for its products, and of its gradients."""
+    if not execution.fused_layers:
+        return 0
+    joined = 2 * (adapter.joined + adapter.joined_experts(execution.expert_ranks))
+    gathered = adapter.gathered() if execution.trainer_ranks > 1 else 0
+    return (joined + gathered) // model.layers * execution.precision.bytes
 
 
 def micro_batch_tokens(execution: ExecutionPlan) -> int:

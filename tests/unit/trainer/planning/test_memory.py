@@ -129,6 +129,48 @@ def test_only_the_targets_have_an_adapter(sizes: ModelSizes, targets: list[str],
     assert len(sizes.adapted(adapter)) == layers * LAYERS
 
 
+@pytest.mark.parametrize(
+    ("targets", "qkv", "o", "gate_up", "down"),
+    [
+        (["all-linear"], 1, 1, 1, 1),
+        (["q_proj", "v_proj"], 1, 0, 0, 0),
+        (["*.layers.0.mlp.up_proj"], 0, 0, 1, 0),  # in all layers
+    ],
+)
+def test_an_engine_has_whole_layers_for_adapters(
+    sizes: ModelSizes, targets: list[str], qkv: int, o: int, gate_up: int, down: int
+) -> None:
+    """B's of q, k and v stand along a diagonal, and so do those of gate and up, also of parts without an adapter."""
+    adapter = AdapterSpec(rank=32, target_modules=targets)
+    queries_keys_values = 3 * (HIDDEN + HIDDEN + 2 * 512)
+    layer = qkv * queries_keys_values + o * 2 * HIDDEN + gate_up * 2 * (HIDDEN + 2 * FFN) + down * (FFN + HIDDEN)
+    assert AdapterSize.of(adapter, sizes).served(1) == 32 * LAYERS * layer
+    if targets == ["all-linear"]:
+        split = 3 * (HIDDEN + (HIDDEN + 2 * 512) // 2) + HIDDEN // 2 + HIDDEN + 2 * (HIDDEN + FFN) + FFN // 2 + HIDDEN
+        assert AdapterSize.of(adapter, sizes).served(2) == 32 * LAYERS * split
+
+
+def test_a_token_keeps_what_adapters_make_of_it(sizes: ModelSizes) -> None:
+    small, large = (planned(sizes, f"adapter.rank={rank}", "trainer.recompute=none") for rank in (8, 264))
+    at_work = 3 * (2 * HIDDEN + 2 * 512) + 2 * (HIDDEN + 2 * FFN)  # A and B of q, k and v; of gate and up
+    more = 1.05 * 2 * 256 * (16_384 * 7 * (LAYERS + 1) + 2 * at_work)
+    assert part(large, "activations") - part(small, "activations") == pytest.approx(more, rel=1e-3)
+    again = [planned(sizes, f"adapter.rank={rank}", "trainer.recompute=full") for rank in (8, 264)]
+    assert part(again[1], "activations") - part(again[0], "activations") < more / 5
+
+
+def test_ranks_that_split_a_layer_gather_its_adapters(sizes: ModelSizes) -> None:
+    gpus = ("adapter.rank=256", "cluster.gpusPerNode=2", "trainer.tensorParallelSize=2")
+    found = planned(sizes, *gpus)
+    assert part(found, "adapters, gathered") == 2 * 256 * LAYERS * 7 * HIDDEN  # five A's, and B of o and down
+    for other in (planned(sizes), planned(sizes, *gpus, "trainer.recompute=full"), planned(sizes, *gpus, *MEGATRON)):
+        assert all(line.what != "adapters, gathered" for line in other.lines)
+    # A x is of all tokens on each rank.
+    small, large = (planned(sizes, *gpus, f"adapter.rank={rank}") for rank in (8, 264))
+    more = part(large, "activations") - part(small, "activations")
+    assert more > 1.05 * 2 * 256 * 16_384 * 7 * (LAYERS + 1)
+
+
 def test_a_7b_job_of_the_benchmark_fits_an_h200(sizes: ModelSizes) -> None:
     found = planned(sizes)
     assert found.fits

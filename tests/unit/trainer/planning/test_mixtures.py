@@ -287,7 +287,9 @@ def test_the_plan_counts_every_expert() -> None:
     attention = 32 * (3 * 2048 + 4096 + 2 * 512 + 4096 + 2048)  # q, k and v share an input; o
     experts = 16 * 4 * 3 * (2048 + 768)
     assert size.trainable(1) == 2 * (attention + experts)
-    # vLLM has one size of buffers for all layers, and buffers for all experts or none.
+    # vLLM has one size of buffers for all layers, and buffers for all experts or none. Those of q, k and v are of one
+    # layer, with zeros beside each B.
+    attention = 32 * (3 * (2048 + 4096 + 2 * 512) + 4096 + 2048)
     assert size.served(1) == 2 * (attention + 16 * 32 * 3 * (2048 + 768))
     one = AdapterSize.of(cpu_job("adapter.rank=32", "adapter.targetModules=['*.experts.3.up_proj']").adapter, sizes)
     assert one.served(1) == 2 * 16 * 32 * 3 * (2048 + 768)
@@ -297,6 +299,7 @@ def test_the_plan_counts_every_expert() -> None:
     )
     assert lines["base model"] == 4 * sizes.parameters(1) and "vLLM's base model" not in lines
     assert lines["vLLM's adapter"] == 4 * size.served(1)
+    assert lines["experts' adapters, joined"] == 4 * 2 * 16 * 8 * (2048 + 2 * 768 + 768 + 2048), "rank 2 x 4, and 4"
 
 
 def test_the_plan_counts_what_experts_share_once() -> None:
