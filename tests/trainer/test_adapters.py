@@ -231,6 +231,7 @@ def test_a_merged_model_computes_what_base_and_adapter_do(folder: Path, monkeypa
         with together.disable_adapter():
             assert not torch.allclose(merged(ids).logits, together(input_ids=ids).logits, atol=1e-2)
     assert tokenizer.chat_template == CHATML
+    assert len({file.stat().st_mode for file in Path("merged").iterdir()}) == 1, "weights too are for all to read"
     assert not list(Path().glob(".merged*"))
     assert (
         "--out: got merged, which exists, expected a new folder" in lorarl("merge", "adapter", "--out", "merged").output

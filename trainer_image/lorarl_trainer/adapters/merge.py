@@ -60,6 +60,7 @@ def _write(model: AdaptedModel, merged: Any, out: Path) -> None:
         partial.mkdir(parents=True)
         merged.save_pretrained(partial)
         _settings(model.defaults).to_json_file(partial / "generation_config.json", keys_to_pop=["compile_config"])
+        _share_weights(partial)
         model.tokenizer.save_pretrained(partial)
         if not fill:
             partial.rename(out)
@@ -89,6 +90,13 @@ def _valid(settings: Any) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _share_weights(folder: Path) -> None:
+    """Give weights the mode of other new files: safetensors leaves them with that of its private temporary file."""
+    mode = (folder / "config.json").stat().st_mode
+    for weights in folder.glob("*.safetensors"):
+        weights.chmod(mode)
 
 
 def _logits(model: AdaptedModel, module: Any) -> Any:
