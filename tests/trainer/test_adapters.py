@@ -219,6 +219,15 @@ def test_penalties_of_the_base_model_are_not_applied(folder: Path, tmp_path: Pat
     assert len({answer.text for answer in drawn}) > 1, "min_p of 1 leaves the best token alone"
 
 
+def test_an_unknown_command_of_a_chat_is_no_prompt(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    done = lorarl("chat", "adapter", "--max-tokens", "6", said="/help\n/usr/bin is a folder\n/no_think hello\n")
+    assert done.exit_code == 0, done.output
+    said, *answers = done.stdout.split("base:    ")
+    assert said == "/help is no command. /reset forgets the conversation, /quit ends.\n"
+    assert len(answers) == 2
+
+
 def test_a_merged_model_computes_what_base_and_adapter_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     done = lorarl("merge", "adapter", "--out", "merged")

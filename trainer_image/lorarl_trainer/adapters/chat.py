@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import sys
 import textwrap
@@ -16,6 +17,8 @@ from lorarl_trainer.adapters.source import Source
 from lorarl_trainer.samples.sampling import Sampling
 
 _RESET, _QUIT = "/reset", ("/quit", "/exit")
+_COMMAND = re.compile(r"/[^\s/]*")
+"""A single word: a prompt may begin with a path, or with a switch such as Qwen3's /no_think."""
 _GAP = "   "
 _NARROW = 60
 
@@ -32,14 +35,15 @@ def chat(source: Source, *, max_tokens: int, temperature: float, seed: int, talk
     decoding = Decoding(1, max_tokens, Sampling(temperature) if temperature else None)
     template = template_arguments(source.job, model.tokenizer)
     if on_terminal:
-        memory = f"{_RESET} forgets the conversation, " if template is not None else "Each line is a new prompt; "
-        print(f"{memory}{_QUIT[0]} ends.", file=screen)
+        print(_commands(template), file=screen)
     told: list[list[dict[str, str]]] = [[], []]
     while (line := _next(talk, screen if on_terminal else None)) is not None:
         if line in _QUIT:
             return
         if line == _RESET:
             told = [[], []]
+        elif _COMMAND.fullmatch(line):
+            print(f"{line} is no command. {_commands(template)}", file=screen, flush=True)
         elif line:
             answers = []
             for side, conversation in zip(("base", "adapter"), told, strict=True):
@@ -49,6 +53,11 @@ def chat(source: Source, *, max_tokens: int, temperature: float, seed: int, talk
                 conversation.append({"role": "assistant", "content": answers[-1]})
             width = shutil.get_terminal_size().columns if on_terminal else 0
             print("\n".join(side_by_side(answers[0], answers[1], width)), file=screen, flush=True)
+
+
+def _commands(template: Mapping[str, Any] | None) -> str:
+    memory = f"{_RESET} forgets the conversation, " if template is not None else "Each line is a new prompt; "
+    return f"{memory}{_QUIT[0]} ends."
 
 
 def _next(talk: TextIO, screen: TextIO | None) -> str | None:
