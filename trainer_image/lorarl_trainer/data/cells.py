@@ -8,6 +8,7 @@ from decimal import Decimal
 from difflib import get_close_matches
 from typing import Any
 
+from lorarl_api.v1alpha1 import DataSource
 from lorarl_trainer.errors import InputError
 
 _FROM_SHAREGPT = (
@@ -23,7 +24,7 @@ ROLES = frozenset(
 _MEANT = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant", "ai": "assistant"}
 
 
-def missing(raw: dict[str, Any], name: str, field: str, where: str) -> InputError:
+def missing(raw: dict[str, Any], name: str, field: str, where: str, source: DataSource) -> InputError:
     """Return the error of a row without a column, or with nothing in it."""
     existing = ", ".join(key if key == key.strip() else repr(key) for key in sorted(raw)) or "none"
     if name in raw:
@@ -31,10 +32,18 @@ def missing(raw: dict[str, Any], name: str, field: str, where: str) -> InputErro
             field, f"{name}, which is empty in {where}", "a value in every row", "Fill it in, or remove that row."
         )
     near = get_close_matches(name, raw, n=1, cutoff=0.5)
-    hint = f"Set {field} to one of them, or add the column. A CSV file needs a line with the names of its columns."
-    if near:
+    hint = f"Set {field} to one of them, or add the column."
+    if _lacks_header(raw, source):
+        hint += " A CSV file needs a line with the names of its columns."
+    elif near:
         hint = f"Did you mean {near[0] if near[0] == near[0].strip() else repr(near[0])}?"
     return InputError(field, f"{name}, which {where} does not have", f"one of the existing fields ({existing})", hint)
+
+
+def _lacks_header(raw: dict[str, Any], source: DataSource) -> bool:
+    """Whether the names of a CSV file's columns seem to be its first row: none is one that the manifest names."""
+    columns = (source.prompt_field, source.answer_field, *source.pair_fields)
+    return source.origin.lower().endswith(".csv") and {key.strip() for key in raw}.isdisjoint(columns)
 
 
 def prompt_of(value: Any, field: str, where: str) -> Prompt:

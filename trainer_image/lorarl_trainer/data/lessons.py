@@ -48,17 +48,17 @@ def lesson_of(raw: dict[str, Any], source: DataSource, field: str, where: str) -
         InputError: a column is missing, or has something else.
     """
     if source.messages_field is not None:
-        return _conversation(_cell(raw, source.messages_field, f"{field}.messagesField", where), field, where)
+        return _conversation(_cell(raw, source.messages_field, f"{field}.messagesField", where, source), field, where)
     if source.tokens_field is not None and source.loss_mask_field is not None:
-        ids = _cell(raw, source.tokens_field, f"{field}.tokensField", where)
-        mask = _cell(raw, source.loss_mask_field, f"{field}.lossMaskField", where)
+        ids = _cell(raw, source.tokens_field, f"{field}.tokensField", where, source)
+        mask = _cell(raw, source.loss_mask_field, f"{field}.lossMaskField", where, source)
         return _tokens(ids, mask, field, where)
     return None
 
 
-def _cell(raw: dict[str, Any], name: str, field: str, where: str) -> Any:
+def _cell(raw: dict[str, Any], name: str, field: str, where: str, source: DataSource) -> Any:
     if raw.get(name) is None:
-        raise missing(raw, name, field, where)
+        raise missing(raw, name, field, where, source)
     return raw[name]
 
 

@@ -22,7 +22,7 @@ def pair_of(raw: dict[str, Any], source: DataSource, field: str, where: str) -> 
     columns = tuple(zip(source.pair_fields, (f"{field}.chosenField", f"{field}.rejectedField"), strict=True))
     for name, of in columns:
         if raw.get(name) is None:
-            raise missing(raw, name, of, where)
+            raise missing(raw, name, of, where, source)
     chosen, rejected = (raw[name] for name, _ in columns)
     if raw.get(source.prompt_field) is not None:
         prompt = prompt_of(raw[source.prompt_field], f"{field}.promptField", where)
@@ -36,7 +36,7 @@ def pair_of(raw: dict[str, Any], source: DataSource, field: str, where: str) -> 
             "Cut both after the first answer that differs, or remove that row.",
         )
     else:
-        raise missing(raw, source.prompt_field, f"{field}.promptField", where)
+        raise missing(raw, source.prompt_field, f"{field}.promptField", where, source)
     first, second = (_completion(raw[name], prompt, of, where) for name, of in columns)
     return prompt, first, second
 

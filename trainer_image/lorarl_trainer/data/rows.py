@@ -104,9 +104,8 @@ def load_rows(
             f"Set {field}.uri to a source with rows.",
         )
     if "answer_field" in source.model_fields_set and not any(source.answer_field in row.raw for row in rows):
-        raise missing(
-            rows[0].raw, source.answer_field, f"{field}.answerField", f"row {rows[0].number} of {source.origin}"
-        )
+        where = f"row {rows[0].number} of {source.origin}"
+        raise missing(rows[0].raw, source.answer_field, f"{field}.answerField", where, source)
     return rows
 
 
@@ -141,11 +140,11 @@ def _row(
     if (lesson := lesson_of(raw, source, field, where)) is not None:
         return Row(lesson.messages if isinstance(lesson, Conversation) else "", None, raw, number, lesson=lesson)
     if raw.get(source.prompt_field) is None:
-        raise missing(raw, source.prompt_field, f"{field}.promptField", where)
+        raise missing(raw, source.prompt_field, f"{field}.promptField", where, source)
     if isinstance(answer := raw.get(source.answer_field), float) and math.isnan(answer):
         raw = {**raw, source.answer_field: None}  # tables write a missing value as NaN
     if needs_answer and raw.get(source.answer_field) is None:
-        raise missing(raw, source.answer_field, f"{field}.answerField", where)
+        raise missing(raw, source.answer_field, f"{field}.answerField", where, source)
     prompt = prompt_of(raw[source.prompt_field], f"{field}.promptField", where)
     answer = raw.get(source.answer_field)
     if not (needs_answer or shows_answer or is_answer(answer)):

@@ -183,6 +183,13 @@ def test_a_missing_prompt_field_names_the_row_the_fields_and_the_nearest(tmp_pat
     assert error.hint == "Did you mean promt?"
 
 
+def test_only_a_csv_file_is_said_to_need_a_header(tmp_path):
+    for path in (jsonl(tmp_path, {"text": "a", "label": "b"}), tmp_path / "train.csv"):
+        (tmp_path / "train.csv").write_text("prompt,label\na,b\n")
+        field = "promptField" if path.suffix == ".jsonl" else "answerField"
+        assert refused(path).hint == f"Set spec.data.train.{field} to one of them, or add the column."
+
+
 def test_a_missing_answer_is_refused_only_where_answers_are_needed(tmp_path):
     path = jsonl(tmp_path, {"prompt": "a"})
     assert refused(path).field == "spec.data.train.answerField"
@@ -310,6 +317,8 @@ GZIP, HTML = gzip.compress(b'{"prompt": "a"}\n', mtime=0), b"<!DOCTYPE html><htm
         ("train.csv", b"prompt\tanswer\na\tb\n", r"whose columns are separated by '\t'", "Write it again with commas"),
         ("train.csv", b"prompt , answer\na,b\n", "prompt, which row 1", "Did you mean 'prompt '?"),
         ("train.csv", b"say a word,a\nsing,b\n", "prompt, which row 1", "a line with the names of its columns"),
+        ("train.csv", b"say promt,a\nsing,b\n", "prompt, which row 1", "a line with the names of its columns"),
+        ("train.csv", b"promt,answer\na,b\n", "prompt, which row 1", "Did you mean promt?"),
         ("train.csv", b'prompt,answer\n"a,1\nb,2\n', "which is not valid CSV (CSV parse error", "Fix the file"),
     ],
 )
