@@ -95,7 +95,7 @@ def load_rows(
             if len(faults) == MOST_FAULTS:
                 break
     if faults:
-        raise with_others(faults)
+        raise with_others(faults, in_all=not rows)
     if not rows:
         raise InputError(
             f"{field}.uri",
@@ -109,11 +109,12 @@ def load_rows(
     return rows
 
 
-def with_others(faults: Sequence[tuple[int, InputError]]) -> InputError:
+def with_others(faults: Sequence[tuple[int, InputError]], *, in_all: bool) -> InputError:
     """Return the first fault of some rows; it also names the next rows that have the same field wrong.
 
     Args:
         faults: the number of each row, and what is wrong with it; at most MOST_FAULTS.
+        in_all: whether every row that was read has a fault.
     """
     _, first = faults[0]
     others = [number for number, error in faults[1:] if (error.field, error.expected) == (first.field, first.expected)]
@@ -121,7 +122,12 @@ def with_others(faults: Sequence[tuple[int, InputError]]) -> InputError:
         return first
     more = " or more" * (len(faults) == MOST_FAULTS)
     named = ", ".join(map(str, others[:_NAMED])) + ", ..." * (len(others) > _NAMED)
-    rows = f"row {named}" if len(others) == 1 else f"{len(others):,}{more} other rows ({named})"
+    if len(others) == 1:
+        rows = f"row {named}"
+    elif in_all and len(others) == len(faults) - 1:
+        rows = f"all {'of the first ' * bool(more)}{len(faults):,} rows"
+    else:
+        rows = f"{len(others):,}{more} other rows ({named})"
     return InputError(first.field, f"{first.got}, and it is as wrong in {rows}", first.expected, first.hint)
 
 
