@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:
     import io
-    from types import FrameType
+    from types import FrameType, ModuleType
 
 Reply = tuple[float, str | None, str, Mapping[str, float]]
 """Value, cause of failure, message, components by name."""
@@ -147,7 +147,7 @@ def load_function(name: str, places: Sequence[str] = (), source: str = "") -> Ca
     where = getattr(module, "__file__", None) or "a folder without __init__.py"
     function: Callable[..., Any] | None = getattr(module, function_name, None)
     if function is None or not callable(function):
-        existing = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        existing = _functions_of(module)
         other = f"has an object of type {type(function).__name__} of this name"
         lacks = "has no such function" if function is None else other
         hint = f"Name one of its functions ({', '.join(existing)})." if existing else _define(function_name)
@@ -163,6 +163,13 @@ def load_function(name: str, places: Sequence[str] = (), source: str = "") -> Ca
                 f"{name}{signature} in {where}, which cannot be called with four arguments", _define(function_name)
             ) from error
     return function
+
+
+def _functions_of(module: ModuleType) -> list[str]:
+    """Return the names of the functions that a module defines, or else of those that it imports."""
+    public = {key: value for key, value in vars(module).items() if callable(value) and not key.startswith("_")}
+    own = [key for key, value in public.items() if getattr(value, "__module__", None) == module.__name__]
+    return own or list(public)
 
 
 def _define(function: str) -> str:

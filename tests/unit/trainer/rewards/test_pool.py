@@ -247,6 +247,8 @@ def test_a_step_in_which_everything_fails_stops_the_run_and_says_why(scorer):
             "has an object of type float of this name",
             "Define it as score(prompt, ",
         ),
+        ("importing:scor", "has no such function", "Name one of its functions (score)."),
+        ("passing_on:scor", "has no such function", "Name one of its functions (dumps)."),
         ("lazy:score", "which has a yield and so returns no number", "Use return."),
         ("my_rewards:wrong_signature", "(prompt, completion) in ", "wrong_signature(prompt, completion, answer, row)"),
         ("broken:score", "ZeroDivisionError: division by zero (broken.py, line 1)", "Fix the module"),
@@ -261,6 +263,8 @@ def test_a_function_that_cannot_be_used_is_refused_before_training(scorer, tmp_p
     (tmp_path / "needy.py").write_text("import not_there")
     (tmp_path / "constant.py").write_text("score = 1.0")
     (tmp_path / "lazy.py").write_text("def score(prompt, completion, answer, row): yield 1.0")
+    (tmp_path / "importing.py").write_text("from json import dumps\ndef score(*row): return 1.0")
+    (tmp_path / "passing_on.py").write_text("from json import dumps")
     (tmp_path / "deadly.py").write_text("import os; os._exit(7)")
     with pytest.raises(InputError) as caught:
         asyncio.run(scorer(function, processes=1).ready())
