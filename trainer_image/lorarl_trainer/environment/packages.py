@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -36,15 +37,22 @@ def add_packages(packages: Sequence[str], *, dry_run: bool = False) -> str:
         command = [*installer(), "--constraint", constraints.name, *(["--dry-run"] if dry_run else []), *packages]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode:
+        said = ran.stderr.strip()
         raise InputError(
             "PACKAGE",
-            f"{' '.join(packages)}, which cannot be installed here:\n{ran.stderr.strip()}\n",
+            f"{' '.join(packages)}, which cannot be installed here",
             "packages that fit the versions that lorarl needs",
-            "Name another version, or check the network.",
+            f"{_what_to_do(said)} The installer said:\n{said}",
         )
     if not dry_run:
         record(Path(sys.prefix), packages)
     return (ran.stdout + ran.stderr).strip()
+
+
+def _what_to_do(said: str) -> str:
+    if unknown := re.search(r"(\S+)\s+was\s+not\s+found\s+in\s+the\s+package\s+registry", said):
+        return f"There is no package {unknown[1]}: check its name."
+    return "Check the names, name another version, or check the network."
 
 
 def installed() -> list[str]:

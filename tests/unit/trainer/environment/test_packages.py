@@ -36,8 +36,15 @@ def test_what_is_installed_stays_as_it_is(tmp_path: Path) -> None:
 def test_a_package_that_needs_another_version_of_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="which cannot be installed here") as refused:
         add_packages([wheel(tmp_path, "click<1")], dry_run=True)
-    assert "click" in str(refused.value)
-    assert "Name another version, or check the network." in str(refused.value)
+    assert "Check the names, name another version, or check the network. The installer said:\n" in refused.value.hint
+    assert "click" in refused.value.hint
+
+
+def test_a_package_that_no_index_has_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", tmp_path.as_uri())
+    with pytest.raises(InputError, match="got reasonin-gym, which cannot be installed here, expected") as refused:
+        add_packages(["reasonin-gym"], dry_run=True)
+    assert refused.value.hint.startswith("There is no package reasonin-gym: check its name. The installer said:\n")
 
 
 def test_what_is_added_is_recorded_once_and_with_whole_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
