@@ -15,6 +15,7 @@ from lorarl_api.v1alpha1.scoring import CodeReward, GymTask, LengthPenalty, Repe
 
 _WAYS = ("type", "__function__", "code", "server", "reasoningGym", "length", "repetition")
 """The fields of a reward of which exactly one is set, as CEL writes them."""
+_GIVEN = f"[{', '.join(f'has(self.{field})' for field in _WAYS)}].filter(given, given).size()"
 
 
 class RewardSpec(Model):
@@ -96,10 +97,16 @@ class RewardSpec(Model):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "type",
-            f"[{', '.join(f'has(self.{field})' for field in _WAYS)}].filter(given, given).size() == 1",
-            "be set if none of function, code, server, reasoningGym, length and repetition is, and only then",
+            f"{_GIVEN} > 0",
+            "be set if none of function, code, server, reasoningGym, length and repetition is",
             "Set type for a built-in reward (exact, numeric, regex, math_verify, format), function for your own, code "
             "for programs, server for a judge, reasoningGym for its tasks, or length or repetition for a penalty.",
+        ),
+        Rule(
+            "type",
+            f"{_GIVEN} < 2",
+            "be alone: only one of type, function, code, server, reasoningGym, length and repetition may be set",
+            "Keep one of them, and remove the others.",
         ),
         Rule(
             "pattern",

@@ -135,7 +135,7 @@ CASES = [
         {"spec.reward": {"type": "exact", "function": "m:f"}},
         {"spec.reward": {"function": "m:f", "timeoutSeconds": 3}},
         "spec.reward.type",
-        "Set type",
+        "Keep one of them",
     ),
     Case(
         "one reward, not none",

@@ -76,7 +76,7 @@ REWARD_CASES = [
         {"spec.reward": {"type": "exact", "code": {}}},
         {"spec.reward": {"code": {"testsField": "checks", "score": "share", "memoryMiB": 128}}},
         "spec.reward.type",
-        "code for programs",
+        "Keep one of them",
     ),
     Case(
         "a format has a pattern",
