@@ -362,38 +362,6 @@ def test_an_unreadable_file_is_named_with_user_and_command(name):
     assert f"chmod -R a+rX {path}" in error.hint
 
 
-def test_rows_with_the_same_fault_are_counted_and_the_first_few_named(tmp_path):
-    def rows(faulty: int) -> Path:
-        return jsonl(tmp_path, {"prompt": "b", "answer": "c"}, *[{"prompt": " ", "answer": "a"}] * faulty)
-
-    def others(faulty: int) -> str:
-        return refused(rows(faulty)).got.partition("train.jsonl")[2]
-
-    assert others(1) == ""
-    assert others(2) == ", and it is as wrong in row 3"
-    assert others(6) == ", and it is as wrong in 5 other rows (3, 4, 5, ...)"
-    assert others(2000) == ", and it is as wrong in 999 or more other rows (3, 4, 5, ...)"
-
-
-@pytest.mark.parametrize(
-    ("rows", "others"),
-    [
-        (1, ""),
-        (2, ", and it is as wrong in row 2"),
-        (296, ", and it is as wrong in all 296 rows"),
-        (2000, ", and it is as wrong in all of the first 1,000 rows"),
-    ],
-)
-def test_a_fault_of_all_rows_is_said_to_be_in_all(tmp_path, rows, others):
-    error = refused(jsonl(tmp_path, *[{"question": "a", "answer": "b"}] * rows))
-    assert error.got.partition(" does not have")[2] == others
-
-
-def test_another_fault_is_not_counted_as_the_same(tmp_path):
-    path = jsonl(tmp_path, {"prompt": "", "answer": "a"}, {"prompt": "b"}, {"prompt": "", "answer": "c"})
-    assert refused(path).got.endswith("and it is as wrong in row 3")
-
-
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 def test_lines_in_another_encoding_are_counted_and_named(tmp_path, suffix):
     line = {"csv": "Schreib den 3. März\n", "jsonl": '{"prompt": "Schreib den 3. März"}\n'}[suffix]
