@@ -255,7 +255,7 @@ def test_a_dry_run_shows_what_a_run_would_do(
 ) -> None:
     monkeypatch.chdir(trained_job.folder)
     before = trained_job.contents()
-    assert dry_run(Path("job.yaml"), None, ["spec.cluster.image=trainer:1"]) == 0
+    assert dry_run(Path("job.yaml"), None, ["spec.cluster.image=trainer:1", f"spec.trainer.steps={STEPS + 4}"]) == 0
     shown = capsys.readouterr().out
     for part in (
         "warning: `lorarl run` ignores fields that need a cluster: spec.cluster.image\n",
@@ -265,7 +265,8 @@ def test_a_dry_run_shows_what_a_run_would_do(
         "  | <|im_start|>user\n  | say a word<|im_end|>\n  | <|im_start|>assistant",
         "row 1: 'I do not know.' -> 0.75;  '' -> 0\n",
         "training, in all",
-        f"for {STEPS} steps, as in the last run in out/letters",
+        "for 4 steps, as in the last run in out/letters",
+        f"trainer.steps {STEPS} -> {STEPS + 4}",
         "Everything that needs no worker is in order.",
     ):
         assert part in shown
