@@ -120,19 +120,19 @@ def answer_text(value: Any, field: str, where: str) -> str | None:
     """
     if value is None:
         return None
+    if not is_answer(value):
+        raise InputError(
+            field,
+            f"{brief(value)} ({type(value).__name__}) in {where}",
+            "a text or a number",
+            "Write the answer as a text.",
+        )
     if isinstance(value, str):
         return unicode(value, field, where)
-    if isinstance(value, float) and math.isfinite(value):
+    if isinstance(value, float):
         # A column of whole numbers with missing values is stored as floats.
         return f"{Decimal(repr(value)).normalize():f}" if value == 0 or 1e-30 < abs(value) < 1e16 else repr(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    raise InputError(
-        field,
-        f"{brief(value)} ({type(value).__name__}) in {where}",
-        "a text or a number",
-        "Write the answer as a text.",
-    )
+    return str(value)
 
 
 def unicode(text: str, field: str, where: str) -> str:

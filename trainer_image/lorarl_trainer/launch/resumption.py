@@ -95,7 +95,7 @@ def finished_adapter(
         # Without files, and after more steps than that, the next start says that steps were lowered.
         over = left <= 0 if known else left == 0 and latest is not None and latest.finished_at is not None
         return f"{newest.uri}/lora_adapter" if over and _same_training(job, secrets, newest) else None
-    except (OSError, ValueError, KeyError, IndexError, ManifestError, LorarlError):
+    except (OSError, ValueError, KeyError, LorarlError):
         return None
 
 
