@@ -11,9 +11,9 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from lorarl_operator.cache import Cache
-from lorarl_operator.parse import QUEUE_LABEL, time
-from lorarl_operator.status import FAILED, FINISHED, RUNNING, SUSPENDED, well_typed
+from lorarl_operator.control.cache import Cache
+from lorarl_operator.decide.parse import QUEUE_LABEL, time
+from lorarl_operator.decide.status import FAILED, FINISHED, RUNNING, SUSPENDED, well_typed
 
 _LABELS = ["namespace", "job_name"]
 """The label `job` is taken: Prometheus gives it to each target."""

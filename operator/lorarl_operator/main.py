@@ -15,11 +15,11 @@ from kubernetes.aio.config import ConfigException
 from prometheus_client import REGISTRY
 
 from lorarl_operator import logs, probes
+from lorarl_operator.control.leader import LeaderElector
+from lorarl_operator.decide.settings import NetworkAccess, Settings
 from lorarl_operator.jobs_metrics import JobsCollector
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.lease import Lease
-from lorarl_operator.leader import LeaderElector
-from lorarl_operator.settings import NetworkAccess, Settings
 
 
 @dataclass(frozen=True)

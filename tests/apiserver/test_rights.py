@@ -13,12 +13,12 @@ import pytest
 import yaml
 
 from lorarl_api.v1alpha1 import ClusterSpec
-from lorarl_operator.cache import WATCHED
+from lorarl_operator.control.cache import WATCHED
+from lorarl_operator.decide.parse import job as parse_job
+from lorarl_operator.decide.settings import Settings
+from lorarl_operator.decide.valid_spec import checked_spec
 from lorarl_operator.manifests.access import needs
 from lorarl_operator.manifests.cleanup import cleanup_job
-from lorarl_operator.parse import job as parse_job
-from lorarl_operator.settings import Settings
-from lorarl_operator.valid_spec import checked_spec
 from support.cluster.audit import Right, account, granted, refused, used
 from support.cluster.client import Api, ApiError, Object
 from support.cluster.crds import CRDS

@@ -25,7 +25,7 @@ NAMESPACE = "images"
 OPERATOR_SCRIPT = """
 set -eu
 lorarl-operator --help
-python -c 'import lorarl_operator.main, lorarl_operator.handlers'
+python -c 'import lorarl_operator.main, lorarl_operator.control.handlers'
 ! python -c 'import torch' 2>/dev/null
 """
 

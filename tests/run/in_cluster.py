@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from lorarl_api.v1alpha1 import ClusterSpec
-from lorarl_operator import parse
+from lorarl_operator.decide import parse
+from lorarl_operator.decide.settings import Settings
 from lorarl_operator.manifests.access import grants, needs
-from lorarl_operator.settings import Settings
 from run.command import Running
 from run.jobs import NAME, Job
 from support.cluster.control_plane import Cluster, control_plane

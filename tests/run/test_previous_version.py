@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lorarl_operator import parse
+from lorarl_operator.decide import parse
 from lorarl_operator.manifests.config import config_map
 from run.jobs import NAME, STEPS, Job
 from support.cluster.control_plane import control_plane

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from lorarl_api.v1alpha1 import GROUP, ClusterSpec
+from lorarl_operator.decide.models import CleanupJob, Job
+from lorarl_operator.decide.names import access_name, cleanup_account_name, labels, metadata
+from lorarl_operator.decide.settings import Settings
 from lorarl_operator.manifests.config import config_map
 from lorarl_operator.manifests.gpu_claim import claim_template
 from lorarl_operator.manifests.network import network_policy
-from lorarl_operator.models import CleanupJob, Job
-from lorarl_operator.names import access_name, cleanup_account_name, labels, metadata
-from lorarl_operator.settings import Settings
 
 _RBAC = "rbac.authorization.k8s.io"
 

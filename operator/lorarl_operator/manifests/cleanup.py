@@ -13,6 +13,9 @@ from typing import Any
 
 from lorarl_api.pod_merge import merge
 from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_operator.decide.models import LABEL_ROLE, Job
+from lorarl_operator.decide.names import cleanup_account_name, cleanup_name, labels
+from lorarl_operator.decide.settings import Settings
 from lorarl_operator.manifests.config import CONFIG_FOLDER, CONFIG_KEY, SECRETS_FOLDER, manifest
 from lorarl_operator.manifests.environment import ca_volumes, variables
 from lorarl_operator.manifests.placement import HEAD, head_node
@@ -27,9 +30,6 @@ from lorarl_operator.manifests.pods import (
     secret_volumes,
     security_context,
 )
-from lorarl_operator.models import LABEL_ROLE, Job
-from lorarl_operator.names import cleanup_account_name, cleanup_name, labels
-from lorarl_operator.settings import Settings
 
 MANIFEST_ANNOTATION = "lorarl.io/manifest"
 """Annotation with the manifest as JSON. It is mounted as a file, because the job's ConfigMap may already be deleted."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from lorarl_api.defaults import explicit
 from lorarl_api.v1alpha1 import API_VERSION, KIND
-from lorarl_operator.models import Job
-from lorarl_operator.names import access_name, metadata
+from lorarl_operator.decide.models import Job
+from lorarl_operator.decide.names import access_name, metadata
 
 CONFIG_KEY = "job.yaml"
 CONFIG_FOLDER = "/etc/lorarl/job"

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from lorarl_api.v1alpha1 import SCHEDULING_PREFIXES, LoRARLJobSpec
-from lorarl_operator.models import Job
+from lorarl_operator.decide.models import Job
 
 _DIGITS = 12
 

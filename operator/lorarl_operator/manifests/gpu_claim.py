@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 from lorarl_api.v1alpha1 import ClusterSpec
-from lorarl_operator.models import Job
-from lorarl_operator.names import access_name, metadata
+from lorarl_operator.decide.models import Job
+from lorarl_operator.decide.names import access_name, metadata
 
 CLAIM = "gpus"
 """Name of the claim in a worker's pod, and of its request."""

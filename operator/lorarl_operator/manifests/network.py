@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lorarl_operator.models import LABEL_JOB_UID, Job
-from lorarl_operator.names import access_name, metadata
-from lorarl_operator.settings import NetworkAccess
+from lorarl_operator.decide.models import LABEL_JOB_UID, Job
+from lorarl_operator.decide.names import access_name, metadata
+from lorarl_operator.decide.settings import NetworkAccess
 
 DASHBOARD_PORT = 8265
 """Port of Ray's dashboard in the head. KubeRay submits the job there, and asks how it is."""

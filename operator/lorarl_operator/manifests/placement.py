@@ -8,7 +8,7 @@ from typing import Any
 
 from lorarl_api.faults import Fault, ManifestError
 from lorarl_api.v1alpha1 import LoRARLJobSpec, Toleration
-from lorarl_operator.models import LABEL_ATTEMPT, LABEL_JOB_UID, LABEL_ROLE, Job
+from lorarl_operator.decide.models import LABEL_ATTEMPT, LABEL_JOB_UID, LABEL_ROLE, Job
 
 HEAD, WORKER = "head", "worker"
 Template = dict[str, Any]

@@ -8,15 +8,15 @@ from typing import Any
 from lorarl_api.ahead import PRELOAD, RAY_SETTINGS
 from lorarl_api.pod_merge import merge
 from lorarl_api.v1alpha1 import CLAIMS_FOLDER, REWARDS_FOLDER, LoRARLJobSpec, PodTemplateOverride
+from lorarl_operator.decide.models import LABEL_ROLE, Job
+from lorarl_operator.decide.names import access_name, labels
+from lorarl_operator.decide.settings import Settings
 from lorarl_operator.manifests.access import service_account_of
 from lorarl_operator.manifests.config import CONFIG_FOLDER, CONFIG_KEY, SECRETS_FOLDER
 from lorarl_operator.manifests.environment import ca_volumes, variables
 from lorarl_operator.manifests.gpu_claim import pod_claims
 from lorarl_operator.manifests.placement import HEAD, WORKER, Template, place_head, place_workers
 from lorarl_operator.manifests.resources import Resources, head_resources, worker_resources
-from lorarl_operator.models import LABEL_ROLE, Job
-from lorarl_operator.names import access_name, labels
-from lorarl_operator.settings import Settings
 
 CACHE_FOLDER = "/var/cache/lorarl"
 """Base model, data and compiled kernels, once per node.

@@ -9,6 +9,17 @@ from __future__ import annotations
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_operator.decide.models import (
+    ANNOTATION_GENERATION,
+    ANNOTATION_PASSED,
+    ANNOTATION_PODS,
+    ANNOTATION_TEMPLATE,
+    LABEL_JOB_UID,
+    Job,
+)
+from lorarl_operator.decide.names import metadata, ray_job_name
+from lorarl_operator.decide.parse import QUEUE_LABEL
+from lorarl_operator.decide.settings import Settings
 from lorarl_operator.manifests.checkpoint_folder import require_lasting_folder
 from lorarl_operator.manifests.config import CONFIG_FOLDER, CONFIG_KEY
 from lorarl_operator.manifests.digests import passed_digest, pods_digest
@@ -24,17 +35,6 @@ from lorarl_operator.manifests.pods import (
     security_context,
     worker_template,
 )
-from lorarl_operator.models import (
-    ANNOTATION_GENERATION,
-    ANNOTATION_PASSED,
-    ANNOTATION_PODS,
-    ANNOTATION_TEMPLATE,
-    LABEL_JOB_UID,
-    Job,
-)
-from lorarl_operator.names import metadata, ray_job_name
-from lorarl_operator.parse import QUEUE_LABEL
-from lorarl_operator.settings import Settings
 
 RAY_VERSION = "2.60.0"
 """Ray's version in our trainer image. KubeRay chooses the pods' probes by it."""

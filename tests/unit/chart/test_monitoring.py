@@ -11,9 +11,9 @@ import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
 from lorarl_operator import metrics
-from lorarl_operator.cache import Cache
+from lorarl_operator.control.cache import Cache
+from lorarl_operator.control.workqueue import LONGEST_BACKOFF_SECONDS
 from lorarl_operator.jobs_metrics import JobsCollector
-from lorarl_operator.workqueue import LONGEST_BACKOFF_SECONDS
 from support.helm import CHART, of, only, rendered
 
 DASHBOARD = json.loads((CHART / "files/dashboard.json").read_text())

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from lorarl_operator.status import FIELDS
+from lorarl_operator.decide.status import FIELDS
 from support.helm import of, only, rendered
 from unit.chart.test_objects import arguments
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lorarl_operator import parse
+from lorarl_operator.decide import parse
+from lorarl_operator.decide.valid_spec import checked_spec
 from lorarl_operator.manifests.rayjob import ray_job
-from lorarl_operator.valid_spec import checked_spec
 from unit.operator.observed_world import SETTINGS, raw_job
 
 

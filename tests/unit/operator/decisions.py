@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lorarl_operator.decide import decide
+from lorarl_operator.decide.decide import decide
 from unit.operator.observed_world import SETTINGS, START, ago, condition, observed, raw_ray_job
 
 QUEUE = {"kueue.x-k8s.io/queue-name": "research"}

@@ -5,16 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from lorarl_operator import parse
-from lorarl_operator.models import (
+from lorarl_operator.decide import parse
+from lorarl_operator.decide.models import (
     LABEL_ATTEMPT,
     LABEL_JOB,
     LABEL_JOB_UID,
     LABEL_ROLE,
     Observed,
 )
-from lorarl_operator.settings import Settings
-from lorarl_operator.status import timestamp
+from lorarl_operator.decide.settings import Settings
+from lorarl_operator.decide.status import timestamp
 
 SETTINGS = Settings(trainer_image="registry.example.com/lorarl/trainer:0.1.0")
 START = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from lorarl_operator.decision import Apply, Create, Delete
-from lorarl_operator.models import Refusal
+from lorarl_operator.decide.decision import Apply, Create, Delete
+from lorarl_operator.decide.models import Refusal
 from unit.operator.decisions import QUEUE, RUNNING, conditions, decided, kinds, running_status, status_of
 from unit.operator.observed_world import START, ago, condition, raw_job, raw_ray_job
 from unit.operator.world import World

@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from lorarl_operator import parse
-from lorarl_operator.decide import decide
-from lorarl_operator.decision import Want
-from lorarl_operator.models import Evidence, KubeEvent, RayCluster, Workload
+from lorarl_operator.decide import parse
+from lorarl_operator.decide.decide import decide
+from lorarl_operator.decide.decision import Want
+from lorarl_operator.decide.models import Evidence, KubeEvent, RayCluster, Workload
 from unit.operator.observed_world import SETTINGS, START, condition, observed, raw_job, raw_pod, raw_ray_job
 
 UP = {"jobDeploymentStatus": "Initializing"}

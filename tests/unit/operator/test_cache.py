@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lorarl_operator.cache import Cache
+from lorarl_operator.control.cache import Cache
+from lorarl_operator.decide.pod_ends import exited_container
 from lorarl_operator.kube.resources import JOBS, LORARLJOBS, PODS, RAYCLUSTERS, RAYJOBS
-from lorarl_operator.pod_ends import exited_container
 
 KEY = ("ns", "job")
 OURS = {"app.kubernetes.io/managed-by": "lorarl", "lorarl.io/job": "job"}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lorarl_operator import parse
+from lorarl_operator.decide import parse
+from lorarl_operator.decide.valid_spec import checked_spec
 from lorarl_operator.manifests.digests import pods_digest
-from lorarl_operator.valid_spec import checked_spec
 from unit.operator.decisions import QUEUE
 from unit.operator.observed_world import condition, raw_job, raw_pod
 from unit.operator.world import World

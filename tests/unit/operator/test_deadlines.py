@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from lorarl_operator.decision import Delete, DeleteJob
-from lorarl_operator.models import Refusal
+from lorarl_operator.decide.decision import Delete, DeleteJob
+from lorarl_operator.decide.models import Refusal
 from unit.operator.decisions import QUEUE, RUNNING, conditions, decided, gone_since, running_status, status_of
 from unit.operator.observed_world import START, ago, condition, raw_job, raw_pod, raw_ray_job
 

@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from lorarl_operator import parse
-from lorarl_operator.decide import decide
-from lorarl_operator.decision import AddFinalizer, Create, Delete, RemoveFinalizer, Want
-from lorarl_operator.models import Refusal
+from lorarl_operator.decide import parse
+from lorarl_operator.decide.decide import decide
+from lorarl_operator.decide.decision import AddFinalizer, Create, Delete, RemoveFinalizer, Want
+from lorarl_operator.decide.models import Refusal
 from unit.operator.decisions import DELETE, QUEUE, RUNNING, conditions, decided, gone_since, running_status, status_of
 from unit.operator.observed_world import SETTINGS, START, ago, condition, observed, raw_job, raw_pod, raw_ray_job
 

@@ -7,12 +7,12 @@ from datetime import timedelta
 import pytest
 
 from lorarl_api.load import load_job
-from lorarl_operator import parse
-from lorarl_operator.decide import decide
-from lorarl_operator.decision import Create, Delete, RemoveFinalizer
+from lorarl_operator.decide import parse
+from lorarl_operator.decide.decide import decide
+from lorarl_operator.decide.decision import Create, Delete, RemoveFinalizer
+from lorarl_operator.decide.models import FINALIZER, LABEL_JOB_UID, Refusal
+from lorarl_operator.decide.names import access_name
 from lorarl_operator.manifests.pods import pod_security_context, security_context
-from lorarl_operator.models import FINALIZER, LABEL_JOB_UID, Refusal
-from lorarl_operator.names import access_name
 from unit.operator.observed_world import SETTINGS, START, ago, condition, observed, raw_job, raw_pod, raw_ray_job
 
 DELETE = {"checkpoint": {"uri": "s3://team/adapters", "credentialsSecret": "s3-keys", "deletionPolicy": "Delete"}}

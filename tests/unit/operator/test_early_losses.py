@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from lorarl_operator import parse
-from lorarl_operator.decision import Delete
+from lorarl_operator.decide import parse
+from lorarl_operator.decide.decision import Delete
 from unit.operator.decisions import RUNNING, conditions, decided, running_status, status_of
 from unit.operator.observed_world import START, ago, condition, ended, init_failed, raw_job, raw_pod, raw_ray_job
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from lorarl_operator import parse
+from lorarl_operator.decide import parse
+from lorarl_operator.decide.valid_spec import checked_spec
 from lorarl_operator.manifests.cleanup import cleanup_job
 from lorarl_operator.manifests.environment import CA_FOLDER
-from lorarl_operator.valid_spec import checked_spec
 from unit.operator.built import built, head, workers
 from unit.operator.observed_world import SETTINGS, START, raw_job
 

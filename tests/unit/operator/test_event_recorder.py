@@ -6,8 +6,8 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from lorarl_operator.decision import Event
-from lorarl_operator.event_recorder import EventRecorder
+from lorarl_operator.control.event_recorder import EventRecorder
+from lorarl_operator.decide.decision import Event
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError
 from lorarl_operator.kube.resources import Resource

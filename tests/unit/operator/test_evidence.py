@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from lorarl_operator.decision import Want
-from lorarl_operator.evidence import EvidenceSource
+from lorarl_operator.control.evidence import EvidenceSource
+from lorarl_operator.decide.decision import Want
+from lorarl_operator.decide.models import Evidence
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError
 from lorarl_operator.kube.resources import EVENTS, Resource
-from lorarl_operator.models import Evidence
 from support import virtual_time
 from unit.operator.observed_world import ago, condition, observed, raw_job, raw_pod, raw_ray_job
 

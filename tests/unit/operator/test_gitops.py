@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lorarl_operator import parse
-from lorarl_operator.status import Draft
+from lorarl_operator.decide import parse
+from lorarl_operator.decide.status import Draft
 from support.cluster.tools import tools_or_skip
 from support.gitops import judged
 from unit.operator.decisions import conditions, decided

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from lorarl_operator.cache import Cache
+from lorarl_operator.control.cache import Cache
+from lorarl_operator.decide.parse import QUEUE_LABEL
 from lorarl_operator.jobs_metrics import JobsCollector
 from lorarl_operator.kube.resources import LORARLJOBS
-from lorarl_operator.parse import QUEUE_LABEL
 from unit.operator.observed_world import ago, condition, raw_job
 
 type Samples = dict[str, dict[tuple[str, ...], float]]

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from lorarl_operator.kuberay_version import VersionLog, kuberay_version
+from lorarl_operator.control.kuberay_version import VersionLog, kuberay_version
 
 
 def head(tags: str | None) -> dict:

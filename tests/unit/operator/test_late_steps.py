@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from lorarl_operator.decision import Delete
+from lorarl_operator.decide.decision import Delete
 from unit.operator.decisions import decided, running_status
 from unit.operator.observed_world import SPEC, START, ago, raw_job, raw_ray_job
 

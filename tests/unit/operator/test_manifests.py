@@ -17,12 +17,12 @@ from lorarl_api.faults import ManifestError
 from lorarl_api.load import documents
 from lorarl_api.pod_merge import merge
 from lorarl_api.v1alpha1 import CLAIMS_FOLDER, REWARDS_FOLDER, LoRARLJob
-from lorarl_operator import parse
+from lorarl_operator.decide import parse
+from lorarl_operator.decide.names import attempt_of
+from lorarl_operator.decide.parse import NOT_PASSED
+from lorarl_operator.decide.valid_spec import checked_spec
 from lorarl_operator.manifests.access import grants, needs
 from lorarl_operator.manifests.rayjob import OUT_FOLDER, RAY_VERSION, ray_job
-from lorarl_operator.names import attempt_of
-from lorarl_operator.parse import NOT_PASSED
-from lorarl_operator.valid_spec import checked_spec
 from unit.operator.built import built, head, workers
 from unit.operator.observed_world import SETTINGS, raw_job
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from lorarl_operator import parse
+from lorarl_operator.decide import parse
+from lorarl_operator.decide.settings import NetworkAccess, Settings
+from lorarl_operator.decide.valid_spec import checked_spec
 from lorarl_operator.main import main as operator_command
 from lorarl_operator.manifests.access import needs
 from lorarl_operator.manifests.cleanup import CLEANUP, cleanup_job
 from lorarl_operator.manifests.network import network_policy
-from lorarl_operator.settings import NetworkAccess, Settings
-from lorarl_operator.valid_spec import checked_spec
 from unit.operator.built import built, head, workers
 from unit.operator.observed_world import SETTINGS, START, raw_job
 

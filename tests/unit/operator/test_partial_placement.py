@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from lorarl_operator.decide import decide
-from lorarl_operator.decision import Delete
-from lorarl_operator.models import Evidence
+from lorarl_operator.decide.decide import decide
+from lorarl_operator.decide.decision import Delete
+from lorarl_operator.decide.models import Evidence
 from unit.operator.decisions import QUEUE, conditions, status_of
 from unit.operator.observed_world import SETTINGS, START, condition, observed, raw_job, raw_pod, raw_ray_job
 

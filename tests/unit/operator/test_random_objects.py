@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lorarl_operator.decide import decide
-from lorarl_operator.status import FIELDS, TRAINERS
+from lorarl_operator.decide.decide import decide
+from lorarl_operator.decide.status import FIELDS, TRAINERS
 from unit.operator.observed_world import SETTINGS, SPEC, START, observed, raw_job, raw_ray_job
 
 pytestmark = pytest.mark.slow

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from lorarl_operator import parse
-from lorarl_operator.decide import decide
-from lorarl_operator.decision import DeletePod
-from lorarl_operator.settings import Settings
+from lorarl_operator.decide import parse
+from lorarl_operator.decide.decide import decide
+from lorarl_operator.decide.decision import DeletePod
+from lorarl_operator.decide.settings import Settings
 from unit.operator.decisions import RUNNING, conditions, decided, running_status, status_of
 from unit.operator.observed_world import SETTINGS, START, ago, condition, ended, observed, raw_job, raw_pod, raw_ray_job
 

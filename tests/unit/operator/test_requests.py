@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lorarl_operator import parse
+from lorarl_operator.decide import parse
+from lorarl_operator.decide.valid_spec import checked_spec
 from lorarl_operator.manifests.access import needs
-from lorarl_operator.valid_spec import checked_spec
 from unit.operator.built import built, head, workers
 from unit.operator.observed_world import SETTINGS, raw_job
 

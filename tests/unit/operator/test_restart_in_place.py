@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from lorarl_operator import parse
-from lorarl_operator.cache import Cache, with_last_end
-from lorarl_operator.decide import decide
-from lorarl_operator.decision import Delete, DeletePod
+from lorarl_operator.control.cache import Cache, with_last_end
+from lorarl_operator.decide import parse
+from lorarl_operator.decide.decide import decide
+from lorarl_operator.decide.decision import Delete, DeletePod
+from lorarl_operator.decide.outcome import HEAD_GONE
 from lorarl_operator.kube.resources import LORARLJOBS, RAYJOBS
-from lorarl_operator.outcome import HEAD_GONE
 from unit.operator.decisions import RUNNING, conditions, running_status, status_of
 from unit.operator.observed_world import (
     SETTINGS,

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from lorarl_operator import handlers, logs
-from lorarl_operator.cache import WATCHED, Cache, Key
+from lorarl_operator import logs
+from lorarl_operator.control import handlers
+from lorarl_operator.control.cache import WATCHED, Cache, Key
+from lorarl_operator.control.resync import INTERVAL_SECONDS, LONGEST_RETRY_SECONDS, Resyncer, explain
+from lorarl_operator.control.workqueue import WorkQueue
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError
 from lorarl_operator.kube.resources import LORARLJOBS, RAYJOBS, Resource
-from lorarl_operator.resync import INTERVAL_SECONDS, LONGEST_RETRY_SECONDS, Resyncer, explain
-from lorarl_operator.workqueue import WorkQueue
 from support import virtual_time
 from unit.operator.observed_world import raw_job
 
@@ -304,4 +305,4 @@ def test_repeated_attempts_of_kopf_are_not_logged() -> None:
     kopfs = "kopf._cogs.clients.watching"
     assert [logged(kopfs, attempt.format(number)) for number in (1, 2, 10, 11)] == [True, False, False, False]
     assert logged(kopfs, "Request attempt #9 failed; escalating: GET https://server/pods")
-    assert logged("lorarl_operator.resync", attempt.format(2))
+    assert logged("lorarl_operator.control.resync", attempt.format(2))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lorarl_operator.models import Evidence, KubeEvent
-from lorarl_operator.parse import time
+from lorarl_operator.decide.models import Evidence, KubeEvent
+from lorarl_operator.decide.parse import time
 from unit.operator.decisions import conditions, decided, status_of
 from unit.operator.observed_world import START, ago, condition, raw_job, raw_pod, raw_ray_job
 

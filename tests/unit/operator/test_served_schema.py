@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from lorarl_operator import parse
+from lorarl_operator.control.served_schema import FRESH_SECONDS, ServedSchema
+from lorarl_operator.decide import parse
 from lorarl_operator.kube.errors import ApiError
-from lorarl_operator.served_schema import FRESH_SECONDS, ServedSchema
 from unit.operator.observed_world import raw_job
 
 KIND = {"group": "lorarl.io", "version": "v1alpha1", "kind": "LoRARLJob"}

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from lorarl_api.templates import Template
-from lorarl_operator import parse
-from lorarl_operator.decide import decide
-from lorarl_operator.decision import Create
-from lorarl_operator.job_templates import with_its_template
+from lorarl_operator.control.job_templates import with_its_template
+from lorarl_operator.decide import parse
+from lorarl_operator.decide.decide import decide
+from lorarl_operator.decide.decision import Create
+from lorarl_operator.decide.models import ANNOTATION_TEMPLATE, Observed
+from lorarl_operator.decide.templating import with_template
+from lorarl_operator.decide.valid_spec import checked_spec
 from lorarl_operator.kube.errors import ApiError
 from lorarl_operator.manifests.config import config_map
 from lorarl_operator.manifests.rayjob import ray_job
-from lorarl_operator.models import ANNOTATION_TEMPLATE, Observed
-from lorarl_operator.templating import with_template
-from lorarl_operator.valid_spec import checked_spec
 from unit.operator.built import head
 from unit.operator.observed_world import SETTINGS, START, raw_job, raw_ray_job
 

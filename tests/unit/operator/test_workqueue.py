@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lorarl_operator.workqueue import LONGEST_BACKOFF_SECONDS, WorkQueue
+from lorarl_operator.control.workqueue import LONGEST_BACKOFF_SECONDS, WorkQueue
 from support import virtual_time
 
 

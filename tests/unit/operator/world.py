@@ -8,10 +8,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from lorarl_operator import parse
-from lorarl_operator.cache import with_last_end
-from lorarl_operator.decide import decide
-from lorarl_operator.decision import (
+from lorarl_operator.control.cache import with_last_end
+from lorarl_operator.decide import parse
+from lorarl_operator.decide.decide import decide
+from lorarl_operator.decide.decision import (
     AddFinalizer,
     Apply,
     Create,
@@ -22,7 +22,7 @@ from lorarl_operator.decision import (
     Event,
     RemoveFinalizer,
 )
-from lorarl_operator.models import (
+from lorarl_operator.decide.models import (
     FINALIZER,
     LABEL_ATTEMPT,
     LABEL_ROLE,
@@ -31,8 +31,8 @@ from lorarl_operator.models import (
     RayJob,
     Refusal,
 )
-from lorarl_operator.outcome import HEAD_GONE
-from lorarl_operator.status import FIELDS, timestamp
+from lorarl_operator.decide.outcome import HEAD_GONE
+from lorarl_operator.decide.status import FIELDS, timestamp
 from unit.operator.observed_world import SETTINGS, START, Raw, condition, observed, raw_job, raw_pod, steps_of
 
 

@@ -1,0 +1,1 @@
+"""What the operator does and why: pure functions of what it has seen. Start in `decide.py`."""

@@ -1,0 +1,165 @@
+"""The end of an attempt, the attempt after it, and the end of the job."""
+
+from __future__ import annotations
+
+from lorarl_operator.decide import backoff
+from lorarl_operator.decide.decision import Decision, DeleteJob, Event
+from lorarl_operator.decide.in_place import STARTS_AGAIN, restart_in_place, restartable
+from lorarl_operator.decide.late_steps import MORE_STEPS, steps_to_do, too_late
+from lorarl_operator.decide.messages import sentences
+from lorarl_operator.decide.models import RayJob
+from lorarl_operator.decide.names import ray_job_name
+from lorarl_operator.decide.outcome import HEAD_GONE
+from lorarl_operator.decide.permanent import why_permanent
+from lorarl_operator.decide.pod_ends import Kind, Outcome
+from lorarl_operator.decide.snapshot import Snapshot, deletions
+from lorarl_operator.decide.status import FAILED, SUCCEEDED, Draft
+from lorarl_operator.decide.valid_spec import whole_number
+
+_DEFAULT_BACKOFF_LIMIT = 3
+_DEFAULT_FRUITLESS_LIMIT = 20
+
+
+def end_attempt(snapshot: Snapshot, outcome: Outcome) -> Decision:
+    """End the job, or start the next attempt after a delay."""
+    draft = snapshot.draft()
+    following = snapshot.attempt + 1
+    if outcome.kind is Kind.SUCCEEDED:
+        if (steps := steps_to_do(snapshot)) is None:
+            return succeed(snapshot, draft)
+        message = (
+            f"Attempt {snapshot.attempt} finished the steps it knew of. trainer.steps is now {steps}; "
+            f"attempt {following} does the remaining steps."
+        )
+        return next_attempt(snapshot, draft, Event("Normal", MORE_STEPS, message))
+    count_outcome(snapshot, draft, outcome)
+    if outcome.kind is Kind.FAILED and (out := out_of_attempts(snapshot, draft, outcome)):
+        return out
+    if outcome.kind is Kind.PREEMPTED and (stuck := no_progress(snapshot, draft, outcome)):
+        return stuck
+    reason = backoff.BACKING_OFF if outcome.kind is Kind.FAILED else backoff.preemption_reason(draft, snapshot.now)
+    ended = f"Attempt {snapshot.attempt} ended with {outcome.reason}: {outcome.message}"
+    pause = backoff.delay(reason, draft, snapshot.settings)
+    if outcome.kind is Kind.PREEMPTED and (ray_job := restartable(snapshot, outcome, pause)):
+        why = Event("Warning", backoff.PREEMPTED, sentences(ended, STARTS_AGAIN))
+        return restart_in_place(snapshot, draft, ray_job, why)
+    message = sentences(ended, _what_follows(snapshot, draft, reason))
+    return next_attempt(snapshot, draft, Event("Warning", reason, message))
+
+
+def count_outcome(snapshot: Snapshot, draft: Draft, outcome: Outcome) -> None:
+    """Count an attempt that ended or lost workers, and the fault of its node.
+
+    A loss that ends its attempt because the recovery failed was counted before.
+    """
+    if outcome.faulty_node:
+        draft.put("faultyNodes", snapshot.faults_after(outcome))
+    if outcome.kind is Kind.PREEMPTED and snapshot.recovering_since is None:
+        draft.count("preemptions")
+        message = f"Attempt {snapshot.attempt}: {outcome.message}"
+        draft.condition("Disrupted", True, outcome.reason, message)
+        _count_progress(snapshot, draft)
+    elif outcome.kind is Kind.FAILED:
+        draft.count("attempts")
+
+
+def _count_progress(snapshot: Snapshot, draft: Draft) -> None:
+    """Count a preemption for maxPreemptionsWithoutProgress, unless the attempt got further than any before."""
+    step = int(snapshot.status.get("step", 0))
+    if step > draft.counter("furthestStep"):
+        draft.put("furthestStep", step)
+        draft.put("preemptionsWithoutProgress", 0)
+    else:
+        draft.count("preemptionsWithoutProgress")
+
+
+def no_progress(snapshot: Snapshot, draft: Draft, outcome: Outcome) -> Decision | None:
+    """Fail the job if maxPreemptionsWithoutProgress is reached; otherwise None."""
+    limit = whole_number(snapshot.spec.get("maxPreemptionsWithoutProgress"), _DEFAULT_FRUITLESS_LIMIT)
+    count = draft.counter("preemptionsWithoutProgress")
+    if limit is None or count < limit:
+        return None
+    message = (
+        f"{count} attempts in a row ended before they got beyond step {draft.counter('furthestStep')}, "
+        f"and maxPreemptionsWithoutProgress is {limit}. The last one: {outcome.message}"
+    )
+    return fail(snapshot, draft, "NoProgress", message)
+
+
+def out_of_attempts(snapshot: Snapshot, draft: Draft, outcome: Outcome) -> Decision | None:
+    """Fail the job if no attempt can succeed, or if backoffLimit allows no further one; otherwise None."""
+    if why := why_permanent(snapshot, draft, outcome):
+        message = f"Attempt {snapshot.attempt} failed, and {why}. {outcome.message}"
+        return fail(snapshot, draft, outcome.reason, message)
+    limit = _backoff_limit(snapshot)
+    if limit is None or draft.counter("attempts") <= limit:
+        return None
+    message = f"Attempt {snapshot.attempt} failed, and backoffLimit is {limit}. {outcome.message}"
+    return fail(snapshot, draft, outcome.reason, message)
+
+
+def succeed(snapshot: Snapshot, draft: Draft) -> Decision:
+    """End the job as Succeeded."""
+    message = f"Training finished in attempt {snapshot.attempt}."
+    draft.phase = SUCCEEDED
+    draft.stamp("completionTime")
+    draft.condition("Running", False, SUCCEEDED, message)
+    draft.condition("Complete", True, SUCCEEDED, message)
+    draft.put("rayJobName", snapshot.ray_job_name)
+    events = (Event("Normal", SUCCEEDED, message), *too_late(snapshot))
+    return snapshot.decision(draft, *events, actions=deletions(snapshot.others), recheck=0)
+
+
+def fail(snapshot: Snapshot, draft: Draft, reason: str, message: str) -> Decision:
+    """End the job as Failed."""
+    draft.phase = FAILED
+    draft.stamp("completionTime")
+    draft.condition("Running", False, reason, message)
+    draft.condition("Failed", True, reason, message)
+    event = Event("Warning", reason, message)
+    return snapshot.decision(draft, event, actions=deletions(_unneeded(snapshot)), recheck=0)
+
+
+def finished(snapshot: Snapshot) -> Decision:
+    """Delete a finished job when ttlSecondsAfterFinished has passed; until then remove what it does not need."""
+    left = snapshot.left("completionTime", "ttlSecondsAfterFinished")
+    if left is not None and left <= 0:
+        return Decision(actions=(DeleteJob(),))
+    actions = deletions(_unneeded(snapshot))
+    return snapshot.decision(snapshot.draft(), *too_late(snapshot), actions=actions, recheck=left)
+
+
+def next_attempt(snapshot: Snapshot, draft: Draft, why: Event) -> Decision:
+    """Delete the attempt's RayJob. The next one is created after the delay that belongs to the reason."""
+    draft.restart(ray_job_name(snapshot.job.name, snapshot.attempt + 1), None, why.reason, why.message)
+    recheck = backoff.delay(why.reason, draft, snapshot.settings)
+    return snapshot.decision(draft, why, actions=deletions(snapshot.ray_jobs), recheck=recheck)
+
+
+def _what_follows(snapshot: Snapshot, draft: Draft, reason: str) -> str:
+    following = snapshot.attempt + 1
+    if reason == backoff.PREEMPTED:
+        return f"Attempt {following} resumes from the newest checkpoint."
+    why = f"preemption {draft.counter('preemptionsWithoutProgress')} in a row without a further step"
+    if reason == backoff.BACKING_OFF:
+        why = f"failure {draft.counter('attempts')}, backoffLimit {_backoff_limit(snapshot)}"
+    return f"Attempt {following} follows in {backoff.delay(reason, draft, snapshot.settings):g} s ({why})."
+
+
+def _backoff_limit(snapshot: Snapshot) -> int | None:
+    return whole_number(snapshot.spec.get("backoffLimit"), _DEFAULT_BACKOFF_LIMIT)
+
+
+def _unneeded(snapshot: Snapshot) -> list[RayJob]:
+    """RayJobs that a finished job does not need.
+
+    The last one stays if KubeRay removes its workers and keeps its head for the logs. KubeRay has no rule for a job
+    that was stopped, and it never removes workers whose head is gone.
+    """
+    return [each for each in snapshot.ray_jobs if each is not snapshot.current or not _cleans_up(each)]
+
+
+def _cleans_up(ray_job: RayJob) -> bool:
+    if ray_job.deployment_status == "Complete":
+        return ray_job.job_status == "SUCCEEDED"
+    return ray_job.deployment_status == "Failed" and ray_job.message != HEAD_GONE

@@ -1,0 +1,249 @@
+"""A RayJob that exists and has not ended: what the status says about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lorarl_operator.decide.attempt_end import fail
+from lorarl_operator.decide.attempt_start import applicable, blocked, never_started, resume, start_deadline
+from lorarl_operator.decide.blockers import (
+    EVENT_REASONS,
+    STARTING_REASON,
+    UNSCHEDULABLE,
+    Blocker,
+    queued,
+    refused,
+    starting,
+)
+from lorarl_operator.decide.changed_while_waiting import replace_changed
+from lorarl_operator.decide.decision import Apply, Decision, Event, Want
+from lorarl_operator.decide.kept_image import image_in_use
+from lorarl_operator.decide.messages import sentences
+from lorarl_operator.decide.models import RayJob
+from lorarl_operator.decide.outcome import Unsettled, attempt_outcome
+from lorarl_operator.decide.partial_placement import give_back, left_to_place
+from lorarl_operator.decide.pod_ends import Kind, Outcome
+from lorarl_operator.decide.recovery import in_use
+from lorarl_operator.decide.scale_up import scaling_up
+from lorarl_operator.decide.snapshot import Snapshot, soonest
+from lorarl_operator.decide.status import PENDING, RUNNING, STARTING, Draft
+from lorarl_operator.decide.valid_spec import section, whole_number
+
+_ENDED = frozenset({"Complete", "Failed"})
+_AT_WORK = frozenset({"RUNNING", "SUCCEEDED", "FAILED", "STOPPED"})
+"""Ray's states of a job whose process has started."""
+_HERE = frozenset({"", "ray.io/kuberay-operator"})
+"""Values of a RayJob's managedBy with which this cluster's KubeRay runs it."""
+RECOVERED = "Recovered"
+"""Reason of the Event when an attempt trains again with new workers."""
+_SLOWEST_LOOK = 120.0
+_SILENT_SECONDS = 300.0
+"""How much longer a training may report nothing on a node of which Kubernetes hears nothing either.
+
+Pods leave such a node after a minute, unless their tolerations say when, and that loss ends the attempt.
+"""
+_NODE_LOOK = 20.0
+"""Seconds between looks at the Events of a pod that a node is starting. There the kubelet says what it lacks."""
+
+
+def outcome_of(snapshot: Snapshot, ray_job: RayJob) -> Outcome | Unsettled | None:
+    """How the attempt of this RayJob ended; None while it continues."""
+    pods, departed = (in_use(each, snapshot.workers) for each in (snapshot.attempt_pods, snapshot.departed_pods))
+    found = attempt_outcome(
+        ray_job, pods, departed, snapshot.lost_early, snapshot.report, snapshot.now, snapshot.settings
+    )
+    left = _left_to_progress(snapshot, ray_job)
+    return found or (_stalled(snapshot) if left is not None and left <= 0 else None)
+
+
+def _left_to_progress(snapshot: Snapshot, ray_job: RayJob) -> float | None:
+    """Seconds left of progressDeadlineSeconds; None without it, and while the attempt is not running."""
+    limit = whole_number(snapshot.spec.get("progressDeadlineSeconds"))
+    runs = snapshot.phase == RUNNING and ray_job.deployment_status == "Running" and not ray_job.suspended
+    began = snapshot.draft().since("Running") if runs else None
+    if limit is None or began is None or snapshot.recovering_since:
+        return None
+    news = max(began, snapshot.job.reported_at or began)
+    lost = _SILENT_SECONDS if any(pod.silent for pod in snapshot.attempt_pods) else 0.0
+    return limit + lost - (snapshot.now - news).total_seconds()
+
+
+def _stalled(snapshot: Snapshot) -> Outcome:
+    """A running attempt that reports nothing: a kernel, a store or a collective that hangs.
+
+    With several nodes nothing says which of them is at fault.
+    """
+    nodes = {pod.node for pod in snapshot.attempt_pods if pod.role == "worker" and pod.node}
+    limit = snapshot.spec["progressDeadlineSeconds"]
+    step = snapshot.status.get("step", 0)
+    message = f"The training has reported nothing for progressDeadlineSeconds, {limit} s, since step {step}."
+    return Outcome(Kind.FAILED, "Stalled", message, faulty_node=nodes.pop() if len(nodes) == 1 else "")
+
+
+def follow(snapshot: Snapshot, ray_job: RayJob) -> Decision:
+    """Report a RayJob that has not ended. The trainer of a new one gets its permission first."""
+    if ray_job.managed_by not in _HERE:
+        return _sent_away(snapshot, ray_job)
+    decision = _report(snapshot, ray_job)
+    if snapshot.attempt_is_recorded or decision.status is None:
+        return decision
+    grants = applicable(snapshot.grants)
+    if refusal := snapshot.refusal(*(each.manifest for each in grants)):
+        return blocked(snapshot, refused(refusal), again=snapshot.retry_seconds(refusal))
+    return replace(decision, prepare=(*grants, *decision.prepare))
+
+
+def _sent_away(snapshot: Snapshot, ray_job: RayJob) -> Decision:
+    """Fail a job whose RayJob Kueue copies to another cluster. Its pods could not start there, and would hold quota."""
+    message = (
+        f"Queue {ray_job.queue} sends RayJob {ray_job.name} to other clusters (spec.managedBy: {ray_job.managed_by}), "
+        "but not what its pods need: ConfigMap, ServiceAccount and Secrets. Delete the job, and apply it with a queue "
+        "whose ClusterQueue has no admission check of MultiKueue, or apply it in a cluster to which they go."
+    )
+    return fail(snapshot, snapshot.draft(), "MultiKueue", message)
+
+
+def _report(snapshot: Snapshot, ray_job: RayJob) -> Decision:
+    outcome = outcome_of(snapshot, ray_job)
+    settle = outcome.seconds if isinstance(outcome, Unsettled) else None
+    draft = snapshot.draft()
+    draft.put("rayJobName", ray_job.name)
+    draft.put("dashboardURL", _url(ray_job.dashboard_url))
+    draft.put("waitingSince", None)
+    draft.put("restartsInPlace", snapshot.restarts_in_place or None)
+    resume(draft)
+    if ray_job.deployment_status in _ENDED:  # The cause is not known yet.
+        return Decision(recheck_seconds=settle)
+    held = ray_job.suspended or ray_job.deployment_status in {"Suspending", "Suspended"}
+    # A RayJob whose driver has started stays Running, even if Ray's dashboard does not answer for a while.
+    at_work = ray_job.deployment_status == "Running" and (ray_job.job_status in _AT_WORK or draft.phase == RUNNING)
+    runs = draft.phase == RUNNING or (at_work and not held)
+    if not runs and (decision := replace_changed(snapshot, draft, ray_job)):
+        return decision
+    if held:
+        return _queued(snapshot, draft, ray_job)
+    draft.start_clock()
+    if at_work:
+        return _running(snapshot, draft, ray_job, settle)
+    return _starting(snapshot, draft, ray_job, settle)
+
+
+def _running(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float | None) -> Decision:
+    message = f"Attempt {snapshot.attempt} is training in RayJob {ray_job.name}."
+    events = [] if draft.phase == RUNNING else [Event("Normal", RUNNING, message)]
+    draft.phase = RUNNING
+    if snapshot.recovering_since:
+        draft.put("recoveringSince", None)
+        draft.count("recoveries")
+        step = snapshot.status.get("resumedFromStep", 0)
+        events.append(Event("Normal", RECOVERED, f"Attempt {snapshot.attempt} continues after step {step}."))
+    if image := image_in_use([pod for pod in snapshot.attempt_pods if not pod.deletion_asked_at]):
+        draft.put("trainerImage", image)
+    draft.condition("Running", True, RUNNING, message)
+    if draft.is_true("Disrupted"):
+        draft.condition("Disrupted", False, RUNNING, f"Attempt {snapshot.attempt} is running.")
+    return snapshot.decision(draft, *events, recheck=soonest(settle, _left_to_progress(snapshot, ray_job)))
+
+
+def _queued(snapshot: Snapshot, draft: Draft, ray_job: RayJob) -> Decision:
+    """A RayJob that a queue holds, or whose machines a queue took back. It resumes by itself when there is room."""
+    blocker = queued(ray_job, snapshot.observed.evidence)
+    events = []
+    if draft.phase == RUNNING:
+        draft.count("preemptions")
+        message = blocker.message
+        if ray_job.queue:
+            message = (
+                f"Queue {ray_job.queue} took back the machines of attempt {snapshot.attempt}. "
+                "The attempt resumes from its checkpoint when there is room."
+            )
+        draft.condition("Disrupted", True, "Preempted", message)
+        events = [Event("Warning", "Preempted", message)]
+    elif draft.reason("Running") != blocker.reason:
+        events = [Event("Normal", blocker.reason, blocker.message)]
+    draft.phase = PENDING
+    draft.put("gpus", snapshot.gpus)
+    draft.put("startTime", None)
+    # Without evidence there is no news: the queue's last message still holds.
+    has_news = snapshot.observed.evidence is not None and snapshot.observed.evidence.workload is not None
+    if has_news or draft.reason("Running") != blocker.reason:
+        draft.condition("Running", False, blocker.reason, blocker.message)
+    age = (snapshot.now - ray_job.created_at).total_seconds()
+    recheck, wants = _next_look(snapshot, age, _SLOWEST_LOOK), _want(snapshot, age, Want.WORKLOAD)
+    return snapshot.decision(draft, *events, recheck=recheck, wants=wants)
+
+
+def _starting(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float | None) -> Decision:
+    """A RayJob that no queue holds, and whose process does not run yet."""
+    pods = snapshot.attempt_pods
+    blocker = starting(snapshot.observed, ray_job, snapshot.clusters, pods, snapshot.lost_early, snapshot.now)
+    if blocker.reason == UNSCHEDULABLE and (avoided := snapshot.avoided_nodes):
+        hint = f"lorarl avoids {', '.join(avoided)}: see status.faultyNodes."
+        blocker = replace(blocker, message=sentences(blocker.message, hint))
+    known = draft.reason("Running")
+    if snapshot.observed.evidence is None and blocker.reason == STARTING_REASON and known in EVENT_REASONS:
+        # What the Events said holds until they are read again.
+        blocker = Blocker(known, draft.message("Running"))
+    blocker = scaling_up(
+        blocker, Blocker(known, draft.message("Running")), pods, snapshot.observed.evidence, snapshot.now
+    )
+    # If a queue let the RayJob go and KubeRay has not begun yet, the RayJob's age is its time in the queue.
+    began = ray_job.started_at or (None if ray_job.queue else ray_job.created_at)
+    age = (snapshot.now - began).total_seconds() if began else 0.0
+    limit = start_deadline(snapshot)
+    left = _left_of_default(snapshot) if limit is None else limit - age
+    if left is not None and left <= 0:
+        return never_started(snapshot, draft, blocker, limit or snapshot.settings.start_deadline_seconds)
+    left_to_wait = left_to_place(snapshot, ray_job, blocker)
+    if left_to_wait is not None and left_to_wait <= 0:
+        return give_back(snapshot, draft, blocker)
+    events = []
+    if not blocker.stuck and draft.phase != STARTING:
+        message = f"Attempt {snapshot.attempt} is starting in RayJob {ray_job.name}."
+        events.append(Event("Normal", STARTING, message))
+    if blocker.stuck and blocker.reason != known:
+        events.append(Event("Warning", blocker.reason, blocker.message))
+    draft.phase = PENDING if blocker.stuck else STARTING
+    draft.put("gpus", snapshot.gpus)
+    draft.condition("Running", False, blocker.reason, blocker.message)
+    node_is_busy = any(pod.node and not pod.ready and not pod.deletion_asked_at for pod in pods)
+    next_look = _next_look(snapshot, age, _NODE_LOOK if node_is_busy else _SLOWEST_LOOK)
+    prepare = _recreated(snapshot) if blocker.ours else ()
+    recheck, wants = soonest(settle, next_look, left, left_to_wait), _want(snapshot, age, Want.EVENTS)
+    return snapshot.decision(draft, *events, prepare=prepare, recheck=recheck, wants=wants)
+
+
+def _left_of_default(snapshot: Snapshot) -> float | None:
+    """Seconds left to an attempt without startDeadlineSeconds that has all its machines; None while it waits for some.
+
+    A pod that has no node yet may wait for other jobs or for an autoscaler, as long as that takes.
+    """
+    limit = snapshot.settings.start_deadline_seconds
+    pods = [pod for pod in snapshot.attempt_pods if not pod.deletion_asked_at]
+    nodes = whole_number(section(snapshot.spec, "cluster").get("nodes"), 1) or 1
+    if not limit or len(pods) <= nodes or not all(pod.node for pod in pods):
+        return None
+    return limit - (snapshot.now - max(pod.scheduled_at or pod.created_at for pod in pods)).total_seconds()
+
+
+def _recreated(snapshot: Snapshot) -> tuple[Apply, ...]:
+    """All that we had created, because someone deleted a part of it."""
+    prepare = applicable(snapshot.prepared)
+    return () if snapshot.refusal(*(each.manifest for each in prepare)) else prepare
+
+
+def _want(snapshot: Snapshot, age: float, want: Want) -> Want | None:
+    """The evidence to fetch if something takes longer than it should. A negative age is a clock that is behind."""
+    return want if age >= snapshot.settings.stuck_seconds or age < 0 else None
+
+
+def _next_look(snapshot: Snapshot, age: float, slowest: float) -> float:
+    """Seconds until the next look at a stuck job. They double with the time that it has been stuck."""
+    stuck = snapshot.settings.stuck_seconds
+    return stuck - age if 0 <= age < stuck else min(max(age, stuck), slowest)
+
+
+def _url(address: str) -> str | None:
+    if not address:
+        return None
+    return address if "://" in address else f"http://{address}"

@@ -1,0 +1,302 @@
+"""Why an attempt does not run yet, and what a user can do about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from lorarl_api.faults import redacted
+from lorarl_operator.decide.early_losses import Loss, newest
+from lorarl_operator.decide.messages import sentences
+from lorarl_operator.decide.models import Evidence, Job, KubeEvent, Observed, Pod, RayCluster, RayJob, Refusal
+from lorarl_operator.decide.names import access_name
+
+STARTING_REASON = "Starting"
+UNSCHEDULABLE = "Unschedulable"
+EVENT_REASONS = frozenset(
+    {"SecretMissing", "ConfigMapMissing", "ServiceAccountMissing", "VolumeNotMounted", "NodeNotReady"}
+    | {"PodRefused", "QuotaExceeded", "NameTaken"}
+)
+"""Reasons that may be visible only in Events. Until the Events are read again, they neither hold nor end."""
+KUEUE_WANTS_IT = "a kueue managed job should delete the cluster after finishing"
+"""What Kueue's webhook says about a RayJob with deletion rules."""
+GOING_SECONDS = 20.0
+"""How long the deletion of a RayJob may take before its finalizers are reported: KubeRay stops its job first."""
+
+_IMAGE = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "RegistryUnavailable",
+        "ImageInspectError",
+    }
+)
+_CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_MISSING = re.compile(r'(secret|configmap|serviceaccount) "([^"]+)" not found', re.IGNORECASE)
+_QUOTA = re.compile("exceeded quota|status unknown for quota")
+_QUOTA_HINT = "Ask for less in cluster, or wait until other jobs end (kubectl describe quota)."
+_MARKER = re.compile(r"^Failed\w+\n")
+_POD_NAME = re.compile(r'pods? "[^"]*"', re.IGNORECASE)
+_FRESH = timedelta(seconds=150)
+"""The kubelet repeats an unsolved problem every two minutes. An older Event may report a solved one."""
+_SUBMITTER_TAKEN = re.compile(r'jobs\.batch "([^"]+)" already exists')
+"""With K8sJobMode KubeRay creates a Job with the RayJob's name."""
+_KUBELET_IS_BUSY = re.compile(r"failed to sync (configmap|secret) cache: timed out")
+"""What the kubelet says about an object that exists, but that the API server was slow to send."""
+_NO_KUBERAY_AFTER = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """What an attempt waits for.
+
+    Attributes:
+        stuck: Whether someone or something must act. Then the phase is Pending, otherwise Starting.
+        ours: Whether an object that we applied is missing. Applying it again fixes that.
+    """
+
+    reason: str
+    message: str
+    stuck: bool = True
+    ours: bool = False
+
+
+def queued(ray_job: RayJob, evidence: Evidence | None) -> Blocker:
+    """What a suspended RayJob waits for."""
+    if not ray_job.queue:
+        return Blocker(
+            "RayJobSuspended",
+            f"RayJob {ray_job.name} was suspended, but not by Kueue, and KubeRay will not resume it. "
+            f"Delete it (kubectl delete rayjob {ray_job.name}); lorarl recreates it.",
+        )
+    if evidence is None or evidence.workload is None:
+        return Blocker("Queued", f"The job waits for its turn in queue {ray_job.queue}.")
+    if not evidence.workload.name:
+        return Blocker(
+            "Queued",
+            f"The job waits in queue {ray_job.queue}, but Kueue has created no Workload for RayJob {ray_job.name}. "
+            "Check that Kueue is running.",
+        )
+    conditions = {kind: (holds, reason, message) for kind, holds, reason, message in evidence.workload.conditions}
+    reserved, reason, message = conditions.get("QuotaReserved", (False, "", ""))
+    if not reserved:
+        hint = "Run kubectl get localqueues to list this namespace's queues." if reason == "Inadmissible" else ""
+        why = message or "Kueue has not looked at it yet"
+        return Blocker("Queued", sentences(f"The job waits in queue {ray_job.queue}: {why}", hint))
+    _, _, message = conditions.get("Admitted", (False, "", ""))
+    why = message or "its admission checks are not complete"
+    problem = f"The job waits in queue {ray_job.queue}, which has reserved quota, but has not admitted it yet: {why}"
+    return Blocker("Queued", sentences(problem))
+
+
+def no_kuberay(ray_job: RayJob, namespace: str, began: datetime | None, now: datetime) -> Blocker | None:
+    """A RayJob that KubeRay does not start, although it has started no other one since (`began`)."""
+    # With a queue the RayJob's age means nothing: the queue may just have admitted it.
+    if (
+        ray_job.deployment_status
+        or ray_job.queue
+        or now - max(ray_job.created_at, began or ray_job.created_at) < _NO_KUBERAY_AFTER
+    ):
+        return None
+    return Blocker(
+        "NoKubeRay",
+        f"KubeRay does not start RayJob {ray_job.name}. Check that the KubeRay operator is running "
+        f"(kubectl get deployments -A | grep kuberay) and watches namespace {namespace}.",
+    )
+
+
+def ray_job_stays(ray_jobs: Sequence[RayJob], now: datetime) -> Blocker | None:
+    """A deleted RayJob that does not disappear. The next attempt, or a suspension, waits for it."""
+    found = next(
+        (each for each in ray_jobs if each.deleted_at and (now - each.deleted_at).total_seconds() >= GOING_SECONDS),
+        None,
+    )
+    if found is None:
+        return None
+    finalizers = ", ".join(found.finalizers) or "none"
+    return Blocker(
+        "RayJobStays",
+        f"RayJob {found.name} is being deleted, but it is blocked by finalizers: {finalizers}. "
+        "For ray.io/..., check that the KubeRay operator is running; otherwise contact the finalizer's owner.",
+    )
+
+
+def starting(
+    observed: Observed,
+    ray_job: RayJob,
+    clusters: Sequence[RayCluster],
+    pods: Sequence[Pod],
+    lost_early: Sequence[Loss],
+    now: datetime,
+) -> Blocker:
+    """What a RayJob that is not suspended waits for: the first problem, from the RayJob down to its containers."""
+    job, evidence = observed.job, observed.evidence
+    found = _refused_by_kuberay(ray_job) or no_kuberay(ray_job, job.namespace, observed.kuberay_began, now)
+    if not found:
+        found = next(
+            (_creation_failed(job, each.replica_failure_message) for each in clusters if each.replica_failure_message),
+            None,
+        )
+    if not found and (loss := newest(lost_early, now)):
+        found = Blocker(loss.reason, sentences(loss.message, "KubeRay replaces the pod."))
+    found = found or next((blocker for pod in pods if (blocker := _of_pod(job, pod))), None)
+    found = found or _of_events(job, pods, evidence, now)
+    if found:
+        return found
+    if ray_job.deployment_status == "Running":
+        return Blocker(STARTING_REASON, "The pods are ready; the training process is starting.", stuck=False)
+    return Blocker(STARTING_REASON, f"KubeRay is starting the pods of RayJob {ray_job.name}.", stuck=False)
+
+
+def refused(refusal: Refusal) -> Blocker:
+    """What the API server refused to create."""
+    message = redacted(refusal.message)
+    if refusal.reason == "AlreadyExists":
+        return name_taken(refusal.kind, refusal.name)
+    if refusal.reason == "NamespaceTerminating":
+        return Blocker("NamespaceTerminating", "The namespace is being deleted.")
+    if _QUOTA.search(message):
+        problem = f"{refusal.kind} {refusal.name} exceeds the namespace's ResourceQuota: {message}"
+        return Blocker("QuotaExceeded", sentences(problem, _QUOTA_HINT))
+    if refusal.kind == "RayJob" and refusal.code == 404:
+        return Blocker("NoKubeRay", f"The cluster has no RayJobs ({message}). Install KubeRay 1.6.")
+    reason = "RayJobRefused" if refusal.kind == "RayJob" else "ObjectRefused"
+    problem = f"The API server refuses {refusal.kind} {refusal.name}: {message}"
+    return Blocker(reason, sentences(problem, _refusal_hint(refusal), "lorarl tries again."))
+
+
+def _refusal_hint(refusal: Refusal) -> str:
+    if refusal.kind == "ResourceClaimTemplate" and refusal.code == 404:
+        return "cluster.gpuClaim needs Kubernetes 1.34 or newer. Use cluster.gpuResource in a new job."
+    if "kueue" in refusal.message.lower():
+        return (
+            "Label the LoRARLJob with kueue.x-k8s.io/queue-name, so that lorarl creates the RayJob as Kueue expects it."
+        )
+    if refusal.kind == "RayJob":
+        return "If cluster.podTemplateOverrides are the cause, correct them and apply the job again."
+    if refusal.code == 403:
+        return "Check the operator's permissions."
+    return "Correct the named fields in a new job."
+
+
+def name_taken(kind: str, name: str) -> Blocker:
+    """Another owner's object has the name that ours needs."""
+    return Blocker(
+        "NameTaken",
+        f"{kind} {name} already exists and belongs to something else. Delete it, or apply this job under another name. "
+        "Objects of a deleted job with this name disappear by themselves in a moment.",
+    )
+
+
+def _refused_by_kuberay(ray_job: RayJob) -> Blocker | None:
+    if ray_job.deployment_status != "ValidationFailed":
+        return None
+    problem = f"KubeRay refuses RayJob {ray_job.name}: {ray_job.message}"
+    hint = "Correct the job and apply it again; cluster.podTemplateOverrides may be the cause."
+    changed = "If someone changed the RayJob, delete it; lorarl recreates it."
+    return Blocker("RayJobRefused", sentences(problem, hint, changed))
+
+
+def _creation_failed(job: Job, message: str) -> Blocker:
+    """A pod that the API server did not let KubeRay create. Each try gives the pod a new name."""
+    message = _POD_NAME.sub("its pod", redacted(_MARKER.sub("", message)))
+    if _QUOTA.search(message):
+        return Blocker("QuotaExceeded", sentences(message, _QUOTA_HINT))
+    if missing := _missing(job, message):
+        return missing
+    if taken := _SUBMITTER_TAKEN.search(message):
+        return name_taken("Job", taken[1])
+    if "violates PodSecurity" in message:
+        hint = "The namespace forbids what cluster.rdma or cluster.podTemplateOverrides ask for."
+        if "ray-job-submitter" in message:
+            hint = (
+                "KubeRay's own submitter has no security context: set cluster.submissionMode to K8sJobMode or HTTPMode."
+            )
+        return Blocker("PodRefused", sentences(message, hint))
+    return Blocker("PodRefused", sentences(message, "Correct what the message names."))
+
+
+def _of_pod(job: Job, pod: Pod) -> Blocker | None:
+    if pod.deletion_asked_at:
+        return None
+    if pod.unschedulable:
+        asked = "gpusPerNode, cpusPerNode, memoryPerNode, nodes, nodeSelector, tolerations"
+        hint = f"Free or add such nodes, or ask for less in cluster ({asked})."
+        if pod.role == "head":
+            hint = "Free or add such nodes, or ask for less in cluster.head (cpus, memory, nodeSelector, tolerations)."
+        return Blocker(UNSCHEDULABLE, sentences(f"No node fits {pod.role} pod {pod.name}: {pod.unschedulable}", hint))
+    for container in pod.containers:
+        if container.exit_code is not None:
+            continue
+        message = redacted(container.message)
+        if container.reason in _IMAGE:
+            problem = f"The {pod.role} pod {pod.name} cannot pull its image: {message or container.reason}"
+            hint = "Correct cluster.image, or name a Secret for the registry in cluster.imagePullSecrets."
+            return Blocker("ImagePull", sentences(problem, hint))
+        if container.reason in _CONFIG:
+            where = f"Container {container.name} of the {pod.role} pod {pod.name}"
+            problem = f"{where} cannot be created: {message or container.reason}"
+            hint = "Correct the image or cluster.podTemplateOverrides."
+            return _missing(job, message) or Blocker("ContainerRefused", sentences(problem, hint))
+    if pod.gated:
+        return Blocker(
+            "SchedulingGated",
+            f"A scheduling gate blocks the {pod.role} pod {pod.name}. Check the queue that set the gate.",
+        )
+    return None
+
+
+def _of_events(job: Job, pods: Sequence[Pod], evidence: Evidence | None, now: datetime) -> Blocker | None:
+    if evidence is None:
+        return None
+    waiting = {pod.name: pod for pod in pods if pod.phase == "Pending" and not pod.deletion_asked_at}
+    for event in evidence.events:
+        if now - event.last_seen > _FRESH or (
+            event.reason == "FailedToCreateRayCluster" and "already exists" in event.message
+        ):
+            continue  # Only KubeRay uses a RayCluster's name: its cache was behind, and it created the object twice.
+        if event.reason.startswith("FailedToCreate") and (
+            event.kind == "RayJob" or (event.kind == "RayCluster" and not pods)
+        ):
+            return _creation_failed(job, event.message)
+        if event.kind == "Pod" and event.name in waiting and (found := _of_pod_event(job, waiting[event.name], event)):
+            return found
+    return None
+
+
+def _of_pod_event(job: Job, pod: Pod, event: KubeEvent) -> Blocker | None:
+    message = redacted(event.message)
+    if event.reason == "FailedMount" and _KUBELET_IS_BUSY.search(message):
+        return None  # The kubelet asks again by itself.
+    if event.reason == "FailedMount":
+        problem = f"The {pod.role} pod {pod.name} cannot mount a volume: {message}"
+        return _missing(job, message) or Blocker(
+            "VolumeNotMounted", sentences(problem, "Correct what the message names.")
+        )
+    if event.reason in {"FailedAttachVolume", "FailedCreatePodSandBox"}:
+        problem = f"Node {pod.node} cannot start the {pod.role} pod {pod.name}: {message}"
+        return Blocker("NodeNotReady", sentences(problem, "The cause is the node, not the job."))
+    return None
+
+
+def _missing(job: Job, message: str) -> Blocker | None:
+    """An object that a pod refers to and that does not exist. The message has nothing but its name."""
+    found = _MISSING.search(message)
+    if not found:
+        return None
+    kind, name = found[1].lower(), found[2].rpartition("/")[2]
+    ours = name == access_name(job.name)
+    recreated = "lorarl creates it again." if ours else ""
+    if kind == "secret":
+        problem = f"Secret {name} does not exist in namespace {job.namespace}."
+        return Blocker("SecretMissing", f"{problem} Create it, and the job continues by itself.")
+    if kind == "configmap":
+        problem = f"ConfigMap {name} does not exist in namespace {job.namespace}."
+        return Blocker("ConfigMapMissing", f"{problem} {recreated or 'Create it.'}", ours=ours)
+    problem = f"ServiceAccount {name} does not exist in namespace {job.namespace}."
+    hint = recreated or "Create it, or remove cluster.serviceAccountName."
+    return Blocker("ServiceAccountMissing", f"{problem} {hint}", ours=ours)

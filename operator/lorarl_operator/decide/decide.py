@@ -1,0 +1,128 @@
+"""Decide what to do about one job, from what was observed and nothing else: no memory, no I/O.
+
+A job's phases, and what moves it:
+
+    Pending -> Starting -> Running -> Succeeded | Failed     as its RayJob does; the condition Running of a Pending job
+                                                             says what it waits for
+    Running -> Running                                       an attempt lost workers and continues with new ones
+    Running -> Restarting -> Starting                        with a queue, an attempt lost its head and continues in the
+                                                             same RayJob
+    Starting, Running -> Restarting -> Starting              an attempt ended, and the next one follows
+    any -> Suspending -> Suspended -> Starting               spec.suspend
+
+`status.rayJobName` names the current attempt, or the next one to create. A transition is one write of the status,
+which comes before any other change. RayJobs of other attempts are deleted. The next RayJob is created when no other
+one is left and none of their pods works. So an operator may be killed at any moment, and its successor continues.
+
+There is one exception, for speed. The first attempt's RayJob is created before its trainer gets permission to write
+the status, and the status names the RayJob only after that. So the job asks for machines as early as possible, and no
+trainer runs before it may report.
+
+`attempt_start.py` creates an attempt, `attempt_progress.py` follows it, `attempt_recovery.py` lets it replace lost
+workers, `attempt_restart.py` starts it again in its RayJob, and `attempt_end.py` ends it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from lorarl_operator.decide.attempt_end import count_outcome, end_attempt, fail, finished, out_of_attempts, succeed
+from lorarl_operator.decide.attempt_progress import follow, outcome_of
+from lorarl_operator.decide.attempt_recovery import recover
+from lorarl_operator.decide.attempt_restart import restart, uncounted_end
+from lorarl_operator.decide.attempt_start import create_attempt
+from lorarl_operator.decide.blockers import GOING_SECONDS, ray_job_stays
+from lorarl_operator.decide.decision import Decision, Event
+from lorarl_operator.decide.deletion import decide_deletion, finalizer_actions
+from lorarl_operator.decide.late_steps import steps_to_do
+from lorarl_operator.decide.models import Observed
+from lorarl_operator.decide.outcome import Unsettled, lost
+from lorarl_operator.decide.pod_ends import Kind, Outcome
+from lorarl_operator.decide.settings import Settings
+from lorarl_operator.decide.snapshot import Snapshot, deletions, soonest, take_snapshot
+from lorarl_operator.decide.status import FINISHED, MAY_HAVE_RUN, SUSPENDED, SUSPENDING, Draft
+
+
+def decide(observed: Observed, now: datetime, settings: Settings) -> Decision:
+    """Decide what to do about a job.
+
+    Args:
+        observed: All its objects.
+        now: The time, with its zone.
+        settings: The installation's choices.
+    """
+    snapshot = take_snapshot(observed, now, settings)
+    if snapshot.job.deleted_at:
+        return decide_deletion(snapshot)
+    decision = _decide_live(snapshot)
+    return replace(decision, actions=(*finalizer_actions(snapshot), *decision.actions))
+
+
+def _decide_live(snapshot: Snapshot) -> Decision:
+    """Decide about a job that is not being deleted."""
+    if snapshot.phase in FINISHED:
+        return finished(snapshot)
+    if snapshot.spec.get("suspend") is True:
+        return _suspend(snapshot)
+    if snapshot.current and (decision := restart(snapshot, snapshot.current)):
+        return decision
+    recovery = recover(snapshot, snapshot.current) if snapshot.current else None
+    outcome = outcome_of(snapshot, snapshot.current) if snapshot.current and recovery is None else None
+    if isinstance(outcome, Outcome):
+        return end_attempt(snapshot, outcome)
+    if not snapshot.current and snapshot.phase in MAY_HAVE_RUN:
+        return end_attempt(snapshot, lost(snapshot.ray_job_name, snapshot.report))
+    left = snapshot.left("startTime", "activeDeadlineSeconds")
+    if left is not None and left <= 0:
+        limit = snapshot.spec["activeDeadlineSeconds"]
+        message = f"The job ran longer than activeDeadlineSeconds, {limit} s."
+        return fail(snapshot, snapshot.draft(), "DeadlineExceeded", message)
+    decision = recovery or (follow(snapshot, snapshot.current) if snapshot.current else create_attempt(snapshot))
+    return replace(decision, recheck_seconds=soonest(decision.recheck_seconds, left))
+
+
+def _suspend(snapshot: Snapshot) -> Decision:
+    """Delete all RayJobs, also those of older attempts. The pods write a checkpoint within their grace period."""
+    draft = snapshot.draft()
+    before = uncounted_end(snapshot, snapshot.current) if snapshot.current else None
+    last = before or snapshot.current
+    outcome = outcome_of(replace(snapshot, current=last), last) if last else None
+    if isinstance(outcome, Outcome) and outcome.kind is Kind.SUCCEEDED and steps_to_do(snapshot) is None:
+        return succeed(snapshot, draft)
+    if draft.phase not in (SUSPENDING, SUSPENDED):
+        if isinstance(outcome, Unsettled):
+            return Decision(recheck_seconds=outcome.seconds)
+        if not snapshot.current and draft.phase in MAY_HAVE_RUN:
+            outcome = lost(snapshot.ray_job_name, snapshot.report)
+        if outcome is not None:
+            count_outcome(snapshot, draft, outcome)
+            if outcome.kind is Kind.FAILED and (out := out_of_attempts(snapshot, draft, outcome)):
+                return out
+    return _suspending_or_suspended(snapshot, draft)
+
+
+def _suspending_or_suspended(snapshot: Snapshot, draft: Draft) -> Decision:
+    """Suspending while there are RayJobs or pods, then Suspended."""
+    if snapshot.current:  # A resumed job continues with the attempt after this one.
+        draft.put("rayJobName", snapshot.current.name)
+    draft.put("startTime", None)
+    draft.put("dashboardURL", None)
+    pods = snapshot.active_pods(snapshot.pods)
+    before = draft.phase
+    blocker = ray_job_stays(snapshot.ray_jobs, snapshot.now)
+    if snapshot.ray_jobs or pods:
+        draft.phase = SUSPENDING
+        message = blocker.message if blocker else "spec.suspend is true. The pods write a checkpoint and end."
+    else:
+        draft.phase = SUSPENDED
+        message = "spec.suspend is true. Set it to false to resume the job from its newest checkpoint."
+    reason = blocker.reason if blocker else draft.phase
+    events = () if draft.phase == before else (Event("Normal", draft.phase, message),)
+    if blocker and draft.reason("Running") != reason:
+        events = (Event("Warning", reason, message),)
+    draft.condition("Running", False, reason, message)
+    draft.condition("Suspended", draft.phase == SUSPENDED, reason, message)
+    going = GOING_SECONDS if snapshot.ray_jobs else None
+    recheck = soonest(going, snapshot.until_gone(pods) if pods else None)
+    return snapshot.decision(draft, *events, actions=deletions(snapshot.ray_jobs), recheck=recheck)

@@ -1,0 +1,49 @@
+"""Evictions that a pod caused itself, by more disk or memory than it had asked for.
+
+The kubelet says so only in its message (pkg/kubelet/eviction/helpers.go). Without a higher request or limit, the next
+attempt would end the same way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from lorarl_operator.decide.models import Pod
+from lorarl_operator.decide.quantities import quantity
+
+DISK_FULL = "DiskFull"
+OUT_OF_MEMORY = "OutOfMemory"
+
+_VOLUME = re.compile(r'Usage of EmptyDir volume "([^"]+)" exceeds the limit')
+_OWN_LIMIT = re.compile("exceeded its local ephemeral storage limit|local storage usage exceeds the total limit")
+_USAGE = re.compile(r"Container (\S+) was using (\S+), request is (\S+), has larger consumption of ([a-z-]+)")
+_OUR_DISKS = frozenset({"cache", "scratch"})
+_SHARED_MEMORY = "shared-mem"
+
+
+def own_usage(pod: Pod) -> tuple[str, str] | None:
+    """The reason and the fix if the kubelet evicted this pod for what it used itself; otherwise None."""
+    message = f"{pod.message} {pod.disruption_message}"
+    disk = "cluster.head.disk" if pod.role == "head" else "cluster.diskPerNode"
+    more_disk = f"Raise {disk}, or mount a larger volume at /var/cache/lorarl with cluster.podTemplateOverrides."
+    if volume := _VOLUME.search(message):
+        if volume[1] == _SHARED_MEMORY:
+            return OUT_OF_MEMORY, "Raise cluster.sharedMemory."
+        if volume[1] in _OUR_DISKS:
+            return DISK_FULL, more_disk
+        return DISK_FULL, f"Raise the sizeLimit of volume {volume[1]} in cluster.podTemplateOverrides."
+    above = set(_above_request(pod, message))
+    if _OWN_LIMIT.search(message) or "ephemeral-storage" in above:
+        return DISK_FULL, more_disk
+    if "memory" in above:
+        return OUT_OF_MEMORY, f"Raise {'cluster.head.memory' if pod.role == 'head' else 'cluster.memoryPerNode'}."
+    return None
+
+
+def _above_request(pod: Pod, message: str) -> Iterator[str]:
+    """What Ray's container used more of than it had requested, when its node ran low on it."""
+    for name, used, requested, resource in _USAGE.findall(message):
+        amount, request = quantity(used), quantity(requested)
+        if name == f"ray-{pod.role}" and amount is not None and request is not None and amount > request:
+            yield resource

@@ -1,0 +1,172 @@
+"""Why one pod ended, and whose fault that is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from lorarl_api.faults import redacted
+from lorarl_operator.decide.messages import sentences
+from lorarl_operator.decide.models import Container, Pod
+from lorarl_operator.decide.own_usage import own_usage
+
+_EVICTIONS = frozenset({"Evicted", "NodeLost", "Shutdown", "NodeShutdown", "Terminated", "Preempting"})
+"""Reasons of a pod's phase Failed with which the kubelet ends a pod that it had accepted."""
+_REFUSALS = frozenset({"UnexpectedAdmissionError", "TopologyAffinityError", "SMTAlignmentError", "NodeAffinity"})
+"""Reasons of a pod's phase Failed with which the kubelet refuses a pod that the scheduler gave it.
+
+There is also one for each resource that the node lacks: OutOfcpu, OutOfmemory, OutOfnvidia.com/gpu.
+"""
+NODE_DOWN = frozenset({"NodeLost", "DeletionByTaintManager"})
+"""Reasons of a pod whose node does not respond, or has a NoExecute taint that says why."""
+WORKER_EXITED = "WorkerExited"
+_KILLED = frozenset({137, 143})
+"""Exit codes of SIGKILL and SIGTERM."""
+_MOST_OUTPUT = 600
+"""Characters of a container's last output. An Event has 1,024, and the cause is at the end of a traceback."""
+_CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
+"""Reasons of a container that ended before it ran."""
+
+
+class Kind(Enum):
+    """How an attempt ended. PREEMPTED does not count against backoffLimit."""
+
+    SUCCEEDED = "Succeeded"
+    PREEMPTED = "Preempted"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of an attempt.
+
+    Attributes:
+        reason: One CamelCase word, for programs.
+        message: For people.
+        faulty_node: The node whose fault it was, if it was a node's.
+        lost_worker: Whether it is the loss of a worker's pod, which KubeRay replaces.
+    """
+
+    kind: Kind
+    reason: str
+    message: str
+    faulty_node: str = ""
+    lost_worker: bool = False
+
+
+def taken(pod: Pod) -> Outcome | None:
+    """The outcome if the cluster took this pod away, or never let it start; otherwise None.
+
+    An eviction that the pod caused itself is a failure, like a container that exceeds its limit.
+    """
+    if found := _refused(pod):
+        return found
+    if pod.disruption_reason:
+        reason, message = pod.disruption_reason, pod.disruption_message
+    elif pod.phase == "Failed" and pod.reason in _EVICTIONS:
+        reason, message = pod.reason, pod.message
+    else:
+        return None
+    what = f"The {named(pod)} was removed: {message or reason}"
+    if usage := own_usage(pod):
+        return Outcome(Kind.FAILED, usage[0], sentences(what, usage[1]))
+    faulty = pod.node if reason in NODE_DOWN else ""
+    return Outcome(Kind.PREEMPTED, reason, sentences(what), faulty, lost_worker=pod.role == "worker")
+
+
+def _refused(pod: Pod) -> Outcome | None:
+    """The kubelet refuses a pod before any of its containers starts."""
+    if pod.phase != "Failed" or pod.disruption_reason:
+        return None
+    says_so = pod.message.startswith("Pod was rejected")
+    if not (says_so or pod.reason in _REFUSALS or pod.reason.startswith("OutOf")):
+        return None
+    why = ": ".join(part for part in (pod.reason, redacted(pod.message)) if part)
+    what = sentences(f"The node refused the {named(pod)}: {why}")
+    return Outcome(Kind.PREEMPTED, "PodRefused", what, pod.node, lost_worker=pod.role == "worker")
+
+
+def deleted(pod: Pod) -> Outcome:
+    """The outcome of a pod that someone deleted."""
+    what = f"The {named(pod)} was deleted, but not by lorarl."
+    return Outcome(Kind.PREEMPTED, "PodDeleted", what, lost_worker=pod.role == "worker")
+
+
+def failed_init(pod: Pod) -> Outcome | None:
+    """The outcome if an init container failed, so that Ray's container never started; otherwise None."""
+    container = failed_init_container(pod)
+    if container is None:
+        return None
+    problem = f"Init container {container.name} of the {named(pod)} failed with exit code {container.exit_code}"
+    if container.reason == "OOMKilled":
+        problem = f"Init container {container.name} of the {named(pod)} used more memory than its limit"
+    return Outcome(Kind.FAILED, "InitFailed", sentences(problem, last_output(container)))
+
+
+def failed_init_container(pod: Pod) -> Container | None:
+    """The init container that failed, and not because its pod was taken away or deleted."""
+    if pod.phase != "Failed" or taken(pod) or exited_container(pod):
+        return None
+    ended = [one for one in pod.containers if one.init and one.exit_code and not _by_deletion(pod, one)]
+    # A sidecar among the init containers is killed when another one fails.
+    return min(ended, key=lambda one: one.exit_code in _KILLED, default=None)
+
+
+def exited_container(pod: Pod) -> Container | None:
+    """Ray's container if it exited by itself, and not because its pod was taken away or deleted."""
+    if taken(pod):
+        return None
+    ended = [one for one in pod.containers if one.name == f"ray-{pod.role}" and one.exit_code is not None]
+    return next((one for one in ended if not _by_deletion(pod, one)), None)
+
+
+def exited_worker(pod: Pod) -> Outcome | None:
+    """The outcome of a worker whose Ray exited by itself; None if it did not, or had no memory or no program.
+
+    Ray gives itself 30 s to start, which a busy machine exceeds. A replacement may start.
+    """
+    container = exited_container(pod)
+    outcome = exit_outcome(pod, container) if container and pod.role == "worker" else None
+    return outcome if outcome and outcome.reason == WORKER_EXITED else None
+
+
+def exit_outcome(pod: Pod, container: Container) -> Outcome:
+    """The outcome of a pod whose Ray container exited by itself."""
+    if container.reason in _CANNOT_START:
+        why = redacted(container.message.strip()) or "no reason was given"
+        problem = f"Container {container.name} of the {named(pod)} cannot be created: {why}"
+        hint = "Correct the image or cluster.podTemplateOverrides."
+        return Outcome(Kind.FAILED, "ContainerRefused", sentences(problem, hint))
+    output = last_output(container)
+    if container.reason == "OOMKilled":
+        hint = "Raise cluster.memoryPerNode, or lower trainer.tokensPerMicroBatch."
+        if pod.role == "head":
+            hint = "Raise cluster.head.memory."
+        return Outcome(
+            Kind.FAILED, "OutOfMemory", sentences(f"The {named(pod)} used more memory than its limit", hint, output)
+        )
+    reason = "HeadExited" if pod.role == "head" else WORKER_EXITED
+    problem = f"Ray's container of the {named(pod)} exited by itself with code {container.exit_code}"
+    return Outcome(Kind.FAILED, reason, sentences(problem, output))
+
+
+def last_output(container: Container) -> str:
+    """The end of a container's log, which the kubelet has put into its message; empty if there is none."""
+    output = redacted(container.message.strip())
+    if len(output) > _MOST_OUTPUT:
+        first, _, others = output[-_MOST_OUTPUT:].partition("\n")
+        output = f"... {others or first}"
+    return f"Its last output: {output}" if output else ""
+
+
+def _by_deletion(pod: Pod, container: Container) -> bool:
+    asked, ended = pod.deletion_asked_at, container.ended_at
+    if asked is None or container.reason == "OOMKilled":
+        return False
+    # Both times are whole seconds. Within the same second the exit code decides.
+    return ended is None or ended > asked or (ended == asked and container.exit_code in _KILLED)
+
+
+def named(pod: Pod) -> str:
+    """A pod in a message, with its node."""
+    return f"{pod.role} pod {pod.name}" + (f" on node {pod.node}" if pod.node else "")
