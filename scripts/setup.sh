@@ -10,7 +10,7 @@ stamp=.venv/lorarl-setup.sha256
 if [ -z "${GPU:-}" ] && [ -f .venv/lorarl-gpu ]; then GPU=1; fi
 flavour=cpu
 if [ "${GPU:-0}" != 0 ]; then flavour=gpu; fi
-lock="requirements/$flavour.lock" installer=trainer_image/lorarl_trainer/environment/install.py
+lock="requirements/$flavour.lock" installer=trainer_image/lorarl_trainer/install/install.py
 # The folder counts too: after a copy or a move, .venv would run the programs and the lorarl of the old checkout.
 want="$({ pwd -P; cat "$lock" "$installer" pyproject.toml scripts/setup.sh scripts/uv.sh; } | sha256sum)"
 [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ] && exit 0
@@ -24,7 +24,7 @@ added="$(cat .venv/lorarl-added.txt 2>/dev/null || true)" # by `lorarl env add`
 if [ -n "$added" ]; then echo "$added" > .venv/lorarl-added.txt; fi
 # The installer is that of `lorarl setup`. It needs no packages.
 export PATH="$(dirname "$uv"):$PATH"
-install() { PYTHONPATH=trainer_image .venv/bin/python -m lorarl_trainer.environment "$@"; }
+install() { PYTHONPATH=trainer_image .venv/bin/python -m lorarl_trainer.install "$@"; }
 install "$flavour" "$lock"
 "$uv" pip install -q --python .venv/bin/python --no-deps -e .
 install added

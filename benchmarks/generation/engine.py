@@ -16,8 +16,8 @@ import torch
 
 from lorarl_trainer.devices.cuda import CudaDevice
 from lorarl_trainer.lora.config import AdapterConfig
+from lorarl_trainer.models.model_sizes import read_model_shape
 from lorarl_trainer.planning.execution import kv_cache_bytes
-from lorarl_trainer.planning.model_sizes import read_model_shape
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.timing import StartClock
 from side_by_side import ours

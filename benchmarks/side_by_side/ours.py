@@ -13,8 +13,8 @@ from typing import Any
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu
+from lorarl_trainer.models.model_sizes import read_model_shape
 from lorarl_trainer.planning.execution import ExecutionPlan, decide
-from lorarl_trainer.planning.model_sizes import read_model_shape
 from lorarl_trainer.progress import METRICS, read_rows, read_summary
 from side_by_side.work import Work
 

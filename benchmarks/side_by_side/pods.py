@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from lorarl_trainer.progress import METRICS, read_summary
-from lorarl_trainer.progress.records import SUMMARY
+from lorarl_trainer.progress.metrics_file import SUMMARY
 from side_by_side import ours
 from side_by_side.start import Times, note, stages, waited_for
 from side_by_side.work import Work

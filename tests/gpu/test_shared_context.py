@@ -10,8 +10,8 @@ import torch
 
 from gpu.rank_of_context import BUDGET, PROMPT_TOKENS, RESPONSE_TOKENS, TARGETS, samples_to_compare
 from lorarl_trainer.devices.cuda import CudaDevice
+from lorarl_trainer.models.model_sizes import ModelSizes, sizes_of
 from lorarl_trainer.planning.gpu_speeds import speed_of
-from lorarl_trainer.planning.model_sizes import ModelSizes, sizes_of
 from support.ranks import RANKS, run_two_ranks
 from support.shaped_models import save_shape
 from support.training import BareTrainer, relative_difference

@@ -16,7 +16,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from transformers import AutoTokenizer
 
-from lorarl_trainer.launch.dry_run import dry_run
+from lorarl_trainer.dry_run.dry_run import dry_run
 from run.command import Ended
 from run.jobs import PROMPTS, STEPS, Job
 

@@ -80,7 +80,7 @@ def test_there_are_ten_recipes_at_least() -> None:
 def test_a_recipe_passes_every_check_that_needs_no_worker(
     tmp_path: Path, base: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from lorarl_trainer.launch.dry_run import dry_run
+    from lorarl_trainer.dry_run.dry_run import dry_run
 
     job = Job(tmp_path / "job", base)
     applied(job, recipe)

@@ -11,8 +11,8 @@ import pytest
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.errors import StorageError
 from lorarl_trainer.launch.room import checkpoint_bytes, holds_no_files, require_room, require_run_folder, room_lines
+from lorarl_trainer.models.model_sizes import sizes_of
 from lorarl_trainer.planning.adapter_size import AdapterSize
-from lorarl_trainer.planning.model_sizes import sizes_of
 from support.other_user import as_a_user, open_folder
 from unit.contract.manifests import manifest
 from unit.trainer.planning.shapes import SHAPES

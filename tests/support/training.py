@@ -14,8 +14,8 @@ import torch.distributed as dist
 from lorarl_api.v1alpha1 import TrainerSpec
 from lorarl_trainer.backends.registry import get_backend
 from lorarl_trainer.devices.base import Device
+from lorarl_trainer.models.model_sizes import read_model_shape
 from lorarl_trainer.planning.execution import decide
-from lorarl_trainer.planning.model_sizes import read_model_shape
 from lorarl_trainer.planning.precision import PRECISIONS
 from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.types import LossChoice, Sample, Samples, UpdateRequest

@@ -22,11 +22,11 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from lorarl_trainer.adapters.model import Decoding, load_adapted
-from lorarl_trainer.adapters.source import find_adapter
 from lorarl_trainer.cli import main
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.statistics import eval_metrics
+from lorarl_trainer.trained_adapters.model import Decoding, load_adapted
+from lorarl_trainer.trained_adapters.source import find_adapter
 from support.tiny_tokenizers import CHATML, write_tokenizer
 
 ROWS = [{"prompt": f"say {word}", "answer": word, "level": number} for number, word in enumerate("abcd")]

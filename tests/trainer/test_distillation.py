@@ -15,10 +15,10 @@ from safetensors.torch import save
 from transformers import AutoModelForCausalLM
 
 from lorarl_trainer.algorithms.registry import get_algorithm
+from lorarl_trainer.credit.reference import advantages_of
 from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.lora.peft_format import PEFT_PREFIX
 from lorarl_trainer.protocols.rollouts import StepBatch
-from lorarl_trainer.reference import advantages_of
 from lorarl_trainer.workers.worker import Worker
 from support.in_process import Colocated, prompts, random_adapter, samples_of, update_request, worst
 from support.loop_runs import adapter_digest, run_in_process

@@ -23,8 +23,8 @@ from lorarl_trainer.lora.files import CONFIG_FILE, WEIGHTS_FILE
 from lorarl_trainer.lora.grouped_experts import joined_adapter
 from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.lora.peft_format import read_adapter
+from lorarl_trainer.models.model_sizes import read_model_sizes
 from lorarl_trainer.planning.adapter_size import AdapterSize
-from lorarl_trainer.planning.model_sizes import read_model_sizes
 from lorarl_trainer.samples.types import LossChoice, Sample
 from support import tiny_models
 from support.in_process import Colocated, prompts, samples_of, update_request, worst

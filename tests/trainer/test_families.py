@@ -13,9 +13,9 @@ from lorarl_trainer.backends.megatron.model import LoraModel, _configure
 from lorarl_trainer.backends.megatron.platform_cpu import CpuPlatform
 from lorarl_trainer.backends.registry import get_backend
 from lorarl_trainer.devices.cpu import CpuDevice
+from lorarl_trainer.models.families import FAMILIES
+from lorarl_trainer.models.model_sizes import read_model_shape, read_model_sizes, sizes_of
 from lorarl_trainer.planning.execution import decide
-from lorarl_trainer.planning.families import FAMILIES
-from lorarl_trainer.planning.model_sizes import read_model_shape, read_model_sizes, sizes_of
 from lorarl_trainer.planning.verdict import judge
 from lorarl_trainer.storage.downloads import read_model_config
 from support import tiny_models

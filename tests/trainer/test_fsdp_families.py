@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from lorarl_trainer.planning.fsdp_families import FSDP_FAMILIES
-from lorarl_trainer.planning.model_sizes import read_model_sizes, sizes_of
+from lorarl_trainer.models.fsdp_families import FSDP_FAMILIES
+from lorarl_trainer.models.model_sizes import read_model_sizes, sizes_of
 from lorarl_trainer.storage.downloads import read_model_config
 from support import tiny_models
 from support.in_process import Colocated, prompts, samples_of, update_request, worst

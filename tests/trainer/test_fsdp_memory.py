@@ -16,11 +16,11 @@ from lorarl_trainer.backends.fsdp.adapters import attach
 from lorarl_trainer.backends.fsdp.loading import decoder_layers, language_model, load_base
 from lorarl_trainer.backends.fsdp.recompute import recompute
 from lorarl_trainer.devices.base import Gpu
+from lorarl_trainer.models.model_sizes import read_model_sizes
 from lorarl_trainer.planning.activations import activation_bytes, low_rank_bytes
 from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.execution import decide
 from lorarl_trainer.planning.memory_lines import UNUSABLE
-from lorarl_trainer.planning.model_sizes import read_model_sizes
 from support import tiny_models
 from support.in_process import tiny_job
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lorarl_trainer.models.model_sizes import read_model_sizes
 from lorarl_trainer.planning.adapter_size import AdapterSize
-from lorarl_trainer.planning.model_sizes import read_model_sizes
 from support import tiny_models
 from support.in_process import Colocated, prompts
 from support.own_layers import in_common, layer_kinds, vllm_lora_layers

@@ -10,10 +10,10 @@ from lorarl_trainer.backends.megatron.packed_attention import unpackable
 from lorarl_trainer.backends.registry import get_backend
 from lorarl_trainer.devices.cpu import CpuDevice
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.models.model_sizes import read_model_sizes
 from lorarl_trainer.planning.activations import low_rank_bytes
 from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.execution import decide
-from lorarl_trainer.planning.model_sizes import read_model_sizes
 from lorarl_trainer.samples.types import LossChoice
 from support.tiny_models import VOCABULARY
 from support.training import BareTrainer, elements_kept, grouped_samples, relative_difference

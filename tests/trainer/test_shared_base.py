@@ -12,7 +12,7 @@ from lorarl_trainer.backends.megatron.own_heads import WHOLE, OwnHeads
 from lorarl_trainer.engine.vllm.shared_base import SharedBase, query_key_value
 from lorarl_trainer.errors import StaleAdapterError
 from lorarl_trainer.planning.execution import PlanError
-from lorarl_trainer.protocols.adapter import SharesBase
+from lorarl_trainer.protocols.shared_base import SharesBase
 
 pytestmark = pytest.mark.both_backends
 

@@ -13,15 +13,15 @@ import numpy as np
 
 from lorarl_trainer.algorithms import Algorithm
 from lorarl_trainer.algorithms.groups import unused_signal
-from lorarl_trainer.critic import critic_update, judged
+from lorarl_trainer.credit.critic import critic_update, judged
+from lorarl_trainer.credit.overlap import TrainedAhead, scored_samples
+from lorarl_trainer.credit.reference import advantages_of, kl_penalties, rewards_less_kl, with_old_logprobs
 from lorarl_trainer.guards.nonfinite import count_withheld
 from lorarl_trainer.guards.start import check_engine
 from lorarl_trainer.guards.updates import require_agreement
-from lorarl_trainer.overlap import TrainedAhead, scored_samples
 from lorarl_trainer.progress import Sampled, ScoredSample, StepDone, Warned, results_of
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.protocols.workers import Workers
-from lorarl_trainer.reference import advantages_of, kl_penalties, rewards_less_kl, with_old_logprobs
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.types import Samples, UpdateRequest
 from lorarl_trainer.schedule import evaluations_due, learning_rate, seed_of

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lorarl_trainer.planning.model_sizes import read_model_shape
+from lorarl_trainer.models.model_sizes import read_model_shape
 from side_by_side.prepare import make_model
 from side_by_side.work import SHAPES
 

@@ -100,7 +100,7 @@ def tracked(*paths: Path) -> set[Path]:
 def test_the_wheel_has_every_file_of_the_packages_and_the_locks(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name and ".data/" not in name}
-        carried = {flavour: archive.read(f"lorarl_trainer/environment/{flavour}.lock") for flavour in ("cpu", "gpu")}
+        carried = {flavour: archive.read(f"lorarl_trainer/install/{flavour}.lock") for flavour in ("cpu", "gpu")}
     files = {str(path.relative_to(package.parent)) for package in PACKAGES for path in tracked(package)}
     assert files <= names
     assert {name.split("/")[0] for name in names} == {package.name for package in PACKAGES}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from lorarl_trainer.planning.families import FAMILIES, REFUSED
-from lorarl_trainer.planning.fsdp_families import FSDP_FAMILIES
-from lorarl_trainer.planning.mixtures import REASONS
+from lorarl_trainer.models.families import FAMILIES, REFUSED
+from lorarl_trainer.models.fsdp_families import FSDP_FAMILIES
+from lorarl_trainer.models.mixtures import REASONS
 
 ROOT = Path(__file__).parents[3]
 ROW = re.compile(r"^\| `((?!model_type)\w+)` \| (.*?) \|(.*)$", re.MULTILINE)

@@ -23,7 +23,7 @@ def checkout(tmp_path: Path) -> Path:
     """What setup reads, and a cache with that uv."""
     trainer = Path("trainer_image/lorarl_trainer")
     installer = [trainer / "__init__.py", trainer / "errors.py"]
-    installer += [path.relative_to(ROOT) for path in (ROOT / trainer / "environment").glob("*.py")]
+    installer += [path.relative_to(ROOT) for path in (ROOT / trainer / "install").glob("*.py")]
     for name in ("scripts/setup.sh", "scripts/python.sh", "scripts/uv.sh", "pyproject.toml", *installer):
         (tmp_path / "one" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / "one" / name)

@@ -11,8 +11,8 @@ import pytest
 
 from lorarl_api.v1alpha1 import AlgorithmSpec
 from lorarl_trainer.algorithms.registry import get_algorithm
+from lorarl_trainer.credit.overlap import TrainedAhead
 from lorarl_trainer.errors import WorkerError
-from lorarl_trainer.overlap import TrainedAhead
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.samples.types import GradientRequest, Sample
 
@@ -149,7 +149,7 @@ def test_an_error_while_generating_is_not_held_up_by_training() -> None:
 
 def test_the_seconds_of_both_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("lorarl_trainer.overlap.time.perf_counter", lambda: now)
+    monkeypatch.setattr("lorarl_trainer.credit.overlap.time.perf_counter", lambda: now)
 
     async def run() -> dict[str, float]:
         nonlocal now

@@ -17,7 +17,7 @@ from lorarl_trainer.lora.targets import Target
 
 @dataclass(frozen=True)
 class ModelAdapter:
-    """See `protocols.adapter.Adapter`."""
+    """See `lora.adapter.Adapter`."""
 
     model: AdaptedModel
     layout: AdapterLayout

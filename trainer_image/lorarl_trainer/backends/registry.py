@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lorarl_trainer.planning.families import BackendName
+from lorarl_trainer.models.families import BackendName
 
 if TYPE_CHECKING:
     from lorarl_trainer.backends.backend import Backend

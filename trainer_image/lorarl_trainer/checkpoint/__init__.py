@@ -5,10 +5,10 @@ docs/checkpoints.md describes them for readers.
 
 from __future__ import annotations
 
-from lorarl_trainer.checkpoint.claim import Owner
 from lorarl_trainer.checkpoint.contents import Checkpoint, Manifest, build_checkpoint
 from lorarl_trainer.checkpoint.identity import Identity, differences, other_inputs
 from lorarl_trainer.checkpoint.latest import Best, BestBy, Latest
+from lorarl_trainer.checkpoint.owner import Owner
 from lorarl_trainer.checkpoint.reader import Found
 from lorarl_trainer.checkpoint.store import CheckpointStore, Published, Started
 from lorarl_trainer.checkpoint.uploader import BackgroundUploader, Evaluated

@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
+from lorarl_trainer.checkpoint.latest import Latest
+from lorarl_trainer.checkpoint.owner import Owner
 from lorarl_trainer.errors import InputError
-
-if TYPE_CHECKING:
-    from lorarl_trainer.checkpoint.latest import Latest
 
 LEFT_AFTER = timedelta(hours=1)
 """How long after its end a job's folder is free for a job of another namespace or cluster."""
-
-
-@dataclass(frozen=True)
-class Owner:
-    """The job that a run belongs to.
-
-    Attributes:
-        name: name of the job, and of its folder in the store.
-        uid: uid of its LoRARLJob; None outside a cluster.
-        namespace: its namespace; None outside a cluster.
-        cluster: what distinguishes its cluster from others; None outside a cluster, and where it is not known.
-    """
-
-    name: str
-    uid: str | None = None
-    namespace: str | None = None
-    cluster: str | None = None
-
-    def __str__(self) -> str:
-        """The job for people: `job gsm8k in namespace dev`."""
-        return f"job {self.name}" + (f" in namespace {self.namespace}" if self.namespace else "")
 
 
 def require_free(latest: Latest, owner: Owner, now: datetime, store_uri: str) -> None:

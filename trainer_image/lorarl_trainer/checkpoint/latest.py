@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from lorarl_trainer.checkpoint.claim import Owner
 from lorarl_trainer.checkpoint.contents import Manifest, step_of, to_json
+from lorarl_trainer.checkpoint.owner import Owner
 
 NAME = "latest.json"
 NOT_RECORDED = Owner("")

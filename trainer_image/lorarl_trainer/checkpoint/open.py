@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_trainer.checkpoint.claim import Owner
 from lorarl_trainer.checkpoint.identity import require_same_training
 from lorarl_trainer.checkpoint.latest import BestBy
+from lorarl_trainer.checkpoint.owner import Owner
 from lorarl_trainer.checkpoint.store import CheckpointStore
 from lorarl_trainer.samples.columns import eval_column
 from lorarl_trainer.storage import open_store

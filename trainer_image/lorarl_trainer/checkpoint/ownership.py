@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from lorarl_trainer.checkpoint.claim import Owner
 from lorarl_trainer.checkpoint.contents import CARD, MANIFEST, Manifest, is_checkpoint_file, step_of
 from lorarl_trainer.checkpoint.latest import NAME, Latest
+from lorarl_trainer.checkpoint.owner import Owner
 from lorarl_trainer.checkpoint.runs import read_runs, record_files
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.storage import WRITE_CHECK, Store

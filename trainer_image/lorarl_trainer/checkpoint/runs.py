@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from lorarl_trainer.checkpoint.claim import Owner
 from lorarl_trainer.checkpoint.contents import to_json
+from lorarl_trainer.checkpoint.owner import Owner
 from lorarl_trainer.storage import UPLOADS, Store
 from lorarl_trainer.threads import in_parallel
 

@@ -21,11 +21,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from lorarl_trainer.checkpoint.claim import Owner, require_free
+from lorarl_trainer.checkpoint.claim import require_free
 from lorarl_trainer.checkpoint.contents import ADAPTER, CARD, Checkpoint, Manifest, folder_name, step_of
 from lorarl_trainer.checkpoint.folders import delete_checkpoint, write_folder
 from lorarl_trainer.checkpoint.identity import Identity, require_same_training
 from lorarl_trainer.checkpoint.latest import NAME, SWAP_ATTEMPTS, Best, BestBy, Latest, retention
+from lorarl_trainer.checkpoint.owner import Owner
 from lorarl_trainer.checkpoint.ownership import require_own
 from lorarl_trainer.checkpoint.reader import CheckpointReader, Found
 from lorarl_trainer.errors import FencedError, StorageError

@@ -12,7 +12,7 @@ from lorarl_trainer.cli import options
 from lorarl_trainer.cli.help import Command
 
 if TYPE_CHECKING:
-    from lorarl_trainer.adapters.source import Checkpoint
+    from lorarl_trainer.trained_adapters.source import Checkpoint
 
 
 @click.command(
@@ -46,8 +46,8 @@ def command(
 
     ADAPTER is a folder or URI with a PEFT adapter, or a run: its folder, or its job's name under out/.
     """
-    from lorarl_trainer.adapters.chat import chat
-    from lorarl_trainer.adapters.source import find_adapter
+    from lorarl_trainer.trained_adapters.chat import chat
+    from lorarl_trainer.trained_adapters.source import find_adapter
 
     try:
         source = find_adapter(adapter, job, overrides, base, checkpoint)

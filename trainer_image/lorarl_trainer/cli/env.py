@@ -28,6 +28,6 @@ def add(packages: tuple[str, ...], dry_run: bool) -> None:
     In a clone, `make setup` installs them again when it has replaced the environment. In a cluster, add them to the
     trainer's image.
     """
-    from lorarl_trainer.environment.packages import add_packages
+    from lorarl_trainer.install.packages import add_packages
 
     print(add_packages(packages, dry_run=dry_run))

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from lorarl_trainer.environment.locks import NOT_INSTALLED, installed_flavour
 from lorarl_trainer.errors import LorarlError
+from lorarl_trainer.install.locks import NOT_INSTALLED, installed_flavour
 
 
 class Command(click.Command):

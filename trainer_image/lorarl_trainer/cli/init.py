@@ -62,7 +62,7 @@ def command(
     """
     from lorarl_trainer.devices.nvidia_smi import largest_gpu
     from lorarl_trainer.errors import InputError
-    from lorarl_trainer.launch import new_data, new_job
+    from lorarl_trainer.first_job import new_data, new_job
 
     asks = sys.stdin.isatty() and sys.stdout.isatty()
     if asks:

@@ -11,7 +11,7 @@ from lorarl_trainer.cli import options
 from lorarl_trainer.cli.help import Command
 
 if TYPE_CHECKING:
-    from lorarl_trainer.adapters.source import Checkpoint
+    from lorarl_trainer.trained_adapters.source import Checkpoint
 
 
 @click.command(
@@ -42,9 +42,9 @@ def command(
 
     The merged model's logits are compared with those of base and adapter before anything is written.
     """
-    from lorarl_trainer.adapters.merge import merge
-    from lorarl_trainer.adapters.source import find_adapter
     from lorarl_trainer.progress.usage import serve_command
+    from lorarl_trainer.trained_adapters.merge import merge
+    from lorarl_trainer.trained_adapters.source import find_adapter
 
     source = find_adapter(adapter, job, overrides, base, checkpoint)
     off = merge(source, out)

@@ -36,13 +36,13 @@ def command(file: Path, overrides: tuple[str, ...], template: Path | None, gpu_m
     """
     from lorarl_api.load import load_job
     from lorarl_api.render import render
-    from lorarl_trainer.environment.locks import installed_flavour
+    from lorarl_trainer.install.locks import installed_flavour
 
     text = render(file, template, overrides)
     click.echo(text, nl=False)
     if installed_flavour() is None:  # the plan needs the trainer's packages
         return
-    from lorarl_trainer.launch.local_model import judge_local_model
+    from lorarl_trainer.dry_run.local_model import judge_local_model
 
     fault, known = judge_local_model(load_job(text), gpu_memory, in_full=True)
     if said := fault or known:

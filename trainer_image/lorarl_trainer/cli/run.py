@@ -64,7 +64,7 @@ def command(
     if dump and replay:
         raise click.UsageError("--dump-rollouts and --replay exclude each other: a replay generates nothing.")
     if dry_run:
-        from lorarl_trainer.launch import dry_run as dry
+        from lorarl_trainer.dry_run import dry_run as dry
 
         sys.exit(dry.dry_run(manifest, out_dir, list(overrides)))
     from lorarl_trainer.launch.replay import Rehearsal

@@ -18,9 +18,9 @@ def command(flavour: str | None) -> None:
     """
     import shutil
 
-    from lorarl_trainer.environment.checks import look, require
-    from lorarl_trainer.environment.install import install
-    from lorarl_trainer.environment.locks import Flavour, carried_lock
+    from lorarl_trainer.install.checks import look, require
+    from lorarl_trainer.install.install import install
+    from lorarl_trainer.install.locks import Flavour, carried_lock
 
     if flavour is None:
         found = (

@@ -29,12 +29,12 @@ def command(files: tuple[Path, ...], overrides: tuple[str, ...], gpu_memory: flo
     Each error is printed as `path: got, expected. Hint.` The exit code is 1 if there are errors.
     """
     from lorarl_api.validate import validate_files
-    from lorarl_trainer.environment.locks import NOT_INSTALLED, installed_flavour
+    from lorarl_trainer.install.locks import NOT_INSTALLED, installed_flavour
 
     if installed_flavour() is None:
         sys.exit(
             validate_files(files, lambda job: (None, f"its base model was not checked: {NOT_INSTALLED}"), overrides)
         )
-    from lorarl_trainer.launch.local_model import judge_local_model
+    from lorarl_trainer.dry_run.local_model import judge_local_model
 
     sys.exit(validate_files(files, lambda job: judge_local_model(job, gpu_memory), overrides))

@@ -12,9 +12,9 @@ from typing import Any
 from lorarl_api.v1alpha1 import DataSource, EvalSource
 from lorarl_trainer.data.cells import Prompt, answer_text, is_answer, missing, prompt_of
 from lorarl_trainer.data.files import Fetch, read_file, read_hub
-from lorarl_trainer.data.gym import generate_rows
 from lorarl_trainer.data.lessons import Conversation, Lesson, lesson_of
 from lorarl_trainer.data.pairs import pair_of
+from lorarl_trainer.data.reasoning_gym import generate_rows
 from lorarl_trainer.errors import InputError
 
 MOST_FAULTS = 1000

@@ -12,9 +12,10 @@ from lorarl_trainer.engine.sync.transports import make_sync
 from lorarl_trainer.engine.sync.verify import DeliveryCheck, SyncCheck
 from lorarl_trainer.engine.vllm.engine import EngineConfig, RolloutEngine
 from lorarl_trainer.engine.vllm.shared_base import SharedBase
+from lorarl_trainer.lora.adapter import Adapter
 from lorarl_trainer.lora.targets import served_names
 from lorarl_trainer.planning.execution import ExecutionPlan
-from lorarl_trainer.protocols.adapter import Adapter, SharesBase
+from lorarl_trainer.protocols.shared_base import SharesBase
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.types import CompletionChunk
 from lorarl_trainer.timing import StartClock

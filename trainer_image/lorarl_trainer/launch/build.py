@@ -20,11 +20,11 @@ from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.launch import inputs
+from lorarl_trainer.launch.earlier_evaluations import recorded
 from lorarl_trainer.launch.init_from import other_base
 from lorarl_trainer.launch.preparation import UNPUBLISHED, Prepared, look_into_stores, prepare
 from lorarl_trainer.launch.provenance import provenance
 from lorarl_trainer.launch.ray_cluster import RayCluster
-from lorarl_trainer.launch.recorded import recorded
 from lorarl_trainer.launch.replay import Rehearsal
 from lorarl_trainer.launch.resumption import STARTS, beyond_last_step, changes_since_last_start, keep_manifest
 from lorarl_trainer.launch.rollouts import make_rollouts

@@ -24,8 +24,8 @@ from lorarl_trainer.lora.files import CONFIG_FILE, INIT_FROM, MAGNITUDE, METADAT
 from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.lora.peft_options import refused_options
 from lorarl_trainer.lora.targets import last_parts
-from lorarl_trainer.planning.model_sizes import ModelSizes
-from lorarl_trainer.progress.records import SUMMARY
+from lorarl_trainer.models.model_sizes import ModelSizes
+from lorarl_trainer.progress.metrics_file import SUMMARY
 from lorarl_trainer.storage import LocalStore, Store, open_store
 from lorarl_trainer.storage.fingerprint import same_base_model
 from lorarl_trainer.storage.hub import fetch_adapter

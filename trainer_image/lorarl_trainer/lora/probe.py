@@ -17,7 +17,7 @@ from lorarl_trainer.lora.targets import last_part
 if TYPE_CHECKING:
     import torch
 
-    from lorarl_trainer.protocols.adapter import Adapter
+    from lorarl_trainer.lora.adapter import Adapter
 
 
 def probe_adapter(probe: Probe, adapter: Adapter) -> Mapping[str, torch.Tensor]:

@@ -56,9 +56,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from lorarl_trainer.models.model_sizes import ModelSizes
 from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.execution import ExecutionPlan, Recompute
-from lorarl_trainer.planning.model_sizes import ModelSizes
 
 _UNEVEN = 1.25
 """Rows of tokens that come to the worker with the most, over the mean."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from lorarl_api.v1alpha1 import AdapterSpec, served_rank
 from lorarl_trainer.lora.experts import is_expert, padded_rank
 from lorarl_trainer.lora.targets import last_part, megatron_linears
-from lorarl_trainer.planning.model_sizes import LinearSize, ModelSizes
+from lorarl_trainer.models.model_sizes import LinearSize, ModelSizes
 
 
 @dataclass(frozen=True)

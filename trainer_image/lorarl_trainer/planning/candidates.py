@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu
+from lorarl_trainer.models.model_sizes import ModelSizes
 from lorarl_trainer.planning.activations import token_bytes
 from lorarl_trainer.planning.execution import (
     USUAL_MICRO_BATCH_TOKENS,
@@ -21,7 +22,6 @@ from lorarl_trainer.planning.execution import (
     usual_contexts,
     usual_keys,
 )
-from lorarl_trainer.planning.model_sizes import ModelSizes
 
 _MICRO_BATCH_TOKENS = (1024, 2048, 4096, 8192, 16_384, 32_768, 65_536)
 _RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")

@@ -8,6 +8,7 @@ from functools import partial
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu, Host
+from lorarl_trainer.models.model_sizes import ModelSizes
 from lorarl_trainer.planning import candidates
 from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.execution import (
@@ -20,7 +21,6 @@ from lorarl_trainer.planning.execution import (
 from lorarl_trainer.planning.gpu_speeds import speed_of
 from lorarl_trainer.planning.layouts import layouts
 from lorarl_trainer.planning.memory import MemoryPlan, make_plan
-from lorarl_trainer.planning.model_sizes import ModelSizes
 from lorarl_trainer.planning.step_time import StepSeconds, step_seconds, work_of
 
 _MARGIN = 0.02

@@ -9,7 +9,7 @@ import numpy as np
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.host_cpus import host_cpus
-from lorarl_trainer.planning.model_sizes import ModelSizes
+from lorarl_trainer.models.model_sizes import ModelSizes
 
 _SHARE_OF_SPEED = 0.6
 """Share of `arithmetic_speed` that a step reaches: measured in the tutorial's job, SmolLM2-135M on two cores."""

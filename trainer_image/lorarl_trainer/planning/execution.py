@@ -14,9 +14,10 @@ import numpy as np
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.devices.base import Gpu
-from lorarl_trainer.planning.backends import backend_of, require_backend
-from lorarl_trainer.planning.families import BackendName
-from lorarl_trainer.planning.model_sizes import VOCABULARY_MULTIPLE, ModelShape
+from lorarl_trainer.models.families import BackendName
+from lorarl_trainer.models.model_sizes import VOCABULARY_MULTIPLE
+from lorarl_trainer.models.shape import ModelShape
+from lorarl_trainer.planning.backend_choice import backend_of, require_backend
 from lorarl_trainer.planning.precision import PRECISIONS, Precision
 from lorarl_trainer.samples.routing import routing_type
 

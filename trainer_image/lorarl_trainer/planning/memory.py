@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from lorarl_trainer.devices.base import Gpu, Host
+from lorarl_trainer.models.model_sizes import ModelSizes
 from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.execution import (
     ExecutionPlan,
@@ -19,7 +20,6 @@ from lorarl_trainer.planning.execution import (
     routing_bytes_per_token,
 )
 from lorarl_trainer.planning.memory_lines import Line, engine_lines, host_engine_lines, trainer_lines
-from lorarl_trainer.planning.model_sizes import ModelSizes
 
 CONTEXT_BYTES = 1_500_000_000
 """Allowance: what CUDA, cuBLAS and NCCL take in a process."""

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from lorarl_trainer.models.model_sizes import ModelSizes
 from lorarl_trainer.planning.activations import key_bytes, low_rank_bytes, shared_key_bytes, token_bytes
 from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.execution import ExecutionPlan
-from lorarl_trainer.planning.model_sizes import ModelSizes
 from lorarl_trainer.planning.precision import PRECISIONS, Precision
 
 type Phase = Literal["always", "generation", "training"]

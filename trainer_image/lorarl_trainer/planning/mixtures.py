@@ -1,83 +1,14 @@
-"""Which mixtures of experts the trainer takes, and what a job may ask of them.
-
-Exactly what tests/trainer/test_experts.py compares is taken. Everything else is refused, before anything is downloaded.
-"""
+"""What a job may ask of a mixture of experts; which mixtures are taken is in `models/mixtures.py`."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.experts import expert_layers, of_all_experts
-from lorarl_trainer.planning.families import FAMILIES
-
-if TYPE_CHECKING:
-    from lorarl_trainer.planning.model_sizes import ModelSizes
-
-_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-"""What config.json calls the number of a layer's experts."""
-_PLAIN: Mapping[str, object] = {
-    "decoder_sparse_step": 1,
-    "mlp_only_layers": [],
-    "shared_expert_intermediate_size": 0,
-}
-_NOT_COMPARED = "it was not compared with Transformers and vLLM"
-_NO_BRIDGE = "Megatron-Bridge has no conversion for it"
-_BESIDE = "PEFT 0.21 takes an adapter on its dense MLPs or shared experts for one on its experts, and loses it"
-_NOT_BY_EXPERT = "PEFT 0.21 reads no adapter on single experts of it"
-_OWN_CODE = "its code is the repository's own, which lorarl does not run: Transformers has none"
-REASONS: Mapping[str, str] = {
-    "gpt_oss": _NOT_BY_EXPERT,
-    "glm4_moe": _BESIDE,
-    "ernie4_5_moe": _BESIDE,
-    "hy_v3": _NOT_BY_EXPERT,
-    "exaone_moe": _BESIDE,
-    "bailing_moe_v2": _OWN_CODE,
-    "step3p5": _OWN_CODE,
-    "sarvam_moe": _OWN_CODE,
-    "mimo_v2_flash": _OWN_CODE,
-    "minimax_m2": "its router's sigmoids and biases, and positions on a part of each head, were not compared",
-    "deepseek_v4": "its compressed attention was not compared",
-    "qwen2_moe": _NO_BRIDGE,
-}
-"""Why other mixtures are refused, by `model_type`, where config.json shows no other reason."""
-TAKEN = ", ".join(family.models for family in FAMILIES.values() if family.experts)
-
-
-def is_mixture(config: Mapping[str, Any]) -> bool:
-    """Return whether a model is of a family of mixtures that the trainer takes."""
-    family = FAMILIES.get(str(config.get("model_type")))
-    return family is not None and family.experts is not None
-
-
-def require_known_mixture(config: Mapping[str, Any]) -> None:
-    """Refuse a mixture of experts of another family, or with other layers, given its config.json.
-
-    Raises:
-        InputError: it names what config.json asks for.
-    """
-    found = next((name for name in _COUNTS if config.get(name)), None)
-    if found is None:
-        return
-    if not is_mixture(config):
-        why = REASONS.get(str(config.get("model_type")), _NOT_COMPARED)
-        raise InputError(
-            "spec.model.uri",
-            f"a config.json with {found} {config[found]}: a mixture of experts ({why})",
-            f"a dense model, or a mixture of a tested family ({TAKEN})",
-            "Choose a dense model, or one of these.",
-        )
-    for name, plain in _PLAIN.items():
-        if (config.get(name) or plain) != plain:
-            raise InputError(
-                "spec.model.uri",
-                f"a config.json with {name}: {config[name]}",
-                f"{plain}: experts in every layer, and no others",
-                "Choose another model.",
-            )
+from lorarl_trainer.models.model_sizes import ModelSizes
 
 
 def require_mixture_job(spec: LoRARLJobSpec, model: ModelSizes) -> None:

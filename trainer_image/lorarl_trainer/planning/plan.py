@@ -7,10 +7,10 @@ from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu, Host
+from lorarl_trainer.models.model_sizes import read_model_sizes
 from lorarl_trainer.planning.choice import choose_plan
 from lorarl_trainer.planning.choices_table import plan_table
 from lorarl_trainer.planning.execution import ExecutionPlan
-from lorarl_trainer.planning.model_sizes import read_model_sizes
 from lorarl_trainer.planning.remedies import require_fit
 from lorarl_trainer.planning.verdict import require_gpu
 

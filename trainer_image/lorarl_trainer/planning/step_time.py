@@ -16,10 +16,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.models.model_sizes import ModelSizes
 from lorarl_trainer.planning.activations import touched_bytes
 from lorarl_trainer.planning.execution import ExecutionPlan, kv_bytes_per_token
 from lorarl_trainer.planning.gpu_speeds import Speed
-from lorarl_trainer.planning.model_sizes import ModelSizes
 
 _DECODE_PRODUCTS, _DECODE_ATTENTION, _DECODE_LAYER_SECONDS = 0.7, 0.5, 6.5e-5
 """Of a decode step: shares of operations and bandwidth, and what a layer's other kernels take."""

@@ -9,15 +9,16 @@ from typing import Any
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu, Host
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.planning.backends import chosen_instead
+from lorarl_trainer.models.model_sizes import sizes_of
+from lorarl_trainer.models.shape import ModelShape
+from lorarl_trainer.models.supported_models import family_of, is_served_merged, require_supported
+from lorarl_trainer.planning.backend_choice import chosen_instead
 from lorarl_trainer.planning.choice import JobPlan, choose_plan
 from lorarl_trainer.planning.choices_table import choices_line
 from lorarl_trainer.planning.execution import ExecutionPlan, decide
 from lorarl_trainer.planning.layouts import require_layout
 from lorarl_trainer.planning.mixtures import require_mixture_job
-from lorarl_trainer.planning.model_sizes import ModelShape, sizes_of
 from lorarl_trainer.planning.remedies import require_fit
-from lorarl_trainer.planning.supported_models import family_of, is_served_merged, require_supported
 
 OLDEST_GPU = (8, 0)
 """Compute capability of the A100: the first with bf16 and flash attention."""

@@ -41,7 +41,7 @@ from lorarl_trainer.progress.events import (
 )
 from lorarl_trainer.progress.events_file import EventsFile
 from lorarl_trainer.progress.fanout import Progress, Sink
-from lorarl_trainer.progress.records import (
+from lorarl_trainer.progress.metrics_file import (
     METRICS,
     SUMMARY,
     MetricsFile,

@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lorarl_trainer.environment.locks import installed_version
+from lorarl_trainer.install.locks import installed_version
 
 PACKAGES = ("lorarl", "torch", "vllm", "megatron-core", "transformers", "ray")
 """The packages whose versions can change a run's result."""

@@ -18,7 +18,7 @@ from lorarl_trainer.progress.events import (
     Warned,
     WorkersLost,
 )
-from lorarl_trainer.progress.records import now
+from lorarl_trainer.progress.metrics_file import now
 
 EVENTS = "events.jsonl"
 BEGAN = "Began"

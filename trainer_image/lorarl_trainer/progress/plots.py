@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from lorarl_trainer.progress.records import Row
+from lorarl_trainer.progress.metrics_file import Row
 
 MAX_POINTS = 400
 """Longer series are averaged in bins. So the plot of 10,000 steps stays readable and its file small."""

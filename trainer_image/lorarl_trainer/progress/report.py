@@ -9,8 +9,8 @@ from typing import Any
 
 from lorarl_trainer.progress.console import collapse_layers
 from lorarl_trainer.progress.events import PHASES
+from lorarl_trainer.progress.metrics_file import METRICS, REPORT, Row, read_rows, read_summary, step_seconds
 from lorarl_trainer.progress.page import page
-from lorarl_trainer.progress.records import METRICS, REPORT, Row, read_rows, read_summary, step_seconds
 from lorarl_trainer.progress.runs import state_of
 from lorarl_trainer.progress.samples import samples_by_step
 from lorarl_trainer.progress.usage import download_commands, peft_snippet, vllm_command

@@ -13,7 +13,7 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.progress.environment import is_running
 from lorarl_trainer.progress.evaluations import evaluations_of
 from lorarl_trainer.progress.events_file import EVENTS, last_event
-from lorarl_trainer.progress.records import METRICS, SUMMARY, read_rows, read_summary
+from lorarl_trainer.progress.metrics_file import METRICS, SUMMARY, read_rows, read_summary
 
 DEEPEST = 3
 """How many folders below the given one a run is looked for: out/demo/run is two below out."""

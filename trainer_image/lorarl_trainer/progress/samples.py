@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lorarl_trainer.progress.events import Event, RunStarted, Sampled
-from lorarl_trainer.progress.records import Row, StepLines
+from lorarl_trainer.progress.metrics_file import Row, StepLines
 
 SAMPLES = "samples.jsonl"
 MOST_BYTES = 4_000_000

@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.progress.metrics_file import METRICS, SUMMARY, read_summary
 from lorarl_trainer.progress.page import json_in_html
-from lorarl_trainer.progress.records import METRICS, SUMMARY, read_summary
 from lorarl_trainer.progress.report import report_data, report_page
 from lorarl_trainer.progress.runs import state_of
 from lorarl_trainer.progress.samples import SAMPLES

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from lorarl_api.v1alpha1 import served_rank
 from lorarl_api.v1alpha1.algorithm_types import FROM_DATA
 from lorarl_trainer.progress.evaluations import evaluations_of
-from lorarl_trainer.progress.records import METRICS, REPORT
+from lorarl_trainer.progress.metrics_file import METRICS, REPORT
 
 ADAPTER_FOLDER = "lora_adapter"
 """The folder into which the snippets download an adapter."""

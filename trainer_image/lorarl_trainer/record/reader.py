@@ -11,7 +11,7 @@ from typing import Any
 from lorarl_trainer.checkpoint.runs import RUNS, RunOf, number_of, read_runs, record_files
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.progress.events_file import BEGAN, EVENTS
-from lorarl_trainer.progress.records import METRICS, SUMMARY
+from lorarl_trainer.progress.metrics_file import METRICS, SUMMARY
 from lorarl_trainer.progress.samples import SAMPLES
 from lorarl_trainer.record.folder import download
 from lorarl_trainer.storage import UPLOADS, Store

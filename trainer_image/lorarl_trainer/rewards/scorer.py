@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from lorarl_api.v1alpha1 import EvalSpec, LoRARLJobSpec, RewardSpec
-from lorarl_trainer.data.gym import require_task
+from lorarl_trainer.data.reasoning_gym import require_task
 from lorarl_trainer.data.rows import Row
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.rewards.builtin import BuiltinScorer, Measure, make_measure
@@ -177,7 +177,7 @@ def make_scorer(
     if not _needs_processes(spec):
         return BuiltinScorer(_measure(spec, path), f"{path}.{'type' if spec.type else spec.kind}")
     task = spec.reasoning_gym
-    own = f"lorarl_trainer.rewards.gym:{task}" if task else "lorarl_trainer.rewards.mathematics:score"
+    own = f"lorarl_trainer.rewards.reasoning_gym:{task}" if task else "lorarl_trainer.rewards.mathematics:score"
     field = f"{path}.{'function' if spec.function else 'reasoningGym' if task else 'type'}"
     return PoolScorer(
         spec.function or own,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES, TOKENIZER_FILES
 from lorarl_trainer.checkpoint.open import open_checkpoints
-from lorarl_trainer.planning.supported_models import is_served_merged
+from lorarl_trainer.models.supported_models import is_served_merged
 from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, CardResults, DriverState, JobCheckpoints, Resumed
 from lorarl_trainer.storage.base_model import base_model_commit, base_model_name
 from lorarl_trainer.storage.downloads import read_model_config

@@ -287,7 +287,7 @@ class Worker:
         return gpu_memory_explained(doing, self._plan.table if self._plan else None)
 
     def _warnings(self, plan: ExecutionPlan) -> tuple[str, ...]:
-        from lorarl_trainer.planning.backends import chosen_instead
+        from lorarl_trainer.planning.backend_choice import chosen_instead
 
         chosen = chosen_instead(self._spec, plan.backend)
         warnings = [*([chosen] if chosen else []), *self.backend.warnings]

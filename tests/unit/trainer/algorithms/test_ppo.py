@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 from lorarl_api.v1alpha1 import AlgorithmSpec, TrainerSpec
 from lorarl_trainer.algorithms.ppo import explained_variance, generalised, normalised
 from lorarl_trainer.algorithms.registry import get_algorithm
-from lorarl_trainer.critic import critic_update, judged
+from lorarl_trainer.credit.critic import critic_update, judged
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.samples.critic import CriticChoice
 from lorarl_trainer.samples.types import Sample

@@ -18,7 +18,7 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch.init_from import other_base, read_initial_adapter, require_fitting_modules
 from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.lora.peft_options import DEFAULTS, PEFT_VERSION, refused_options
-from lorarl_trainer.planning.model_sizes import sizes_of
+from lorarl_trainer.models.model_sizes import sizes_of
 from unit.trainer.planning.shapes import SHAPES
 
 PLAIN = DEFAULTS | {"r": 32, "lora_alpha": 64, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}

@@ -17,7 +17,7 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch.init_from import read_initial_adapter, require_fitting_modules
 from lorarl_trainer.lora.experts import is_expert
 from lorarl_trainer.lora.initial import InitialAdapter
-from lorarl_trainer.planning.model_sizes import sizes_of
+from lorarl_trainer.models.model_sizes import sizes_of
 from unit.trainer.launch.test_init_from import PLAIN, spec_from
 from unit.trainer.planning.test_mixtures import QWEN3_30B_A3B
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lorarl_trainer.planning.families import FAMILIES
+from lorarl_trainer.models.families import FAMILIES
 
 
 def config(family: str = "qwen2", **sizes: Any) -> dict[str, Any]:

@@ -8,11 +8,11 @@ import time
 import pytest
 
 from lorarl_trainer.devices.base import Gpu, Host
+from lorarl_trainer.models.model_sizes import sizes_of
 from lorarl_trainer.planning.choice import JobPlan, choose_plan
 from lorarl_trainer.planning.choices_table import choices_line, plan_table
 from lorarl_trainer.planning.execution import kv_cache_bytes
 from lorarl_trainer.planning.layouts import layouts
-from lorarl_trainer.planning.model_sizes import sizes_of
 from lorarl_trainer.planning.remedies import remedies
 from unit.trainer.planning.jobs import cpu_job, gpu_job
 from unit.trainer.planning.shapes import LARGER, QWEN3_30B_A3B, SHAPES, SMOLLM2

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.models.model_sizes import sizes_of
 from lorarl_trainer.planning.duration import SHORT, arithmetic_speed, step_time
-from lorarl_trainer.planning.model_sizes import sizes_of
 from unit.contract.manifests import manifest
 from unit.trainer.planning.shapes import SHAPES
 

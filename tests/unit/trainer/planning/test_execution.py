@@ -9,9 +9,10 @@ import pytest
 
 from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.models.model_sizes import read_model_shape
+from lorarl_trainer.models.shape import ModelShape
+from lorarl_trainer.models.supported_models import has_plain_layers
 from lorarl_trainer.planning.execution import ExecutionPlan, PlanError, decide, may_overlap
-from lorarl_trainer.planning.model_sizes import ModelShape, read_model_shape
-from lorarl_trainer.planning.supported_models import has_plain_layers
 from unit.trainer.planning.jobs import gpu_job
 
 GIB = 1 << 30

@@ -9,8 +9,8 @@ import pytest
 
 from lorarl_trainer.devices.base import Host
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.models.model_sizes import ModelSizes, read_model_sizes
 from lorarl_trainer.planning.choice import JobPlan, choose_plan
-from lorarl_trainer.planning.model_sizes import ModelSizes, read_model_sizes
 from lorarl_trainer.planning.plan import plan_job
 from lorarl_trainer.planning.remedies import require_fit
 from support.headers_only import write_headers

@@ -12,11 +12,11 @@ import pytest
 from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.models.model_sizes import ModelSizes, read_model_sizes, sizes_of
 from lorarl_trainer.planning.activations import activation_bytes, key_bytes, token_bytes
 from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.execution import decide
 from lorarl_trainer.planning.memory import MemoryPlan, make_plan
-from lorarl_trainer.planning.model_sizes import ModelSizes, read_model_sizes, sizes_of
 from support.headers_only import write_headers
 from unit.trainer.planning.jobs import gpu_job
 from unit.trainer.planning.shapes import config

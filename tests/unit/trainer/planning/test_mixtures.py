@@ -9,11 +9,11 @@ import pytest
 
 from lorarl_trainer.devices.base import Gpu, Host
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.models.mixtures import REASONS, require_known_mixture
+from lorarl_trainer.models.model_sizes import sizes_of
 from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.execution import decide, may_overlap
 from lorarl_trainer.planning.memory import make_plan
-from lorarl_trainer.planning.mixtures import REASONS, require_known_mixture
-from lorarl_trainer.planning.model_sizes import sizes_of
 from lorarl_trainer.planning.verdict import judge
 from unit.trainer.planning.jobs import cpu_job, gpu_job
 from unit.trainer.planning.shapes import QWEN3_30B_A3B

@@ -12,8 +12,8 @@ import pytest
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.models.model_sizes import sizes_of
 from lorarl_trainer.planning.choice import choose_plan
-from lorarl_trainer.planning.model_sizes import sizes_of
 from lorarl_trainer.planning.remedies import remedies, require_fit
 from unit.trainer.planning.jobs import gpu_job
 from unit.trainer.planning.shapes import LARGER, QWEN3_30B_A3B, SHAPES, SMOLLM2

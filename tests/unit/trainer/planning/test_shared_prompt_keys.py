@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from lorarl_trainer.devices.base import Gpu
+from lorarl_trainer.models.model_sizes import sizes_of
 from lorarl_trainer.planning.choice import JobPlan, choose_plan
 from lorarl_trainer.planning.memory_lines import key_bytes, micro_batch_keys, micro_batch_tokens, token_bytes
-from lorarl_trainer.planning.model_sizes import sizes_of
 from lorarl_trainer.samples.packing import pack, packed_micro_batches
 from lorarl_trainer.samples.types import Sample
 from unit.trainer.planning.jobs import gpu_job

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from lorarl_trainer.devices.base import Gpu
+from lorarl_trainer.models.model_sizes import ModelSizes, sizes_of
 from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.execution import ExecutionPlan, decide
 from lorarl_trainer.planning.gpu_speeds import UNKNOWN, is_known, speed_of
 from lorarl_trainer.planning.memory import make_plan
-from lorarl_trainer.planning.model_sizes import ModelSizes, sizes_of
 from lorarl_trainer.planning.step_time import StepSeconds, Work, decode_seconds, step_seconds, work_of
 from unit.trainer.planning.jobs import gpu_job
 from unit.trainer.planning.shapes import LARGER, QWEN3_30B_A3B, SHAPES

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.planning.model_sizes import read_model_sizes, sizes_of
+from lorarl_trainer.models.model_sizes import read_model_sizes, sizes_of
 from lorarl_trainer.planning.verdict import judge
 from unit.trainer.planning.jobs import cpu_job
 from unit.trainer.planning.shapes import SHAPES

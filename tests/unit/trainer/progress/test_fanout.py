@@ -14,7 +14,7 @@ import pytest
 from lorarl_api.v1alpha1 import TrackingSpec
 from lorarl_trainer.progress import Event, Progress, StepDone, Warned, open_progress
 from lorarl_trainer.progress import fanout as fanout_module
-from lorarl_trainer.progress.records import MetricsFile
+from lorarl_trainer.progress.metrics_file import MetricsFile
 from unit.trainer.progress.runs import Recorder, grpo_run, grpo_step, run_started
 
 

@@ -13,7 +13,7 @@ import pytest
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.progress import EvalDone, Event, Progress, write_report
 from lorarl_trainer.progress.compare import compare_page, compare_runs
-from lorarl_trainer.progress.records import MetricsFile, SummaryFile
+from lorarl_trainer.progress.metrics_file import MetricsFile, SummaryFile
 from lorarl_trainer.progress.samples import SamplesFile
 from lorarl_trainer.progress.serve import open_server
 from support.browser import Page, browser

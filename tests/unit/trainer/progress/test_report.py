@@ -14,9 +14,9 @@ import pytest
 
 from lorarl_trainer.progress import EvalDone, Event, Progress, StepDone, Warned, write_report
 from lorarl_trainer.progress.events import scalars_of
+from lorarl_trainer.progress.metrics_file import METRICS, MetricsFile, SummaryFile
 from lorarl_trainer.progress.page import FOLDER, UPLOT, json_in_html
 from lorarl_trainer.progress.plots import binned, outcome
-from lorarl_trainer.progress.records import METRICS, MetricsFile, SummaryFile
 from lorarl_trainer.progress.report import MAX_POINTS, curves, report_data
 from lorarl_trainer.progress.samples import SAMPLES, SamplesFile, samples_by_step, thinned
 from lorarl_trainer.progress.usage import serve_command

@@ -9,8 +9,8 @@ from itertools import repeat
 import pytest
 
 from lorarl_trainer.devices.base import Gpu, Host
+from lorarl_trainer.models.model_sizes import sizes_of
 from lorarl_trainer.planning.execution import ExecutionPlan, decide
-from lorarl_trainer.planning.model_sizes import sizes_of
 from lorarl_trainer.workers.gpu_memory import MemoryWatch, missed
 from unit.trainer.planning.jobs import gpu_job
 from unit.trainer.planning.shapes import SHAPES

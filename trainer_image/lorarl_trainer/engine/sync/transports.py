@@ -13,10 +13,10 @@ import torch.distributed as dist
 from lorarl_trainer.engine.sync.copy_plan import CopyPlan
 from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.lora.adapter import Adapter
 from lorarl_trainer.lora.blocks import Block, Copy, copies
 from lorarl_trainer.lora.experts import completed
 from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
-from lorarl_trainer.protocols.adapter import Adapter
 
 _SHARED_MEMORY = Path("/dev/shm")
 

@@ -9,9 +9,9 @@ from lorarl_trainer.engine.sync.copy_plan import Compared
 from lorarl_trainer.engine.sync.transports import Peers, plan_copies
 from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
 from lorarl_trainer.errors import StaleAdapterError
+from lorarl_trainer.lora.adapter import Adapter
 from lorarl_trainer.lora.blocks import Copy
 from lorarl_trainer.lora.targets import last_part
-from lorarl_trainer.protocols.adapter import Adapter
 
 
 class DeliveryCheck:

@@ -15,7 +15,7 @@ from lorarl_trainer.engine.vllm import parts, slices
 from lorarl_trainer.engine.vllm.names import BaseModel
 from lorarl_trainer.engine.vllm.patches.parameters import unallocated_parameters
 from lorarl_trainer.planning.execution import PlanError
-from lorarl_trainer.protocols.adapter import SharesBase
+from lorarl_trainer.protocols.shared_base import SharesBase
 
 LOAD_FORMAT = "lorarl-trainer"
 """The name by which vLLM finds the loader."""

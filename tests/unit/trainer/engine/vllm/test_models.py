@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lorarl_trainer.engine.vllm.patches.models import FUSED
-from lorarl_trainer.planning.fsdp_families import FSDP_FAMILIES
+from lorarl_trainer.models.fsdp_families import FSDP_FAMILIES
 
 
 def test_users_are_told_of_each_model_whose_adapters_only_lorarl_serves() -> None:

@@ -15,8 +15,8 @@ from aiohttp import web
 from lorarl_api.v1alpha1.algorithm_options import TeacherServer
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.rows import Row
+from lorarl_trainer.dry_run.teacher_trial import try_teacher
 from lorarl_trainer.errors import InputError, RewardServerError
-from lorarl_trainer.launch.teacher_trial import try_teacher
 from lorarl_trainer.rewards.scores import Outcome, ToScore, collect, require_scored
 from lorarl_trainer.rewards.server.teacher import Teacher, differ
 from support.serving import catch_all, serving

@@ -1,0 +1,68 @@
+"""`lorarl env add`: with the real installer, and without a package index."""
+
+from __future__ import annotations
+
+import importlib.util
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.install.packages import ADDED, add_packages, installed, record, recorded
+
+
+def wheel(folder: Path, requirement: str) -> str:
+    """Write a package that needs another one."""
+    path = folder / "a_reward_of_mine-1.0-py3-none-any.whl"
+    info = "a_reward_of_mine-1.0.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: a-reward-of-mine\nVersion: 1.0\nRequires-Dist: {requirement}\n"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("a_reward_of_mine.py", "def score(*_): return 1.0\n")
+        file.writestr(f"{info}/METADATA", metadata)
+        file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{info}/RECORD", "")
+    return str(path)
+
+
+def test_what_is_installed_stays_as_it_is(tmp_path: Path) -> None:
+    said = add_packages([wheel(tmp_path, "click>=8")], dry_run=True)
+    assert "Would install 1 package" in said
+    assert "a-reward-of-mine" in said
+    assert "click" not in said, "the installed one is kept"
+    assert importlib.util.find_spec("a_reward_of_mine") is None, "a dry run installs nothing"
+
+
+def test_a_package_that_needs_another_version_of_one_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="which cannot be installed here") as refused:
+        add_packages([wheel(tmp_path, "click<1")], dry_run=True)
+    assert "Check the names, name another version, or check the network. The installer said:\n" in refused.value.hint
+    assert "click" in refused.value.hint
+
+
+def test_a_package_that_no_index_has_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", tmp_path.as_uri())
+    with pytest.raises(InputError, match="got reasonin-gym, which cannot be installed here, expected") as refused:
+        add_packages(["reasonin-gym"], dry_run=True)
+    assert refused.value.hint.startswith("There is no package reasonin-gym: check its name. The installer said:\n")
+
+
+def test_what_is_added_is_recorded_once_and_with_whole_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my_rewards").mkdir()
+    assert recorded(tmp_path) == []
+    record(tmp_path, ["reasoning-gym==0.1.25", "./my_rewards"])
+    record(tmp_path, ["sympy>=1.13", "./my_rewards"])
+    assert recorded(tmp_path) == ["reasoning-gym==0.1.25", str(tmp_path / "my_rewards"), "sympy>=1.13"]
+
+
+def test_a_dry_run_records_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = wheel(tmp_path, "click>=8")
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    add_packages([package], dry_run=True)
+    assert not (tmp_path / ADDED).exists()
+
+
+def test_the_installed_packages_are_requirements() -> None:
+    assert any(line.startswith("click==") for line in installed())
+    assert not any(line.startswith("lorarl==") for line in installed())

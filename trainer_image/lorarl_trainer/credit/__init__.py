@@ -1,0 +1,1 @@
+"""From rewards to what each token's gradient is weighted with: references, values, advantages."""

@@ -1,0 +1,1 @@
+"""`lorarl run --dry-run`: what a run would do, shown before anything trains."""

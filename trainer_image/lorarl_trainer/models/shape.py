@@ -1,0 +1,54 @@
+"""What a model's config.json says of its shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lorarl_api.v1alpha1 import AdapterSpec
+from lorarl_trainer.lora.experts import usual_rank
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """What a model's config.json says.
+
+    Attributes:
+        tied: the output layer is the embedding.
+        plain_layers: all layers are of Llama's kind, see `supported_models.has_plain_layers`.
+        megatron: Megatron trains such models.
+        window: how many tokens attention sees at least; None for all.
+        soft_cap: attention's scores are capped.
+        served_as_it_is: vLLM can use a trainer's tensors.
+        decoder: where the layers are, as a part of their tensors' names.
+        transposed: weights of linear layers are [inputs, outputs].
+        experts: in each layer, in the place of its MLP; 0 for none.
+        active_experts: those that a token is sent to.
+        whole_norms: queries and keys are normalised, all heads together.
+    """
+
+    layers: int
+    hidden: int
+    key_heads: int
+    head: int
+    vocabulary: int
+    tied: bool
+    plain_layers: bool
+    megatron: bool = True
+    window: int | None = None
+    soft_cap: bool = False
+    served_as_it_is: bool = True
+    decoder: str = "model.layers."
+    transposed: bool = False
+    experts: int = 0
+    active_experts: int = 0
+    whole_norms: bool = False
+
+    def attends_plainly(self, longest: int) -> bool:
+        """Return whether attention sees all of a sequence of so many tokens, and does not change its scores."""
+        return not self.soft_cap and (self.window is None or self.window >= longest)
+
+    def expert_rank(self, adapter: AdapterSpec) -> int | None:
+        """Return the rank of an adapter on each expert's layers; None for a model without experts."""
+        if not self.experts:
+            return None
+        return adapter.expert_rank or usual_rank(adapter.rank, self.experts, self.active_experts)

@@ -1,0 +1,263 @@
+"""Which base models the trainer takes, judged by config.json: before anything is downloaded or loaded.
+
+A config.json may ask for something that Megatron-Bridge does not follow, mostly without a word. Such a model is
+refused. Reinforcement learning would find out, because vLLM generates with the whole configuration and its
+log-probabilities are compared with the trainer's. Supervised fine-tuning has nothing to compare with: it would train
+the adapter on another function than the one it is served on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.models.families import FAMILIES, REFUSED, SUPPORTED, BackendName, Family
+from lorarl_trainer.models.fsdp_families import FSDP_FAMILIES, with_usual_names
+from lorarl_trainer.models.fsdp_family import FsdpFamily
+from lorarl_trainer.models.mixtures import require_known_mixture
+
+_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+"""Constants in megatron.core.models.common.embeddings.rotary_pos_embedding; only the factor can be chosen."""
+_OTHER_INPUTS = ("vision_config", "audio_config", "text_config", "thinker_config")
+_SEEING = ("vision_config", "text_config")
+"""What a model that also takes images has, if its language model is trained alone."""
+_STATE_SPACE = ("mamba_d_state", "mamba_d_ssm", "ssm_cfg", "ssm_state_size", "state_size", "hybrid_override_pattern")
+_ATTENTION = ("full_attention", "sliding_attention")
+"""Values of `layer_types`. All others are layers without attention, or with an approximation of it."""
+_ACTIVATIONS = ("silu", "swish")
+_MORE_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+_NOT_MEGATRON = "trainer.backend megatron does not train it"
+_ANOTHER = f"Choose a model of a supported family ({SUPPORTED})."
+
+
+def require_supported(
+    config: Mapping[str, Any], longest: int, *, rollouts: bool = True, backend: BackendName | None = None
+) -> None:
+    """Refuse a base model that the trainer does not know, or would take for another function.
+
+    Args:
+        config: the content of config.json.
+        longest: tokens of the job's longest sequence. A window that is at least as long cuts nothing off.
+        rollouts: whether vLLM generates such sequences.
+        backend: which backend trains; None if the model may choose it.
+
+    Raises:
+        InputError: it names what config.json asks for, what was expected and the fix.
+    """
+    config = with_usual_names(config)
+    _require_plain_weights(config)
+    _require_language_model(config)
+    require_known_mixture(config)
+    family = _family(config, backend)
+    if isinstance(family, Family):
+        _require_plain_layers(family, config)
+        if backend == "megatron" or family.experts:
+            _require_wide_window(family, config, longest)
+            _require_known_rope(family, config)
+    _require_known_values(family.only, config)
+    if rollouts:
+        _require_positions(config, longest)
+        _require_one_window(config)
+
+
+def has_plain_layers(config: Mapping[str, Any]) -> bool:
+    """Return whether a model's layers are Llama's, which `backends/megatron/fused_layer.py` computes in a few steps."""
+    return config.get("model_type") in FAMILIES and config.get("hidden_act", "silu") in _ACTIVATIONS
+
+
+def family_of(config: Mapping[str, Any]) -> Family | FsdpFamily:
+    """Return the family of a model that `require_supported` has taken."""
+    kind = config["model_type"]
+    return FAMILIES.get(kind) or FSDP_FAMILIES[kind]
+
+
+def is_served_merged(config: Mapping[str, Any]) -> bool:
+    """Return whether vLLM by itself serves a model's adapters only merged into it."""
+    family = FSDP_FAMILIES.get(str(config.get("model_type")))
+    return family is not None and not family.serves_adapters
+
+
+def is_known_to_megatron(config: Mapping[str, Any]) -> bool:
+    """Return whether Megatron trains such models, apart from a window."""
+    family = FAMILIES.get(str(config.get("model_type")))
+    if family is None:
+        return False
+    try:
+        _require_known_rope(family, config)
+    except InputError:
+        return False
+    return True
+
+
+def window_of(config: Mapping[str, Any]) -> int | None:
+    """Return how many tokens a model's attention sees, itself included; None for all."""
+    family = FAMILIES.get(str(config.get("model_type")))
+    if family is not None:
+        return _window(family, config)
+    config = with_usual_names(config)
+    slides = "sliding_attention" in (config.get("layer_types") or ["sliding_attention"])
+    return int(config["sliding_window"]) if slides and config.get("sliding_window") else None
+
+
+def _require_plain_weights(config: Mapping[str, Any]) -> None:
+    if quantization := config.get("quantization_config"):
+        method = quantization.get("quant_method") if isinstance(quantization, Mapping) else quantization
+        raise _refused(
+            f"weights quantized by {method}", "weights in bf16, fp16 or fp32", "Name the model that was quantized."
+        )
+
+
+def _require_language_model(config: Mapping[str, Any]) -> None:
+    family = FSDP_FAMILIES.get(str(config.get("model_type")))
+    known = _SEEING if family is not None and family.sees else ()
+    if parts := [name for name in _OTHER_INPUTS if config.get(name) and name not in known]:
+        raise _refused(
+            f"{', '.join(parts)}: a model of images, sound or several parts", "a model of text alone", _ANOTHER
+        )
+    if config.get("is_encoder_decoder"):
+        raise _refused("is_encoder_decoder: true", "a decoder", _ANOTHER)
+    kinds = sorted({str(kind) for kind in config.get("layer_types") or ()} - set(_ATTENTION))
+    kinds += [name for name in _STATE_SPACE if config.get(name)]
+    if kinds:
+        raise _refused(f"{', '.join(kinds)}: layers without full attention", "attention in every layer", _ANOTHER)
+    if config.get("kv_lora_rank"):
+        raise _refused(
+            f"kv_lora_rank {config['kv_lora_rank']}: latent attention", "queries, keys and values as they are", _ANOTHER
+        )
+
+
+def _family(config: Mapping[str, Any], backend: BackendName | None) -> Family | FsdpFamily:
+    """Return the model's family.
+
+    Raises:
+        InputError: it is not supported, or the model is not one that predicts the next token.
+    """
+    kind = str(config.get("model_type"))
+    family: Family | FsdpFamily | None = FAMILIES.get(kind)
+    taken = list(FAMILIES)
+    if backend != "megatron":
+        family, taken = family or FSDP_FAMILIES.get(kind), [*FAMILIES, *FSDP_FAMILIES]
+    if family is None:
+        other = kind in FSDP_FAMILIES
+        why = _NOT_MEGATRON if other else REFUSED.get(kind, "lorarl has not been tested with it")
+        raise InputError(
+            "spec.model.uri",
+            f"a config.json with model_type {kind} ({why})",
+            f"one of {', '.join(taken)}",
+            "Remove spec.trainer.backend, or set it to fsdp." if other else _ANOTHER,
+        )
+    architectures = list(config.get("architectures") or ())
+    if architectures != [family.architecture]:
+        raise _refused(
+            f"architectures {architectures}", f"[{family.architecture}]", "Choose a model that predicts the next token."
+        )
+    return family
+
+
+def _require_known_values(only: Mapping[str, object], config: Mapping[str, Any]) -> None:
+    for key, value in only.items():
+        if (found := config.get(key, value)) != value:
+            got, expected = (f"{key}: {json.dumps(one)}" for one in (found, value))
+            raise _refused(got, f"{expected}, all that vLLM or lorarl computes in this family", "Choose another model.")
+
+
+def _require_plain_layers(family: Family, config: Mapping[str, Any]) -> None:
+    for biases in ("attention_bias", "mlp_bias"):
+        if not family.qkv_biases and config.get(biases):
+            raise _refused(f"{biases}: true", "false", "Choose another model.")
+    heads = config.get("num_attention_heads")
+    if family.whole_norms and (keys := config.get("num_key_value_heads") or heads) != heads:
+        raise _refused(f"num_key_value_heads {keys}", f"{heads}, as many as attention heads", "Choose another model.")
+    if (activation := config.get("hidden_act", "silu")) not in _ACTIVATIONS:
+        raise _refused(f"hidden_act {activation}", "silu, the only one that vLLM takes here", "Choose another model.")
+    if (share := _rope(config).get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))) != 1.0:
+        raise _refused(f"partial_rotary_factor {share}", "1", "Choose another model.")
+    if more := next((name for name in _MORE_LAYERS if config.get(name)), None):
+        raise _refused(
+            f"{more} {config[more]}: layers that predict further tokens",
+            "0",
+            f"Set {more}: 0 in a copy's config.json, for serving too.",
+        )
+
+
+def _require_wide_window(family: Family, config: Mapping[str, Any], longest: int) -> None:
+    window = _window(family, config)
+    if window is not None and window < longest:
+        raise _refused(
+            f"a sliding window of {window} tokens",
+            f"a window of at least the job's longest sequence, {longest} tokens",
+            f"Lower spec.rollout.maxPromptTokens and maxResponseTokens to {window} together, or choose another model.",
+        )
+
+
+def _window(family: Family, config: Mapping[str, Any]) -> int | None:
+    """Return how many tokens a layer's attention sees, itself included; None for all."""
+    if family.has_window:
+        window = config.get("sliding_window", family.usual_window)
+        return None if window is None else int(window)
+    if family.architecture == "LlamaForCausalLM" or not config.get("use_sliding_window"):
+        return None
+    slides = config.get("max_window_layers", 0) < config.get("num_hidden_layers", 1)
+    if kinds := config.get("layer_types"):
+        slides = "sliding_attention" in kinds
+    return int(config["sliding_window"]) if slides and config.get("sliding_window") else None
+
+
+def _require_one_window(config: Mapping[str, Any]) -> None:
+    """Refuse a Qwen2 with a window in some of its layers, which vLLM 0.26 does not load."""
+    if config.get("model_type") != "qwen2" or not config.get("use_sliding_window") or not config.get("sliding_window"):
+        return
+    layers, first = config.get("num_hidden_layers", 1), config.get("max_window_layers", 0)
+    kinds = set(config.get("layer_types") or ())
+    if len(kinds) > 1 or (not kinds and 0 < first < layers):
+        raise _refused(
+            f"use_sliding_window: true from layer {first} of {layers} (max_window_layers)",
+            "a window in all layers or in none, as vLLM has it in this family",
+            "Set use_sliding_window: false and leave layer_types out in a copy's config.json, for serving too.",
+        )
+
+
+def _require_positions(config: Mapping[str, Any], longest: int) -> None:
+    """Refuse sequences that vLLM would not generate. It counts the scaled positions, except Llama 3's."""
+    positions = config.get("max_position_embeddings")
+    if positions is None:
+        return
+    if _rope_type(config) == "linear":
+        positions = int(positions * _rope(config).get("factor", 1.0))
+    if positions < longest:
+        raise InputError(
+            "spec.rollout.maxResponseTokens",
+            f"{longest} tokens together with rollout.maxPromptTokens",
+            f"at most {positions}, the positions of the model",
+            "Lower one of them.",
+        )
+
+
+def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    return config.get("rope_scaling") or config.get("rope_parameters") or {}
+
+
+def _rope_type(config: Mapping[str, Any]) -> str:
+    rope = _rope(config)
+    return str(rope.get("rope_type") or rope.get("type") or "default")
+
+
+def _require_known_rope(family: Family, config: Mapping[str, Any]) -> None:
+    rope, kind = _rope(config), _rope_type(config)
+    if kind not in family.rope_types:
+        raise _refused(
+            f"rope_type {kind}",
+            " or ".join(family.rope_types),
+            "Choose another model, or take the scaling out of a copy's config.json, for serving too.",
+        )
+    if kind == "llama3":
+        other = [f"{name} {rope[name]}" for name, value in _LLAMA3.items() if rope.get(name, value) != value]
+        if other:
+            expected = ", ".join(f"{name} {value:g}" for name, value in _LLAMA3.items())
+            raise _refused(f"rope_type llama3 with {', '.join(other)}", expected, "Choose another model.")
+
+
+def _refused(got: str, expected: str, hint: str) -> InputError:
+    return InputError("spec.model.uri", f"a config.json with {got}", expected, hint)

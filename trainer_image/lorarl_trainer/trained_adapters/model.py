@@ -1,0 +1,198 @@
+"""A base model with its adapter, in transformers and PEFT: generates with either."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from lorarl_trainer.data.tokenizer import stop_token_ids
+from lorarl_trainer.errors import InputError, in_one_line
+from lorarl_trainer.launch.inputs import Vocabulary
+from lorarl_trainer.samples.sampling import Sampling
+from lorarl_trainer.trained_adapters.source import ARGUMENT, Source
+
+_TOKENS_AT_A_TIME = 16_384
+"""Prompt and response tokens of one batch: a KV cache of a few GB at 7B."""
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How completions are made.
+
+    Attributes:
+        samples: completions of each prompt.
+        max_tokens: the longest one.
+        sampling: where tokens are drawn from; None takes the best token everywhere.
+        stop: texts that end a completion.
+    """
+
+    samples: int
+    max_tokens: int
+    sampling: Sampling | None
+    stop: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A completion's text, whether it was cut off at the longest length, and how many tokens it has."""
+
+    text: str
+    truncated: bool
+    tokens: int
+
+
+@dataclass(frozen=True)
+class AdaptedModel:
+    """A loaded model.
+
+    Attributes:
+        model: PEFT's model.
+        tokenizer: of Transformers.
+        stops: token ids, any of which ends a completion.
+        defaults: the base model's own settings of generation, for who generates with a merged model.
+    """
+
+    model: Any
+    tokenizer: Any
+    stops: Sequence[int]
+    defaults: Any
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """What prompts are encoded with."""
+        return Vocabulary(self.tokenizer, tuple(self.stops), self.model.config.get_text_config().vocab_size)
+
+    def plain(self) -> AbstractContextManager[None]:
+        """Return a context in which the model is the base alone."""
+        context: AbstractContextManager[None] = self.model.disable_adapter()
+        return context
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], decoding: Decoding, done: Callable[[int], None] = lambda _: None
+    ) -> list[list[Answer]]:
+        """Return `decoding.samples` completions of each prompt, in the prompts' order.
+
+        Long and short prompts are in batches of their own, so that little is computed for padding. `done` is called
+        with the number of prompts that are ready.
+        """
+        order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
+        found: dict[int, list[Answer]] = {}
+        while len(found) < len(prompts):
+            rest = order[len(found) :]
+            longest = len(prompts[rest[-1]]) + decoding.max_tokens
+            batch = rest[: max(1, _TOKENS_AT_A_TIME // (longest * decoding.samples))]
+            answers = self._batch([prompts[index] for index in batch], decoding)
+            found |= dict(zip(batch, answers, strict=True))
+            done(len(found))
+        return [found[index] for index in range(len(prompts))]
+
+    def _batch(self, prompts: Sequence[Sequence[int]], decoding: Decoding) -> list[list[Answer]]:
+        import torch
+
+        width, pad = max(map(len, prompts)), self._pad
+        tokens = torch.tensor([[pad] * (width - len(prompt)) + list(prompt) for prompt in prompts])
+        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+        device = self.model.device
+        with torch.inference_mode():
+            made = self.model.generate(
+                input_ids=tokens.to(device),
+                attention_mask=mask.to(device),
+                generation_config=self._configuration(decoding),
+                tokenizer=self.tokenizer,  # it finds stop texts with it
+            )
+        answers = [self._answer(ids, decoding.stop) for ids in made[:, width:].tolist()]
+        return [answers[start : start + decoding.samples] for start in range(0, len(answers), decoding.samples)]
+
+    def _configuration(self, decoding: Decoding) -> Any:
+        """Return Transformers' settings; not the model's own defaults, whose penalties are not those of a run."""
+        from transformers import GenerationConfig
+
+        sampling, chosen = decoding.sampling, {}
+        if sampling is not None:
+            chosen = {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
+            if sampling.min_p:
+                chosen["min_p"] = sampling.min_p
+        return GenerationConfig(
+            max_new_tokens=decoding.max_tokens,
+            do_sample=sampling is not None,
+            num_return_sequences=decoding.samples,
+            eos_token_id=list(self.stops),
+            pad_token_id=self._pad,
+            stop_strings=list(decoding.stop) or None,
+            **chosen,
+        )
+
+    def _answer(self, ids: Sequence[int], stop: Sequence[str]) -> Answer:
+        """Return a completion as a reward sees it: without a stop token, but with a stop text."""
+        end = next((place for place, token in enumerate(ids) if token in self.stops), None)
+        text: str = self.tokenizer.decode(ids[:end], skip_special_tokens=True)
+        found = [text.index(word) + len(word) for word in stop if word in text]
+        tokens = len(ids) if end is None else end + 1
+        return Answer(text[: min(found)] if found else text, truncated=end is None and not found, tokens=tokens)
+
+    @property
+    def _pad(self) -> int:
+        pad = self.tokenizer.pad_token_id
+        return int(self.stops[0] if pad is None else pad)
+
+
+def load_adapted(source: Source, *, seed: int = 0) -> AdaptedModel:
+    """Load base model, adapter and tokenizer; on a GPU if there is one.
+
+    Raises:
+        InputError: one of them cannot be loaded.
+    """
+    with _quiet():
+        import torch
+        from peft import PeftModel
+        from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, logging
+
+        logging.set_verbosity_error()
+        torch.manual_seed(seed)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(source.base, revision=source.revision)
+            base = AutoModelForCausalLM.from_pretrained(source.base, revision=source.revision, dtype=_precision(source))
+        except Exception as error:  # Transformers raises nearly every type
+            raise InputError(
+                ARGUMENT,
+                f"{source.name}, whose base model {source.base} cannot be loaded ({in_one_line(error)})",
+                "a base model that transformers loads",
+                "Name the base model's folder with --base.",
+            ) from error
+        try:
+            model = PeftModel.from_pretrained(base, str(source.adapter))
+        except Exception as error:  # PEFT too
+            raise InputError(
+                ARGUMENT,
+                f"{source.name}, which PEFT cannot load onto {source.base} ({in_one_line(error)})",
+                "an adapter of this base model",
+                "Name the adapter's base model with --base.",
+            ) from error
+    model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
+    defaults = base.generation_config
+    base.generation_config = GenerationConfig()  # generate() takes from it what its settings leave open, like penalties
+    stops = stop_token_ids(tokenizer, defaults.to_dict(), base.config.to_dict())
+    return AdaptedModel(model, tokenizer, stops, defaults)
+
+
+def _precision(source: Source) -> Any:
+    """Return the precision of the job; without one bf16 on a GPU, and fp32 elsewhere."""
+    import torch
+
+    if source.job is not None:
+        return torch.float32 if source.job.spec.precision == "fp32" else torch.bfloat16
+    return torch.bfloat16 if torch.cuda.is_available() else torch.float32
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the libraries' bars and advice off the terminal."""
+    from huggingface_hub.utils import disable_progress_bars
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bars()
+    disable_progress_bar()
+    yield
