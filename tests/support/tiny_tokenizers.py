@@ -1,6 +1,7 @@
 """Tiny tokenizers in the shapes that models come in, made on the spot."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
@@ -12,13 +13,24 @@ CHATML = (
 )
 
 
-def write_tokenizer(folder: Path, *, template: str | None, bos: bool = False, eos: str | None = "<|im_end|>") -> Path:
-    """One token a character; two line breaks in a row are one token, as in real vocabularies."""
-    pieces = [*SPECIAL, *(chr(i) for i in range(32, 127)), "\n", "\n\n"]
+def write_tokenizer(
+    folder: Path,
+    *,
+    template: str | None,
+    bos: bool = False,
+    eos: str | None = "<|im_end|>",
+    special: Sequence[str] = SPECIAL,
+    splits: str = "\n\n|\n|.",
+) -> Path:
+    """One token a character; two line breaks in a row are one token, as in real vocabularies.
+
+    `splits` says which characters stay together: GPT-2's pattern parts two line breaks before a letter.
+    """
+    pieces = [*special, *(chr(i) for i in range(32, 127)), "\n", "\n\n"]
     tokenizer = Tokenizer(models.WordLevel({piece: i for i, piece in enumerate(pieces)}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("\n\n|\n|."), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(splits), "isolated")
     tokenizer.decoder = decoders.Fuse()
-    tokenizer.add_special_tokens(SPECIAL)
+    tokenizer.add_special_tokens(list(special))
     if bos:
         tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     folder.mkdir(parents=True, exist_ok=True)

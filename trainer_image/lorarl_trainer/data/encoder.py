@@ -7,12 +7,13 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import batched
+from itertools import accumulate, batched, pairwise
 from typing import Any
 
-from lorarl_trainer.data.cells import Message, renaming
-from lorarl_trainer.data.lessons import Tokens
+from lorarl_trainer.data.cells import Message, brief, renaming
+from lorarl_trainer.data.lessons import ASSISTANT, Conversation, Tokens
 from lorarl_trainer.data.rows import Row
+from lorarl_trainer.data.turns import Turn, says, turn_of
 from lorarl_trainer.errors import InputError
 
 _TEXTS_PER_BATCH = 2000
@@ -24,6 +25,8 @@ _SET_HERE = frozenset(
     ]
 )
 """Arguments of `apply_chat_template` that a manifest may not set: they would change what comes back."""
+THOUGHTS = ("reasoning_content", "reasoning", "thinking", "thought")
+"""Keys of a message with what the assistant thought before it. Templates read at most one of them."""
 _DAYS = (datetime(2001, 2, 3, 4, 5, 6), datetime(2012, 11, 13, 17, 18, 19))
 """Two times that differ in all that a template may write of them."""
 
@@ -65,6 +68,7 @@ class PromptEncoder:
                 "Set spec.data.chatTemplate to false to use prompts as they are, or use the model's instruct version.",
             )
         self._tokenizer, self._chat_template, self.stop_ids = tokenizer, chat_template, frozenset(stop_ids)
+        self.stops = [text for stop in stop_ids if self.ids([text := tokenizer.decode([stop])]) == [[stop]]]
         self._vocabulary_size = vocabulary_size
         self._tokens = len(tokenizer)  # builds the whole vocabulary: 10 ms and more, so not for each row
         self._arguments = dict(template_arguments or {})
@@ -110,25 +114,39 @@ class PromptEncoder:
     def _example(self, row: Row, answer: str) -> tuple[list[int], list[int]]:
         if not self._chat_template:
             prompt_ids = self.encode_prompts([row])[0]
-            return prompt_ids, self.closed(self.ids([answer])[0])
-        messages = _messages(row)
-        prompt = self.render(row, messages, open_turn=True)
-        whole = self.render(row, [*messages, {"role": "assistant", "content": answer}], open_turn=False)
-        prompt_ids, whole_ids = self.ids([prompt, whole])
-        if whole_ids[: len(prompt_ids)] != prompt_ids:
-            if whole.startswith(prompt) and whole[len(prompt) :][:1].isspace():
-                # The white space that the turn begins with, the answer's or the template's own, merged with the
-                # prompt's into one token; in a rollout it cannot.
-                return prompt_ids, self.closed(self.ids([whole[len(prompt) :]])[0])
-            masks = ", or give token ids with a loss mask (tokensField, lossMaskField)" * (row.rejected is None)
-            raise InputError(
-                "spec.data.chatTemplate",
-                f"a template whose conversation of row {row.number} does not begin with its prompt",
-                "a template whose conversations begin with their prompts",
-                "Fix the tokenizer's template, or set spec.data.chatTemplate to false and format the prompts yourself"
-                f"{masks}.",
+            return prompt_ids, self.closed(
+                self.ids([(turn := turn_of("", answer, answer, self.stops)).answer])[0], turn
             )
-        return prompt_ids, self.closed(whole_ids[len(prompt_ids) :])
+        turn = self.turn(row, _messages(row), {"role": ASSISTANT, "content": answer})
+        prompt_ids, answer_ids = self.pieces(row, [turn.opened, turn.answer])
+        return prompt_ids, self.closed(answer_ids, turn)
+
+    def turn(self, row: Row, before: Sequence[Message], message: Message) -> Turn:
+        """Return the text of a turn of the assistant, as the template writes it where nothing follows.
+
+        Raises:
+            InputError: the template refuses the messages, does not begin with the prompt, or drops some of the message.
+        """
+        opened = self.render(row, before, open_turn=True)
+        whole = self.render(row, [*before, message], open_turn=False)
+        if not whole.startswith(opened):
+            raise unfit_template(row, "whose conversation of row {} does not begin with its prompt")
+        return _whole(row, turn_of(opened, whole[len(opened) :], message["content"], self.stops), message)
+
+    def pieces(self, row: Row, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of consecutive pieces of a text, so that each turn follows the tokens of its prompt.
+
+        Raises:
+            InputError: the tokenizer writes the text differently in pieces.
+        """
+        *befores, whole = self.ids(list(accumulate(texts)))
+        if all(whole[: len(before)] == before for before in befores):
+            return [whole[start:end] for start, end in pairwise([0, *map(len, befores), len(whole)])]
+        # Characters on both sides of a border merged into one token, mostly white space; in a rollout they cannot.
+        parts = self.ids(list(texts))
+        if self._tokenizer.decode([token for part in parts for token in part]) != self._tokenizer.decode(whole):
+            raise unfit_template(row, "whose conversation of row {} has other tokens than its prompt")
+        return parts
 
     def require_embedded(self, row: Row, ids: Iterable[int], field: str) -> None:
         """Check that the model has an embedding for every token of a row.
@@ -173,18 +191,31 @@ class PromptEncoder:
                 "Set spec.data.chatTemplate to true, or give token ids with a loss mask (tokensField, lossMaskField).",
             )
 
-    def assistant_mask(self, row: Row, messages: Sequence[Message]) -> tuple[list[int], list[int]] | None:
-        """Return the ids of a conversation, and 1 for each that the template marks as the assistant's.
+    @property
+    def marks_turns(self) -> bool:
+        """Whether the template has {% generation %}."""
+        return re.search(r"\{%-?\s*generation\s*-?%\}", str(self._tokenizer.chat_template)) is not None
 
-        None if the template has no {% generation %}.
-        """
-        if not re.search(r"\{%-?\s*generation\s*-?%\}", str(self._tokenizer.chat_template)):
-            return None
+    def marked(self, row: Row, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
+        """Return the ids of a conversation, and 1 for each that the template marks as the assistant's."""
         self.render(row, messages, open_turn=False)  # names what is wrong
         found = self._tokenizer.apply_chat_template(
             list(messages), tokenize=True, return_dict=True, return_assistant_tokens_mask=True, **self._arguments
         )
         return list(found["input_ids"]), list(found["assistant_masks"])
+
+    def marked_turn(self, row: Row, ids: Sequence[int], start: int, message: Message) -> Turn:
+        """Return the text of a turn that ends some ids, and begins at one.
+
+        Raises:
+            InputError: the template drops some of the message.
+        """
+        decode = self._tokenizer.decode
+        turn = Turn(decode(ids[:start]), decode(ids[start:]), ended=True)
+        as_tokens = {
+            key: decode(self.ids([text])[0]) if isinstance(text, str) else text for key, text in message.items()
+        }
+        return _whole(row, turn, as_tokens)
 
     def is_dated(self, row: Row) -> bool:
         """Return whether the chat template writes today's date for a row that it was applied to before."""
@@ -210,18 +241,10 @@ class PromptEncoder:
         )
         return default and default[1]
 
-    def is_blank(self, token: int) -> bool:
-        """Return whether a token is white space."""
-        text: str = self._tokenizer.decode([token])
-        return bool(text) and text.isspace()
-
-    def closed(self, answer_ids: list[int]) -> list[int]:
-        """Return an answer's ids up to its stop token, which is added if it is missing."""
-        last = max((i for i, token in enumerate(answer_ids) if token in self.stop_ids), default=None)
-        if last is not None and not self._tokenizer.decode(answer_ids[last + 1 :]).strip():
-            return answer_ids[: last + 1]
+    def closed(self, answer_ids: list[int], turn: Turn) -> list[int]:
+        """Return a turn's ids with the stop token at its end, which is added if it is missing."""
         eos = self._tokenizer.eos_token_id
-        return [*answer_ids, min(self.stop_ids) if eos is None else eos]
+        return answer_ids if turn.ended else [*answer_ids, min(self.stop_ids) if eos is None else eos]
 
     def render(self, row: Row, messages: Sequence[Message], *, open_turn: bool) -> str:
         """Return messages in the chat template, with the assistant's turn opened after them or not.
@@ -274,6 +297,28 @@ class PromptEncoder:
 
     def _with_prefix(self, ids: list[int]) -> list[int]:
         return ids if ids[: len(self._prefix)] == self._prefix else [*self._prefix, *ids]
+
+
+def _whole(row: Row, turn: Turn, message: Message) -> Turn:
+    """Return a turn unless the template drops some of its message."""
+    for key in ("content", *THOUGHTS):
+        if isinstance(given := message.get(key), str) and not says(turn, given):
+            raise unfit_template(row, f"that drops some of the {key} of the assistant in row {{}}, {brief(given)}")
+    return turn
+
+
+def unfit_template(row: Row, what: str) -> InputError:
+    """Return the error of a template with which a turn would not be learned as it is given. `what` has {} for a row."""
+    hint = "set spec.data.chatTemplate to false and format the prompts yourself"
+    if isinstance(row.lesson, Conversation):
+        hint = "put {% generation %} and {% endgeneration %} around the assistant's turns in it"
+    masks = ", or give token ids with a loss mask (tokensField, lossMaskField)" * (row.rejected is None)
+    return InputError(
+        "spec.data.chatTemplate",
+        f"a template {what.format(row.number)}",
+        "a template whose conversations begin with their prompts, and have all of each message",
+        f"Fix the tokenizer's template, or {hint}{masks}.",
+    )
 
 
 def _template_hint(error: Exception) -> str:

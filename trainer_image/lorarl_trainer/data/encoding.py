@@ -36,6 +36,11 @@ class EncodedRow:
         return len(self.prompt_ids) + len(self.answer_ids)
 
     @property
+    def first_turn(self) -> list[int]:
+        """The tokens of the answer up to the first that is not learned."""
+        return self.answer_ids[: list(self.trained).index(False)] if self.trained else self.answer_ids
+
+    @property
     def longest_answer(self) -> int:
         """Tokens of the longer answer."""
         return max(len(self.answer_ids), len(self.rejected_ids))
@@ -51,6 +56,8 @@ class EncodedRows:
         long_answers: number of rows left out because of their answers.
         same_answers: number of pairs left out because both answers have the same tokens, so that they teach nothing.
         long_conversations: number of conversations left out because of their length.
+        split: number of conversations that are several rows here, one for each turn that the template writes otherwise
+            once others follow.
     """
 
     rows: list[EncodedRow]
@@ -58,6 +65,7 @@ class EncodedRows:
     long_answers: int
     same_answers: int = 0
     long_conversations: int = 0
+    split: int = 0
 
 
 def encode_prompts(rows: Sequence[Row], encoder: PromptEncoder, *, max_prompt_tokens: int, field: str) -> EncodedRows:
@@ -120,9 +128,11 @@ def encode_lessons(
 ) -> EncodedRows:
     """Encode conversations, or tokens with a mask, and leave out those that are longer than both limits together.
 
-    What comes before the first token that is learned is the prompt. What comes after the last one is left out.
+    What comes before the first token that is learned is the prompt. What comes after the last one is left out. A
+    conversation is several rows if the chat template writes turns otherwise once others follow.
     """
-    encoded = [_encoded_lesson(row, encoder) for row in rows]
+    by_row = [_encoded_lessons(row, encoder) for row in rows]
+    encoded = [lesson for lessons in by_row for lesson in lessons]
     for row in encoded:
         encoder.require_embedded(row.row, (*row.prompt_ids, *row.answer_ids), field)
     lengths, limit = [row.length for row in encoded], max_prompt_tokens + max_response_tokens
@@ -136,19 +146,22 @@ def encode_lessons(
             "at least one conversation that fits",
             f"Set spec.rollout.maxResponseTokens to {max(lengths) - max_prompt_tokens} to keep all rows.",
         )
-    return EncodedRows(left, 0, 0, long_conversations=len(encoded) - len(left))
+    split = sum(len(lessons) > 1 for lessons in by_row)
+    return EncodedRows(left, 0, 0, long_conversations=len(encoded) - len(left), split=split)
 
 
-def _encoded_lesson(row: Row, encoder: PromptEncoder) -> EncodedRow:
+def _encoded_lessons(row: Row, encoder: PromptEncoder) -> list[EncodedRow]:
     if isinstance(row.lesson, Conversation):
-        ids, trained = encode_conversation(row, row.lesson, encoder)
-    else:
-        assert row.lesson is not None, "load_rows reads a lesson of every row, or of none"
-        end = max(index for index, one in enumerate(row.lesson.trained) if one) + 1
-        ids, trained = row.lesson.ids[:end], row.lesson.trained[:end]
+        return [_encoded_lesson(row, *lesson) for lesson in encode_conversation(row, row.lesson, encoder)]
+    assert row.lesson is not None, "load_rows reads a lesson of every row, or of none"
+    return [_encoded_lesson(row, row.lesson.ids, row.lesson.trained)]
+
+
+def _encoded_lesson(row: Row, ids: list[int], trained: list[bool]) -> EncodedRow:
     first = trained.index(True)
-    mask = trained[first:]
-    return EncodedRow(row, ids[:first], ids[first:], trained=None if all(mask) else mask)
+    end = max(index for index, one in enumerate(trained) if one) + 1
+    mask = trained[first:end]
+    return EncodedRow(row, ids[:first], ids[first:end], trained=None if all(mask) else mask)
 
 
 def _within(

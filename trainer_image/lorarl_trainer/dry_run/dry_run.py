@@ -154,7 +154,7 @@ def data_lines(job: LoRARLJob, data: inputs.EncodedData, vocabulary: inputs.Voca
         f"row {first.row.number} as the model sees it, special tokens included{_no_template(job, vocabulary)}:",
         *_quoted(vocabulary.tokenizer.decode(first.prompt_ids)),
         *(
-            [f"and what it learns to answer: {_brief(vocabulary.tokenizer.decode(first.answer_ids))}"]
+            [f"and what it learns to answer: {_brief(vocabulary.tokenizer.decode(first.first_turn))}"]
             * bool(first.answer_ids)
         ),
         *([f"rather than: {_brief(vocabulary.tokenizer.decode(list(first.rejected_ids)))}"] * bool(first.rejected_ids)),

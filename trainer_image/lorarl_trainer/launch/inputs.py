@@ -252,6 +252,12 @@ def _left_out(rows: EncodedRows, field: str, spec: LoRARLJobSpec) -> list[str]:
             f"{field}: left out {rows.long_conversations} of {total} rows, which have more tokens than "
             f"spec.rollout.maxPromptTokens and maxResponseTokens together ({both})"
         )
+    if rows.split:
+        found.append(
+            f"{field}: the chat template writes turns of {rows.split:,} conversations otherwise once others follow, as "
+            "where it drops earlier thoughts. Each such turn is its own row, after the history as it is written "
+            f"there: {total:,} rows in all"
+        )
     if rows.same_answers:
         found.append(
             f"{field}: left out {rows.same_answers} of {total} rows, whose chosen and rejected answers have the same "

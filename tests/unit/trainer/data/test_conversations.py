@@ -53,11 +53,12 @@ def encode(
 
 
 def learned(rows: Sequence[Row], tok: Any) -> list[str]:
-    """Return the texts that are learned of the only row, one for each stretch of tokens."""
-    (row,) = encode(rows, tok).rows
-    stretches: list[list[int]] = [[]]
-    for token, one in zip(row.answer_ids, row.trained or [True] * len(row.answer_ids), strict=True):
-        stretches[-1].append(token) if one else stretches.append([])
+    """Return the texts that are learned, one for each stretch of tokens."""
+    stretches: list[list[int]] = []
+    for row in encode(rows, tok).rows:
+        stretches.append([])
+        for token, one in zip(row.answer_ids, row.trained or [True] * len(row.answer_ids), strict=True):
+            stretches[-1].append(token) if one else stretches.append([])
     return [tok.decode(stretch) for stretch in stretches if stretch]
 
 
@@ -100,9 +101,12 @@ def test_one_turn_is_the_same_as_a_prompt_with_its_answer(tmp_path: Path, tokeni
     assert (whole.prompt_ids, whole.answer_ids, whole.trained) == (plain.prompt_ids, plain.answer_ids, None)
 
 
-def test_a_last_turn_may_be_written_otherwise_than_the_turns_before_it(tmp_path: Path, tokenizer) -> None:
-    rows = load(tmp_path, {"chat": said("1+1", "2", "and 1", "3")}, messagesField="chat")
-    assert learned(rows, tokenizer(LAST_THINKS)) == ["2<|im_end|>", "<think></think>3<|im_end|>"]
+def test_a_turn_that_is_written_otherwise_later_is_its_own_row(tmp_path: Path, tokenizer) -> None:
+    rows, tok = load(tmp_path, {"chat": said("1+1", "2", "and 1", "3")}, messagesField="chat"), tokenizer(LAST_THINKS)
+    assert learned(rows, tok) == ["<think></think>2<|im_end|>", "<think></think>3<|im_end|>"]
+    found = encode(rows, tok)
+    assert found.split == 1 and [row.row.number for row in found.rows] == [1, 1]
+    assert "think" not in tok.decode(found.rows[1].prompt_ids), "the history as the template writes it"
 
 
 @pytest.mark.parametrize("template", [CHATML, MARKED], ids=["prefixes", "marked"])
@@ -119,11 +123,11 @@ def test_turns_may_begin_with_a_line_break_that_merges_with_the_templates(
         assert row.prompt_ids == opened.prompt_ids, "as in a rollout"
 
 
-def test_without_stop_tokens_a_turn_ends_before_the_white_space_after_it(tmp_path: Path, tokenizer) -> None:
+def test_without_stop_tokens_each_turn_gets_one_and_no_white_space(tmp_path: Path, tokenizer) -> None:
     plain = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     template = plain + "{% if add_generation_prompt %}assistant: {% endif %}"
     rows = load(tmp_path, {"chat": said("1+1", "2", "and 1", "3")}, messagesField="chat")
-    assert learned(rows, tokenizer(template)) == ["2", "3\n<|im_end|>"], "the end of the last turn is added"
+    assert learned(rows, tokenizer(template)) == ["2<|im_end|>", "3<|im_end|>"]
 
 
 UNCLEAR = {
