@@ -16,6 +16,8 @@ from typing import Any
 
 import yaml
 
+from lorarl_api.page import update
+
 _ROOT = Path(__file__).parents[1]
 _HEAD = """\
 # lorarl {version}
@@ -63,14 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             (chart / "Chart.yaml").read_text(encoding="utf-8"), (chart / "values.yaml").read_text(encoding="utf-8")
         ),
     }
-    stale = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
-    for path in stale:
-        if options.check:
-            print(f"{path} differs from its source: run `make generate` and commit it", file=sys.stderr)
-        else:
-            path.write_text(made[path], encoding="utf-8")
-            print(f"wrote {path}")
-    return int(options.check and bool(stale))
+    return update(made, check=options.check)
 
 
 def readme(chart: str, values: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lorarl_api.algorithms_page import with_list, with_table
 from lorarl_api.crdgen import definitions
+from lorarl_api.page import update
 from lorarl_api.reference import reference
 
 _ROOT = Path(__file__).parents[2]
@@ -31,15 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, updated in {"docs/algorithms.md": with_table, "README.md": with_list}.items():
         if (page := options.root / name).exists():
             made[page] = updated(page.read_text(encoding="utf-8"))
-    stale = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
-    for path in stale:
-        if options.check:
-            print(f"{path} is out of date. Run `make generate` and commit it.", file=sys.stderr)
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(made[path], encoding="utf-8")
-            print(f"wrote {path}")
-    return int(options.check and bool(stale))
+    return update(made, check=options.check)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,14 @@ from __future__ import annotations
 from lorarl_operator.decide import backoff
 from lorarl_operator.decide.decision import Decision, DeleteJob, Event
 from lorarl_operator.decide.in_place import STARTS_AGAIN, restart_in_place, restartable
-from lorarl_operator.decide.late_steps import MORE_STEPS, steps_to_do, too_late
+from lorarl_operator.decide.late_steps import steps_to_do, too_late
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import RayJob
 from lorarl_operator.decide.names import ray_job_name
 from lorarl_operator.decide.outcome import HEAD_GONE
 from lorarl_operator.decide.permanent import why_permanent
 from lorarl_operator.decide.pod_ends import Kind, Outcome
+from lorarl_operator.decide.reasons import Ended, News, Reason, Waiting
 from lorarl_operator.decide.snapshot import Snapshot, deletions
 from lorarl_operator.decide.status import FAILED, SUCCEEDED, Draft
 from lorarl_operator.decide.valid_spec import whole_number
@@ -31,17 +32,17 @@ def end_attempt(snapshot: Snapshot, outcome: Outcome) -> Decision:
             f"Attempt {snapshot.attempt} finished the steps it knew of. trainer.steps is now {steps}; "
             f"attempt {following} does the remaining steps."
         )
-        return next_attempt(snapshot, draft, Event("Normal", MORE_STEPS, message))
+        return next_attempt(snapshot, draft, Event("Normal", Waiting.MORE_STEPS, message))
     count_outcome(snapshot, draft, outcome)
     if outcome.kind is Kind.FAILED and (out := out_of_attempts(snapshot, draft, outcome)):
         return out
     if outcome.kind is Kind.PREEMPTED and (stuck := no_progress(snapshot, draft, outcome)):
         return stuck
-    reason = backoff.BACKING_OFF if outcome.kind is Kind.FAILED else backoff.preemption_reason(draft, snapshot.now)
+    reason = Waiting.BACKING_OFF if outcome.kind is Kind.FAILED else backoff.preemption_reason(draft, snapshot.now)
     ended = f"Attempt {snapshot.attempt} ended with {outcome.reason}: {outcome.message}"
     pause = backoff.delay(reason, draft, snapshot.settings)
     if outcome.kind is Kind.PREEMPTED and (ray_job := restartable(snapshot, outcome, pause)):
-        why = Event("Warning", backoff.PREEMPTED, sentences(ended, STARTS_AGAIN))
+        why = Event("Warning", Waiting.RESTARTING, sentences(ended, STARTS_AGAIN))
         return restart_in_place(snapshot, draft, ray_job, why)
     message = sentences(ended, _what_follows(snapshot, draft, reason))
     return next_attempt(snapshot, draft, Event("Warning", reason, message))
@@ -83,7 +84,7 @@ def no_progress(snapshot: Snapshot, draft: Draft, outcome: Outcome) -> Decision 
         f"{count} attempts in a row ended before they got beyond step {draft.counter('furthestStep')}, "
         f"and maxPreemptionsWithoutProgress is {limit}. The last one: {outcome.message}"
     )
-    return fail(snapshot, draft, "NoProgress", message)
+    return fail(snapshot, draft, Ended.NO_PROGRESS, message)
 
 
 def out_of_attempts(snapshot: Snapshot, draft: Draft, outcome: Outcome) -> Decision | None:
@@ -103,14 +104,14 @@ def succeed(snapshot: Snapshot, draft: Draft) -> Decision:
     message = f"Training finished in attempt {snapshot.attempt}."
     draft.phase = SUCCEEDED
     draft.stamp("completionTime")
-    draft.condition("Running", False, SUCCEEDED, message)
-    draft.condition("Complete", True, SUCCEEDED, message)
+    draft.condition("Running", False, News.SUCCEEDED, message)
+    draft.condition("Complete", True, News.SUCCEEDED, message)
     draft.put("rayJobName", snapshot.ray_job_name)
-    events = (Event("Normal", SUCCEEDED, message), *too_late(snapshot))
+    events = (Event("Normal", News.SUCCEEDED, message), *too_late(snapshot))
     return snapshot.decision(draft, *events, actions=deletions(snapshot.others), recheck=0)
 
 
-def fail(snapshot: Snapshot, draft: Draft, reason: str, message: str) -> Decision:
+def fail(snapshot: Snapshot, draft: Draft, reason: Reason, message: str) -> Decision:
     """End the job as Failed."""
     draft.phase = FAILED
     draft.stamp("completionTime")
@@ -136,12 +137,12 @@ def next_attempt(snapshot: Snapshot, draft: Draft, why: Event) -> Decision:
     return snapshot.decision(draft, why, actions=deletions(snapshot.ray_jobs), recheck=recheck)
 
 
-def _what_follows(snapshot: Snapshot, draft: Draft, reason: str) -> str:
+def _what_follows(snapshot: Snapshot, draft: Draft, reason: Waiting) -> str:
     following = snapshot.attempt + 1
-    if reason == backoff.PREEMPTED:
+    if reason == Waiting.RESTARTING:
         return f"Attempt {following} resumes from the newest checkpoint."
     why = f"preemption {draft.counter('preemptionsWithoutProgress')} in a row without a further step"
-    if reason == backoff.BACKING_OFF:
+    if reason == Waiting.BACKING_OFF:
         why = f"failure {draft.counter('attempts')}, backoffLimit {_backoff_limit(snapshot)}"
     return f"Attempt {following} follows in {backoff.delay(reason, draft, snapshot.settings):g} s ({why})."
 

@@ -6,15 +6,7 @@ from dataclasses import replace
 
 from lorarl_operator.decide.attempt_end import fail
 from lorarl_operator.decide.attempt_start import applicable, blocked, never_started, resume, start_deadline
-from lorarl_operator.decide.blockers import (
-    EVENT_REASONS,
-    STARTING_REASON,
-    UNSCHEDULABLE,
-    Blocker,
-    queued,
-    refused,
-    starting,
-)
+from lorarl_operator.decide.blockers import EVENT_REASONS, Blocker, queued, refused, starting
 from lorarl_operator.decide.changed_while_waiting import replace_changed
 from lorarl_operator.decide.decision import Apply, Decision, Event, Want
 from lorarl_operator.decide.kept_image import image_in_use
@@ -22,7 +14,8 @@ from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import RayJob
 from lorarl_operator.decide.outcome import Unsettled, attempt_outcome
 from lorarl_operator.decide.partial_placement import give_back, left_to_place
-from lorarl_operator.decide.pod_ends import Kind, Outcome
+from lorarl_operator.decide.pod_ends import Outcome, ended
+from lorarl_operator.decide.reasons import Ended, News, Waiting
 from lorarl_operator.decide.recovery import in_use
 from lorarl_operator.decide.scale_up import scaling_up
 from lorarl_operator.decide.snapshot import Snapshot, soonest
@@ -34,8 +27,6 @@ _AT_WORK = frozenset({"RUNNING", "SUCCEEDED", "FAILED", "STOPPED"})
 """Ray's states of a job whose process has started."""
 _HERE = frozenset({"", "ray.io/kuberay-operator"})
 """Values of a RayJob's managedBy with which this cluster's KubeRay runs it."""
-RECOVERED = "Recovered"
-"""Reason of the Event when an attempt trains again with new workers."""
 _SLOWEST_LOOK = 120.0
 _SILENT_SECONDS = 300.0
 """How much longer a training may report nothing on a node of which Kubernetes hears nothing either.
@@ -77,7 +68,7 @@ def _stalled(snapshot: Snapshot) -> Outcome:
     limit = snapshot.spec["progressDeadlineSeconds"]
     step = snapshot.status.get("step", 0)
     message = f"The training has reported nothing for progressDeadlineSeconds, {limit} s, since step {step}."
-    return Outcome(Kind.FAILED, "Stalled", message, faulty_node=nodes.pop() if len(nodes) == 1 else "")
+    return ended(Ended.STALLED, message, faulty_node=nodes.pop() if len(nodes) == 1 else "")
 
 
 def follow(snapshot: Snapshot, ray_job: RayJob) -> Decision:
@@ -100,7 +91,7 @@ def _sent_away(snapshot: Snapshot, ray_job: RayJob) -> Decision:
         "but not what its pods need: ConfigMap, ServiceAccount and Secrets. Delete the job, and apply it with a queue "
         "whose ClusterQueue has no admission check of MultiKueue, or apply it in a cluster to which they go."
     )
-    return fail(snapshot, snapshot.draft(), "MultiKueue", message)
+    return fail(snapshot, snapshot.draft(), Ended.MULTI_KUEUE, message)
 
 
 def _report(snapshot: Snapshot, ray_job: RayJob) -> Decision:
@@ -130,18 +121,18 @@ def _report(snapshot: Snapshot, ray_job: RayJob) -> Decision:
 
 def _running(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float | None) -> Decision:
     message = f"Attempt {snapshot.attempt} is training in RayJob {ray_job.name}."
-    events = [] if draft.phase == RUNNING else [Event("Normal", RUNNING, message)]
+    events = [] if draft.phase == RUNNING else [Event("Normal", News.RUNNING, message)]
     draft.phase = RUNNING
     if snapshot.recovering_since:
         draft.put("recoveringSince", None)
         draft.count("recoveries")
         step = snapshot.status.get("resumedFromStep", 0)
-        events.append(Event("Normal", RECOVERED, f"Attempt {snapshot.attempt} continues after step {step}."))
+        events.append(Event("Normal", News.RECOVERED, f"Attempt {snapshot.attempt} continues after step {step}."))
     if image := image_in_use([pod for pod in snapshot.attempt_pods if not pod.deletion_asked_at]):
         draft.put("trainerImage", image)
-    draft.condition("Running", True, RUNNING, message)
+    draft.condition("Running", True, News.RUNNING, message)
     if draft.is_true("Disrupted"):
-        draft.condition("Disrupted", False, RUNNING, f"Attempt {snapshot.attempt} is running.")
+        draft.condition("Disrupted", False, News.RUNNING, f"Attempt {snapshot.attempt} is running.")
     return snapshot.decision(draft, *events, recheck=soonest(settle, _left_to_progress(snapshot, ray_job)))
 
 
@@ -157,8 +148,8 @@ def _queued(snapshot: Snapshot, draft: Draft, ray_job: RayJob) -> Decision:
                 f"Queue {ray_job.queue} took back the machines of attempt {snapshot.attempt}. "
                 "The attempt resumes from its checkpoint when there is room."
             )
-        draft.condition("Disrupted", True, "Preempted", message)
-        events = [Event("Warning", "Preempted", message)]
+        draft.condition("Disrupted", True, Ended.PREEMPTED, message)
+        events = [Event("Warning", Ended.PREEMPTED, message)]
     elif draft.reason("Running") != blocker.reason:
         events = [Event("Normal", blocker.reason, blocker.message)]
     draft.phase = PENDING
@@ -177,11 +168,11 @@ def _starting(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float |
     """A RayJob that no queue holds, and whose process does not run yet."""
     pods = snapshot.attempt_pods
     blocker = starting(snapshot.observed, ray_job, snapshot.clusters, pods, snapshot.lost_early, snapshot.now)
-    if blocker.reason == UNSCHEDULABLE and (avoided := snapshot.avoided_nodes):
+    if blocker.reason == Waiting.UNSCHEDULABLE and (avoided := snapshot.avoided_nodes):
         hint = f"lorarl avoids {', '.join(avoided)}: see status.faultyNodes."
         blocker = replace(blocker, message=sentences(blocker.message, hint))
     known = draft.reason("Running")
-    if snapshot.observed.evidence is None and blocker.reason == STARTING_REASON and known in EVENT_REASONS:
+    if snapshot.observed.evidence is None and blocker.reason == Waiting.STARTING and known in EVENT_REASONS:
         # What the Events said holds until they are read again.
         blocker = Blocker(known, draft.message("Running"))
     blocker = scaling_up(
@@ -200,7 +191,7 @@ def _starting(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float |
     events = []
     if not blocker.stuck and draft.phase != STARTING:
         message = f"Attempt {snapshot.attempt} is starting in RayJob {ray_job.name}."
-        events.append(Event("Normal", STARTING, message))
+        events.append(Event("Normal", Waiting.STARTING, message))
     if blocker.stuck and blocker.reason != known:
         events.append(Event("Warning", blocker.reason, blocker.message))
     draft.phase = PENDING if blocker.stuck else STARTING

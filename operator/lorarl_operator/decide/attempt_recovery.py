@@ -11,10 +11,11 @@ from lorarl_operator.decide.decision import Decision, Event
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import RayJob
 from lorarl_operator.decide.outcome import Unsettled
-from lorarl_operator.decide.pod_ends import Kind, Outcome
+from lorarl_operator.decide.pod_ends import Kind, Outcome, ended
+from lorarl_operator.decide.reasons import Ended, Waiting
 from lorarl_operator.decide.recovery import Workers, failed_replacement, is_complete, to_delete, unreplaced
 from lorarl_operator.decide.snapshot import Snapshot
-from lorarl_operator.decide.status import RECOVERING, RUNNING
+from lorarl_operator.decide.status import RUNNING
 
 _LOOK_SECONDS = 10.0
 
@@ -52,7 +53,7 @@ def _loss(snapshot: Snapshot, workers: Workers, outcome: Outcome | Unsettled | N
     if isinstance(outcome, Outcome):
         return outcome if outcome.kind is Kind.PREEMPTED and outcome.lost_worker else None
     if workers.lost:
-        return Outcome(Kind.PREEMPTED, "NodeLost", workers.lost)
+        return ended(Ended.NODE_LOST, workers.lost)
     if snapshot.recovering_since and not is_complete(workers, snapshot.attempt_pods):
         return Outcome(Kind.PREEMPTED, snapshot.draft().reason("Disrupted"), snapshot.draft().message("Disrupted"))
     return None
@@ -83,8 +84,8 @@ def _wait(snapshot: Snapshot, ray_job: RayJob, workers: Workers, lost: Outcome) 
         "It resumes from its newest checkpoint with a new one",
         blocker.message if blocker.stuck else "",
     )
-    draft.condition("Running", False, RECOVERING, message)
-    event = () if began else (Event("Warning", RECOVERING, message),)
+    draft.condition("Running", False, Waiting.RECOVERING, message)
+    event = () if began else (Event("Warning", Waiting.RECOVERING, message),)
     patience = timedelta(seconds=snapshot.settings.pods_gone_seconds)
     gone = to_delete(workers, snapshot.attempt_pods, waited, snapshot.now, patience) if began else []
     return snapshot.decision(draft, *event, actions=gone, recheck=min(_LOOK_SECONDS, max(0.0, limit - waited)))

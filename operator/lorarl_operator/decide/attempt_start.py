@@ -11,8 +11,9 @@ from lorarl_operator.decide.attempt_end import fail
 from lorarl_operator.decide.blockers import GOING_SECONDS, KUEUE_WANTS_IT, Blocker, name_taken, ray_job_stays, refused
 from lorarl_operator.decide.decision import Apply, Create, Decision, Event
 from lorarl_operator.decide.messages import sentences
+from lorarl_operator.decide.reasons import Ended, News, Waiting
 from lorarl_operator.decide.snapshot import Snapshot, deletions, soonest
-from lorarl_operator.decide.status import INVALID, PENDING, Draft
+from lorarl_operator.decide.status import PENDING, Draft
 from lorarl_operator.decide.valid_spec import whole_number
 from lorarl_operator.manifests.placement import Avoided
 from lorarl_operator.manifests.rayjob import ray_job as build_ray_job
@@ -49,7 +50,7 @@ def _create(snapshot: Snapshot) -> Decision:
         newer = "If the CRD is newer than the operator, upgrade the operator." if not knows(snapshot.spec) else ""
         # The schema that says which unknown fields only have their default may arrive later than the fields.
         again = snapshot.settings.refused_seconds if newer else None
-        return blocked(snapshot, Blocker(INVALID, sentences(str(error), newer, hint)), again=again)
+        return blocked(snapshot, Blocker(Waiting.INVALID, sentences(str(error), newer, hint)), again=again)
     if not queued and (refusal := snapshot.refusal(manifest, *(each.manifest for each in prepare))):
         return blocked(snapshot, refused(refusal), again=snapshot.retry_seconds(refusal))
     return Decision(actions=(*prepare, Create(manifest)), recheck_seconds=snapshot.settings.refused_seconds)
@@ -100,7 +101,7 @@ def blocked(snapshot: Snapshot, blocker: Blocker, *, again: float | None) -> Dec
 def resume(draft: Draft) -> None:
     """End the condition Suspended."""
     if draft.is_true("Suspended"):
-        draft.condition("Suspended", False, "Resumed", "spec.suspend is false.")
+        draft.condition("Suspended", False, News.RESUMED, "spec.suspend is false.")
 
 
 def start_deadline(snapshot: Snapshot) -> int | None:
@@ -111,4 +112,4 @@ def start_deadline(snapshot: Snapshot) -> int | None:
 def never_started(snapshot: Snapshot, draft: Draft, blocker: Blocker, limit: int) -> Decision:
     """Fail the job because an attempt did not run within `limit` seconds."""
     message = f"Attempt {snapshot.attempt} did not run within {limit} s. {blocker.message}"
-    return fail(snapshot, draft, "StartDeadlineExceeded", message)
+    return fail(snapshot, draft, Ended.START_DEADLINE_EXCEEDED, message)

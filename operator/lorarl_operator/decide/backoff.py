@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from lorarl_operator.decide.reasons import Reason, Waiting
 from lorarl_operator.decide.settings import Settings
 from lorarl_operator.decide.status import RESTARTING, Draft
 
-BACKING_OFF = "BackingOff"
-"""Reason of the condition Running after a failure that is the job's own fault."""
-PREEMPTED = "Restarting"
-"""Reason of the condition Running after a preemption."""
-PREEMPTED_AGAIN = "PreemptedAgain"
-"""Reason of the condition Running after preemptions in a row, of attempts that had hardly begun and made no step."""
-PARTLY_PLACED = "PartlyPlaced"
-"""Reason of the condition Running after an attempt that gave back the machines which it had."""
 _LONG_ENOUGH_SECONDS = 60.0
 _MAX_DOUBLINGS = 16
 
 
-def preemption_reason(draft: Draft, now: datetime) -> str:
-    """PREEMPTED or PREEMPTED_AGAIN.
+def preemption_reason(draft: Draft, now: datetime) -> Waiting:
+    """`RESTARTING` or `PREEMPTED_AGAIN`.
 
     The draft has counted the preemption already. An attempt that never ran began when the one before it ended. One
     that got further than any before needs no pause, however short it was: it would cost the job its place in a queue.
@@ -28,20 +21,20 @@ def preemption_reason(draft: Draft, now: datetime) -> str:
     began = draft.since("Running") if draft.is_true("Running") else (ended_at(draft) or draft.since("Running"))
     lived = (now - began).total_seconds() if began else _LONG_ENOUGH_SECONDS
     again = draft.counter("preemptionsWithoutProgress") > 1
-    return PREEMPTED_AGAIN if again and 0 <= lived < _LONG_ENOUGH_SECONDS else PREEMPTED
+    return Waiting.PREEMPTED_AGAIN if again and 0 <= lived < _LONG_ENOUGH_SECONDS else Waiting.RESTARTING
 
 
-def delay(reason: str, draft: Draft, settings: Settings) -> float:
+def delay(reason: Reason, draft: Draft, settings: Settings) -> float:
     """Seconds between the end of an attempt and the next one, for a reason of the condition Running.
 
     After a preemption the delay is about a second. It doubles when preemptions follow each other closely and without
     progress, so that a cluster which takes the machines away at once each time is not asked every second.
     """
-    if reason == BACKING_OFF:
+    if reason == Waiting.BACKING_OFF:
         return _doubled(settings.backoff_seconds, draft.counter("attempts"), settings.backoff_limit_seconds)
-    if reason == PARTLY_PLACED:
+    if reason == Waiting.PARTLY_PLACED:
         return settings.preemption_limit_seconds
-    if reason == PREEMPTED_AGAIN:
+    if reason == Waiting.PREEMPTED_AGAIN:
         in_a_row = draft.counter("preemptionsWithoutProgress")
         return _doubled(settings.retry_after_preemption_seconds, in_a_row, settings.preemption_limit_seconds)
     return settings.retry_after_preemption_seconds

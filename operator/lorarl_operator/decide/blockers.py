@@ -12,12 +12,11 @@ from lorarl_operator.decide.early_losses import Loss, newest
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import Evidence, Job, KubeEvent, Observed, Pod, RayCluster, RayJob, Refusal
 from lorarl_operator.decide.names import access_name
+from lorarl_operator.decide.reasons import Reason, Waiting
 
-STARTING_REASON = "Starting"
-UNSCHEDULABLE = "Unschedulable"
-EVENT_REASONS = frozenset(
-    {"SecretMissing", "ConfigMapMissing", "ServiceAccountMissing", "VolumeNotMounted", "NodeNotReady"}
-    | {"PodRefused", "QuotaExceeded", "NameTaken"}
+EVENT_REASONS: frozenset[str] = frozenset(
+    {Waiting.SECRET_MISSING, Waiting.CONFIG_MAP_MISSING, Waiting.SERVICE_ACCOUNT_MISSING, Waiting.VOLUME_NOT_MOUNTED}
+    | {Waiting.NODE_NOT_READY, Waiting.POD_REFUSED, Waiting.QUOTA_EXCEEDED, Waiting.NAME_TAKEN}
 )
 """Reasons that may be visible only in Events. Until the Events are read again, they neither hold nor end."""
 KUEUE_WANTS_IT = "a kueue managed job should delete the cluster after finishing"
@@ -59,7 +58,7 @@ class Blocker:
         ours: Whether an object that we applied is missing. Applying it again fixes that.
     """
 
-    reason: str
+    reason: Reason
     message: str
     stuck: bool = True
     ours: bool = False
@@ -69,15 +68,15 @@ def queued(ray_job: RayJob, evidence: Evidence | None) -> Blocker:
     """What a suspended RayJob waits for."""
     if not ray_job.queue:
         return Blocker(
-            "RayJobSuspended",
+            Waiting.RAY_JOB_SUSPENDED,
             f"RayJob {ray_job.name} was suspended, but not by Kueue, and KubeRay will not resume it. "
             f"Delete it (kubectl delete rayjob {ray_job.name}); lorarl recreates it.",
         )
     if evidence is None or evidence.workload is None:
-        return Blocker("Queued", f"The job waits for its turn in queue {ray_job.queue}.")
+        return Blocker(Waiting.QUEUED, f"The job waits for its turn in queue {ray_job.queue}.")
     if not evidence.workload.name:
         return Blocker(
-            "Queued",
+            Waiting.QUEUED,
             f"The job waits in queue {ray_job.queue}, but Kueue has created no Workload for RayJob {ray_job.name}. "
             "Check that Kueue is running.",
         )
@@ -86,11 +85,11 @@ def queued(ray_job: RayJob, evidence: Evidence | None) -> Blocker:
     if not reserved:
         hint = "Run kubectl get localqueues to list this namespace's queues." if reason == "Inadmissible" else ""
         why = message or "Kueue has not looked at it yet"
-        return Blocker("Queued", sentences(f"The job waits in queue {ray_job.queue}: {why}", hint))
+        return Blocker(Waiting.QUEUED, sentences(f"The job waits in queue {ray_job.queue}: {why}", hint))
     _, _, message = conditions.get("Admitted", (False, "", ""))
     why = message or "its admission checks are not complete"
     problem = f"The job waits in queue {ray_job.queue}, which has reserved quota, but has not admitted it yet: {why}"
-    return Blocker("Queued", sentences(problem))
+    return Blocker(Waiting.QUEUED, sentences(problem))
 
 
 def no_kuberay(ray_job: RayJob, namespace: str, began: datetime | None, now: datetime) -> Blocker | None:
@@ -103,7 +102,7 @@ def no_kuberay(ray_job: RayJob, namespace: str, began: datetime | None, now: dat
     ):
         return None
     return Blocker(
-        "NoKubeRay",
+        Waiting.NO_KUBERAY,
         f"KubeRay does not start RayJob {ray_job.name}. Check that the KubeRay operator is running "
         f"(kubectl get deployments -A | grep kuberay) and watches namespace {namespace}.",
     )
@@ -119,7 +118,7 @@ def ray_job_stays(ray_jobs: Sequence[RayJob], now: datetime) -> Blocker | None:
         return None
     finalizers = ", ".join(found.finalizers) or "none"
     return Blocker(
-        "RayJobStays",
+        Waiting.RAY_JOB_STAYS,
         f"RayJob {found.name} is being deleted, but it is blocked by finalizers: {finalizers}. "
         "For ray.io/..., check that the KubeRay operator is running; otherwise contact the finalizer's owner.",
     )
@@ -148,8 +147,8 @@ def starting(
     if found:
         return found
     if ray_job.deployment_status == "Running":
-        return Blocker(STARTING_REASON, "The pods are ready; the training process is starting.", stuck=False)
-    return Blocker(STARTING_REASON, f"KubeRay is starting the pods of RayJob {ray_job.name}.", stuck=False)
+        return Blocker(Waiting.STARTING, "The pods are ready; the training process is starting.", stuck=False)
+    return Blocker(Waiting.STARTING, f"KubeRay is starting the pods of RayJob {ray_job.name}.", stuck=False)
 
 
 def refused(refusal: Refusal) -> Blocker:
@@ -158,13 +157,13 @@ def refused(refusal: Refusal) -> Blocker:
     if refusal.reason == "AlreadyExists":
         return name_taken(refusal.kind, refusal.name)
     if refusal.reason == "NamespaceTerminating":
-        return Blocker("NamespaceTerminating", "The namespace is being deleted.")
+        return Blocker(Waiting.NAMESPACE_TERMINATING, "The namespace is being deleted.")
     if _QUOTA.search(message):
         problem = f"{refusal.kind} {refusal.name} exceeds the namespace's ResourceQuota: {message}"
-        return Blocker("QuotaExceeded", sentences(problem, _QUOTA_HINT))
+        return Blocker(Waiting.QUOTA_EXCEEDED, sentences(problem, _QUOTA_HINT))
     if refusal.kind == "RayJob" and refusal.code == 404:
-        return Blocker("NoKubeRay", f"The cluster has no RayJobs ({message}). Install KubeRay 1.6.")
-    reason = "RayJobRefused" if refusal.kind == "RayJob" else "ObjectRefused"
+        return Blocker(Waiting.NO_KUBERAY, f"The cluster has no RayJobs ({message}). Install KubeRay 1.6.")
+    reason = Waiting.RAY_JOB_REFUSED if refusal.kind == "RayJob" else Waiting.OBJECT_REFUSED
     problem = f"The API server refuses {refusal.kind} {refusal.name}: {message}"
     return Blocker(reason, sentences(problem, _refusal_hint(refusal), "lorarl tries again."))
 
@@ -186,7 +185,7 @@ def _refusal_hint(refusal: Refusal) -> str:
 def name_taken(kind: str, name: str) -> Blocker:
     """Another owner's object has the name that ours needs."""
     return Blocker(
-        "NameTaken",
+        Waiting.NAME_TAKEN,
         f"{kind} {name} already exists and belongs to something else. Delete it, or apply this job under another name. "
         "Objects of a deleted job with this name disappear by themselves in a moment.",
     )
@@ -198,14 +197,14 @@ def _refused_by_kuberay(ray_job: RayJob) -> Blocker | None:
     problem = f"KubeRay refuses RayJob {ray_job.name}: {ray_job.message}"
     hint = "Correct the job and apply it again; cluster.podTemplateOverrides may be the cause."
     changed = "If someone changed the RayJob, delete it; lorarl recreates it."
-    return Blocker("RayJobRefused", sentences(problem, hint, changed))
+    return Blocker(Waiting.RAY_JOB_REFUSED, sentences(problem, hint, changed))
 
 
 def _creation_failed(job: Job, message: str) -> Blocker:
     """A pod that the API server did not let KubeRay create. Each try gives the pod a new name."""
     message = _POD_NAME.sub("its pod", redacted(_MARKER.sub("", message)))
     if _QUOTA.search(message):
-        return Blocker("QuotaExceeded", sentences(message, _QUOTA_HINT))
+        return Blocker(Waiting.QUOTA_EXCEEDED, sentences(message, _QUOTA_HINT))
     if missing := _missing(job, message):
         return missing
     if taken := _SUBMITTER_TAKEN.search(message):
@@ -216,8 +215,8 @@ def _creation_failed(job: Job, message: str) -> Blocker:
             hint = (
                 "KubeRay's own submitter has no security context: set cluster.submissionMode to K8sJobMode or HTTPMode."
             )
-        return Blocker("PodRefused", sentences(message, hint))
-    return Blocker("PodRefused", sentences(message, "Correct what the message names."))
+        return Blocker(Waiting.POD_REFUSED, sentences(message, hint))
+    return Blocker(Waiting.POD_REFUSED, sentences(message, "Correct what the message names."))
 
 
 def _of_pod(job: Job, pod: Pod) -> Blocker | None:
@@ -228,7 +227,8 @@ def _of_pod(job: Job, pod: Pod) -> Blocker | None:
         hint = f"Free or add such nodes, or ask for less in cluster ({asked})."
         if pod.role == "head":
             hint = "Free or add such nodes, or ask for less in cluster.head (cpus, memory, nodeSelector, tolerations)."
-        return Blocker(UNSCHEDULABLE, sentences(f"No node fits {pod.role} pod {pod.name}: {pod.unschedulable}", hint))
+        problem = f"No node fits {pod.role} pod {pod.name}: {pod.unschedulable}"
+        return Blocker(Waiting.UNSCHEDULABLE, sentences(problem, hint))
     for container in pod.containers:
         if container.exit_code is not None:
             continue
@@ -236,15 +236,15 @@ def _of_pod(job: Job, pod: Pod) -> Blocker | None:
         if container.reason in _IMAGE:
             problem = f"The {pod.role} pod {pod.name} cannot pull its image: {message or container.reason}"
             hint = "Correct cluster.image, or name a Secret for the registry in cluster.imagePullSecrets."
-            return Blocker("ImagePull", sentences(problem, hint))
+            return Blocker(Waiting.IMAGE_PULL, sentences(problem, hint))
         if container.reason in _CONFIG:
             where = f"Container {container.name} of the {pod.role} pod {pod.name}"
             problem = f"{where} cannot be created: {message or container.reason}"
             hint = "Correct the image or cluster.podTemplateOverrides."
-            return _missing(job, message) or Blocker("ContainerRefused", sentences(problem, hint))
+            return _missing(job, message) or Blocker(Waiting.CONTAINER_REFUSED, sentences(problem, hint))
     if pod.gated:
         return Blocker(
-            "SchedulingGated",
+            Waiting.SCHEDULING_GATED,
             f"A scheduling gate blocks the {pod.role} pod {pod.name}. Check the queue that set the gate.",
         )
     return None
@@ -275,11 +275,11 @@ def _of_pod_event(job: Job, pod: Pod, event: KubeEvent) -> Blocker | None:
     if event.reason == "FailedMount":
         problem = f"The {pod.role} pod {pod.name} cannot mount a volume: {message}"
         return _missing(job, message) or Blocker(
-            "VolumeNotMounted", sentences(problem, "Correct what the message names.")
+            Waiting.VOLUME_NOT_MOUNTED, sentences(problem, "Correct what the message names.")
         )
     if event.reason in {"FailedAttachVolume", "FailedCreatePodSandBox"}:
         problem = f"Node {pod.node} cannot start the {pod.role} pod {pod.name}: {message}"
-        return Blocker("NodeNotReady", sentences(problem, "The cause is the node, not the job."))
+        return Blocker(Waiting.NODE_NOT_READY, sentences(problem, "The cause is the node, not the job."))
     return None
 
 
@@ -293,10 +293,10 @@ def _missing(job: Job, message: str) -> Blocker | None:
     recreated = "lorarl creates it again." if ours else ""
     if kind == "secret":
         problem = f"Secret {name} does not exist in namespace {job.namespace}."
-        return Blocker("SecretMissing", f"{problem} Create it, and the job continues by itself.")
+        return Blocker(Waiting.SECRET_MISSING, f"{problem} Create it, and the job continues by itself.")
     if kind == "configmap":
         problem = f"ConfigMap {name} does not exist in namespace {job.namespace}."
-        return Blocker("ConfigMapMissing", f"{problem} {recreated or 'Create it.'}", ours=ours)
+        return Blocker(Waiting.CONFIG_MAP_MISSING, f"{problem} {recreated or 'Create it.'}", ours=ours)
     problem = f"ServiceAccount {name} does not exist in namespace {job.namespace}."
     hint = recreated or "Create it, or remove cluster.serviceAccountName."
-    return Blocker("ServiceAccountMissing", f"{problem} {hint}", ours=ours)
+    return Blocker(Waiting.SERVICE_ACCOUNT_MISSING, f"{problem} {hint}", ours=ours)

@@ -10,12 +10,10 @@ from lorarl_api.faults import ManifestError
 from lorarl_operator.decide.attempt_end import next_attempt
 from lorarl_operator.decide.decision import Decision, Event
 from lorarl_operator.decide.models import RayJob
+from lorarl_operator.decide.reasons import Waiting
 from lorarl_operator.decide.snapshot import Snapshot
 from lorarl_operator.decide.status import Draft
 from lorarl_operator.manifests.digests import passed_digest, pods_digest
-
-CHANGED = "Changed"
-"""Reason of the condition Running between the old RayJob and the new one."""
 
 
 def replace_changed(snapshot: Snapshot, draft: Draft, ray_job: RayJob) -> Decision | None:
@@ -31,7 +29,7 @@ def replace_changed(snapshot: Snapshot, draft: Draft, ray_job: RayJob) -> Decisi
         f"The job's {' and '.join(changed)} changed while attempt {snapshot.attempt} waited. "
         f"Attempt {snapshot.attempt + 1} takes its place."
     )
-    return next_attempt(snapshot, draft, Event("Normal", CHANGED, message))
+    return next_attempt(snapshot, draft, Event("Normal", Waiting.CHANGED, message))
 
 
 def _pods_changed(snapshot: Snapshot, ray_job: RayJob) -> bool:

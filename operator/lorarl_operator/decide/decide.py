@@ -39,6 +39,7 @@ from lorarl_operator.decide.late_steps import steps_to_do
 from lorarl_operator.decide.models import Observed
 from lorarl_operator.decide.outcome import Unsettled, lost
 from lorarl_operator.decide.pod_ends import Kind, Outcome
+from lorarl_operator.decide.reasons import Ended, Waiting
 from lorarl_operator.decide.settings import Settings
 from lorarl_operator.decide.snapshot import Snapshot, deletions, soonest, take_snapshot
 from lorarl_operator.decide.status import FINISHED, MAY_HAVE_RUN, SUSPENDED, SUSPENDING, Draft
@@ -77,7 +78,7 @@ def _decide_live(snapshot: Snapshot) -> Decision:
     if left is not None and left <= 0:
         limit = snapshot.spec["activeDeadlineSeconds"]
         message = f"The job ran longer than activeDeadlineSeconds, {limit} s."
-        return fail(snapshot, snapshot.draft(), "DeadlineExceeded", message)
+        return fail(snapshot, snapshot.draft(), Ended.DEADLINE_EXCEEDED, message)
     decision = recovery or (follow(snapshot, snapshot.current) if snapshot.current else create_attempt(snapshot))
     return replace(decision, recheck_seconds=soonest(decision.recheck_seconds, left))
 
@@ -112,13 +113,13 @@ def _suspending_or_suspended(snapshot: Snapshot, draft: Draft) -> Decision:
     before = draft.phase
     blocker = ray_job_stays(snapshot.ray_jobs, snapshot.now)
     if snapshot.ray_jobs or pods:
-        draft.phase = SUSPENDING
+        draft.phase, own = SUSPENDING, Waiting.SUSPENDING
         message = blocker.message if blocker else "spec.suspend is true. The pods write a checkpoint and end."
     else:
-        draft.phase = SUSPENDED
+        draft.phase, own = SUSPENDED, Waiting.SUSPENDED
         message = "spec.suspend is true. Set it to false to resume the job from its newest checkpoint."
-    reason = blocker.reason if blocker else draft.phase
-    events = () if draft.phase == before else (Event("Normal", draft.phase, message),)
+    reason = blocker.reason if blocker else own
+    events = () if draft.phase == before else (Event("Normal", own, message),)
     if blocker and draft.reason("Running") != reason:
         events = (Event("Warning", reason, message),)
     draft.condition("Running", False, reason, message)

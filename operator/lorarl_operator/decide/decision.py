@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
+from lorarl_operator.decide.reasons import Reason
+
 Manifest = dict[str, Any]
 """A whole Kubernetes object, as it is sent."""
 
@@ -100,7 +102,7 @@ class Event:
     """An Event about the LoRARLJob."""
 
     type: Literal["Normal", "Warning"]
-    reason: str
+    reason: Reason
     message: str
 
 

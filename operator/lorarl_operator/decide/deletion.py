@@ -14,6 +14,7 @@ from lorarl_operator.decide.decision import AddFinalizer, Apply, Create, Decisio
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import FINALIZER, CleanupJob
 from lorarl_operator.decide.names import cleanup_name
+from lorarl_operator.decide.reasons import News
 from lorarl_operator.decide.snapshot import Snapshot, deletions
 from lorarl_operator.decide.status import SUCCEEDED
 from lorarl_operator.decide.valid_spec import checked_spec, section
@@ -87,7 +88,7 @@ def _create_cleanup(snapshot: Snapshot, foreign: CleanupJob | None, left: float)
             "It disappears by itself within 5 minutes; to go faster, delete it."
         )
         again = _SELDOM_SECONDS if foreign.job_uid else _AGAIN_SECONDS
-        return Decision(events=(Event("Normal", "RemovingCheckpoints", message),), recheck_seconds=min(left, again))
+        return Decision(events=(Event("Normal", News.REMOVING_CHECKPOINTS, message),), recheck_seconds=min(left, again))
     try:
         manifest = cleanup_job(
             snapshot.job, checked_spec(snapshot.job), snapshot.settings, snapshot.now + timedelta(seconds=left), left
@@ -95,14 +96,14 @@ def _create_cleanup(snapshot: Snapshot, foreign: CleanupJob | None, left: float)
     except ManifestError as error:
         return _give_up(snapshot, f"The job is not valid: {error}")
     message = f"Job {name} is removing {_folder(snapshot)}. The LoRARLJob disappears after that."
-    event = Event("Normal", "RemovingCheckpoints", message)
+    event = Event("Normal", News.REMOVING_CHECKPOINTS, message)
     return Decision(events=(event,), actions=(Create(manifest),), recheck_seconds=left)
 
 
 def _follow_cleanup(snapshot: Snapshot, cleanup: CleanupJob, left: float) -> Decision:
     if cleanup.complete:
         message = _said(snapshot) or f"deleted the checkpoints in {_folder(snapshot)}"
-        event = Event("Normal", "CheckpointsRemoved", sentences(f"Job {cleanup.name} {message}"))
+        event = Event("Normal", News.CHECKPOINTS_REMOVED, sentences(f"Job {cleanup.name} {message}"))
         return Decision(events=(event,), actions=(RemoveFinalizer(),))
     if cleanup.failed:
         return _give_up(snapshot, f"Job {cleanup.name} failed: {_said(snapshot) or cleanup.failed}")
@@ -111,7 +112,7 @@ def _follow_cleanup(snapshot: Snapshot, cleanup: CleanupJob, left: float) -> Dec
             f"Job {cleanup.name} is suspended, as Kueue does with Jobs until their queue has room. "
             "Until then nothing is removed."
         )
-        event = Event("Normal", "RemovingCheckpoints", message)
+        event = Event("Normal", News.REMOVING_CHECKPOINTS, message)
         return Decision(events=(event,), recheck_seconds=min(left, _SELDOM_SECONDS))
     return _create_account(snapshot, cleanup, left)
 
@@ -140,7 +141,7 @@ def _create_account(snapshot: Snapshot, cleanup: CleanupJob, left: float) -> Dec
 
 def _give_up(snapshot: Snapshot, why: str) -> Decision:
     message = sentences(f"{_folder(snapshot)} stays in the store", why, "Delete yourself what you do not need there.")
-    event = Event("Warning", "CheckpointsLeft", message)
+    event = Event("Warning", News.CHECKPOINTS_LEFT, message)
     cleanup = snapshot.observed.cleanup
     # From now on a new job of this name may write there. A clean-up that has not begun yet knows its deadline, but it
     # is better deleted.

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from lorarl_api.faults import ManifestError
 from lorarl_operator.decide.decision import Event
+from lorarl_operator.decide.reasons import News
 from lorarl_operator.decide.snapshot import Snapshot
 from lorarl_operator.decide.valid_spec import checked_spec, section, whole_number
-
-MORE_STEPS = "MoreSteps"
-"""Reason of the condition Running after an attempt that finished all the steps it knew of."""
 
 
 def steps_to_do(snapshot: Snapshot) -> int | None:
@@ -32,7 +30,7 @@ def too_late(snapshot: Snapshot) -> tuple[Event, ...]:
         f"trainer.steps is now {steps}, but the job ended at step {snapshot.status.get('step', 0)}. "
         f"To continue, apply a new job with adapter.initFrom: {uri} and the remaining steps."
     )
-    return (Event("Warning", "TooLate", message),)
+    return (Event("Warning", News.TOO_LATE, message),)
 
 
 def _unseen_steps(snapshot: Snapshot) -> int | None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from lorarl_operator.decide.reasons import Waiting
+
 MANAGER = "lorarl-operator"
 TRAINER = "lorarl-trainer"
 """Field manager of the trainer's part of a job's status."""
@@ -286,7 +288,7 @@ class Refusal:
 class TemplateFault:
     """Why a job cannot have the values of its template: a reason, and a message with the fix."""
 
-    reason: str
+    reason: Waiting
     message: str
 
 

@@ -11,10 +11,10 @@ from lorarl_operator.decide.early_losses import Loss, too_many
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import RETRYING, Pod, RayJob
 from lorarl_operator.decide.pod_ends import (
-    WORKER_EXITED,
     Kind,
     Outcome,
     deleted,
+    ended,
     exit_outcome,
     exited_container,
     exited_worker,
@@ -22,9 +22,10 @@ from lorarl_operator.decide.pod_ends import (
     named,
     taken,
 )
+from lorarl_operator.decide.reasons import Ended, Foreign
 from lorarl_operator.decide.settings import Settings
 
-PREEMPTED_REASONS = frozenset({"Interrupted", "NodeLost"})
+PREEMPTED_REASONS: frozenset[str] = frozenset({Ended.INTERRUPTED, Ended.NODE_LOST})
 """Reasons in the trainer's own report that are not the job's fault."""
 _CLOCKS_DIFFER_SECONDS = 60.0
 """How far ahead of ours another machine's clock may be."""
@@ -32,6 +33,9 @@ _SUBMITTER = "ray-job-submitter"
 """KubeRay's container in the head's pod, which ends with the training (SidecarMode)."""
 HEAD_GONE = "Ray head pod not found."
 """KubeRay's message if the head's pod disappears after the cluster was up."""
+
+
+_SUCCEEDED = Outcome(Kind.SUCCEEDED, Foreign("Succeeded"), "Training finished.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +49,13 @@ class Unsettled:
 class Report:
     """The trainer's own report of this attempt's failure (`status.failure`)."""
 
-    reason: str
+    reason: Foreign
     message: str
 
 
 def lost(ray_job: str, report: Report | None) -> Outcome:
     """The outcome of an attempt whose RayJob was deleted by someone else."""
-    return _reported(report) or Outcome(
-        Kind.PREEMPTED, "RayJobDeleted", f"RayJob {ray_job} was deleted, but not by lorarl."
-    )
+    return _reported(report) or ended(Ended.RAY_JOB_DELETED, f"RayJob {ray_job} was deleted, but not by lorarl.")
 
 
 def attempt_outcome(
@@ -77,7 +79,7 @@ def attempt_outcome(
         settings: They say how long to wait for news.
     """
     if ray_job.deployment_status == "Complete" and ray_job.job_status == "SUCCEEDED":
-        return Outcome(Kind.SUCCEEDED, "Succeeded", "Training finished.")
+        return _SUCCEEDED
     if ray_job.deleted_at:
         return lost(ray_job.name, report)
     if ray_job.deployment_status in {"Complete", "Failed"}:
@@ -125,16 +127,13 @@ def _of_ended_ray_job(
     if unsettled := _unsettled([ray_job.ended_at], now, settings):
         return unsettled
     if ray_job.message == HEAD_GONE:
-        return Outcome(
-            Kind.PREEMPTED, "HeadLost", "The head's pod is gone: its machine was lost or someone deleted it."
-        )
+        return ended(Ended.HEAD_LOST, "The head's pod is gone: its machine was lost or someone deleted it.")
     if ray_job.job_status == "STOPPED":
-        return Outcome(Kind.FAILED, "Stopped", f"The Ray job of {ray_job.name} was stopped, but not by lorarl.")
-    return Outcome(
-        Kind.FAILED,
-        ray_job.reason or "RayJobFailed",
-        redacted(ray_job.message) or f"RayJob {ray_job.name} failed without a message.",
-    )
+        return ended(Ended.STOPPED, f"The Ray job of {ray_job.name} was stopped, but not by lorarl.")
+    message = redacted(ray_job.message) or f"RayJob {ray_job.name} failed without a message."
+    if not ray_job.reason:
+        return ended(Ended.RAY_JOB_FAILED, message)
+    return Outcome(Kind.FAILED, Foreign(ray_job.reason), message)
 
 
 def _cleaned_up(pod: Pod, ray_job: RayJob) -> bool:
@@ -168,9 +167,9 @@ def _of_live_ray_job(
             return unsettled
         interrupted = _reported(report, preempted_only=True)
         lost_head = (pod for pod in pods if pod.role == "head" and not pod.ready and not exited_container(pod))
-        if was_up and own.reason == WORKER_EXITED and (head := next(lost_head, None)):
+        if was_up and own.reason == Ended.WORKER_EXITED and (head := next(lost_head, None)):
             message = f"The machine of the {named(head)} does not respond. {own.message}"
-            return interrupted or Outcome(Kind.PREEMPTED, "HeadLost", message, faulty_node=head.node)
+            return interrupted or ended(Ended.HEAD_LOST, message, faulty_node=head.node)
         return interrupted or own
     gone = [pod for pod in pods if pod.deletion_asked_at and was_up]
     if not gone:
@@ -207,7 +206,7 @@ def _two_heads(pods: Sequence[Pod], now: datetime, settings: Settings) -> Outcom
     if unsettled := _unsettled([heads[-1].created_at], now, settings):
         return unsettled
     names = " and ".join(pod.name for pod in heads)
-    return Outcome(Kind.PREEMPTED, "TwoHeads", f"KubeRay created two head pods, {names}, and then handles neither.")
+    return ended(Ended.TWO_HEADS, f"KubeRay created two head pods, {names}, and then handles neither.")
 
 
 def _ended_before_ready(
@@ -221,19 +220,18 @@ def _ended_before_ready(
         return None
     heads = [pod for pod in pods if pod.role == "head" and not pod.deletion_asked_at]
     submitters = (one for pod in heads for one in pod.containers if one.name == _SUBMITTER)
-    ended = next((one for one in submitters if one.exit_code is not None), None)
-    if ended is None:
+    submitter = next((one for one in submitters if one.exit_code is not None), None)
+    if submitter is None:
         return None
-    if unsettled := _unsettled([ended.ended_at], now, settings):
+    if unsettled := _unsettled([submitter.ended_at], now, settings):
         return unsettled
     if known := _reported(report):
         return known
-    if ended.exit_code == 0:
-        return Outcome(Kind.SUCCEEDED, "Succeeded", "Training finished.")
-    return Outcome(
-        Kind.FAILED,
-        "SubmissionFailed",
-        sentences(f"The training ended with exit code {ended.exit_code} at its start", last_output(ended)),
+    if submitter.exit_code == 0:
+        return _SUCCEEDED
+    return ended(
+        Ended.SUBMISSION_FAILED,
+        sentences(f"The training ended with exit code {submitter.exit_code} at its start", last_output(submitter)),
     )
 
 

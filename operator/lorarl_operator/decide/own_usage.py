@@ -11,9 +11,7 @@ from collections.abc import Iterator
 
 from lorarl_operator.decide.models import Pod
 from lorarl_operator.decide.quantities import quantity
-
-DISK_FULL = "DiskFull"
-OUT_OF_MEMORY = "OutOfMemory"
+from lorarl_operator.decide.reasons import Ended
 
 _VOLUME = re.compile(r'Usage of EmptyDir volume "([^"]+)" exceeds the limit')
 _OWN_LIMIT = re.compile("exceeded its local ephemeral storage limit|local storage usage exceeds the total limit")
@@ -22,22 +20,22 @@ _OUR_DISKS = frozenset({"cache", "scratch"})
 _SHARED_MEMORY = "shared-mem"
 
 
-def own_usage(pod: Pod) -> tuple[str, str] | None:
+def own_usage(pod: Pod) -> tuple[Ended, str] | None:
     """The reason and the fix if the kubelet evicted this pod for what it used itself; otherwise None."""
     message = f"{pod.message} {pod.disruption_message}"
     disk = "cluster.head.disk" if pod.role == "head" else "cluster.diskPerNode"
     more_disk = f"Raise {disk}, or mount a larger volume at /var/cache/lorarl with cluster.podTemplateOverrides."
     if volume := _VOLUME.search(message):
         if volume[1] == _SHARED_MEMORY:
-            return OUT_OF_MEMORY, "Raise cluster.sharedMemory."
+            return Ended.OUT_OF_MEMORY, "Raise cluster.sharedMemory."
         if volume[1] in _OUR_DISKS:
-            return DISK_FULL, more_disk
-        return DISK_FULL, f"Raise the sizeLimit of volume {volume[1]} in cluster.podTemplateOverrides."
+            return Ended.DISK_FULL, more_disk
+        return Ended.DISK_FULL, f"Raise the sizeLimit of volume {volume[1]} in cluster.podTemplateOverrides."
     above = set(_above_request(pod, message))
     if _OWN_LIMIT.search(message) or "ephemeral-storage" in above:
-        return DISK_FULL, more_disk
+        return Ended.DISK_FULL, more_disk
     if "memory" in above:
-        return OUT_OF_MEMORY, f"Raise {'cluster.head.memory' if pod.role == 'head' else 'cluster.memoryPerNode'}."
+        return Ended.OUT_OF_MEMORY, f"Raise {'cluster.head.memory' if pod.role == 'head' else 'cluster.memoryPerNode'}."
     return None
 
 

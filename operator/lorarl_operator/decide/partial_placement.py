@@ -11,10 +11,11 @@ from zlib import crc32
 
 from lorarl_operator.decide import backoff
 from lorarl_operator.decide.attempt_end import next_attempt
-from lorarl_operator.decide.blockers import UNSCHEDULABLE, Blocker
+from lorarl_operator.decide.blockers import Blocker
 from lorarl_operator.decide.decision import Decision, Event
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import Pod, RayJob
+from lorarl_operator.decide.reasons import Waiting
 from lorarl_operator.decide.snapshot import Snapshot
 from lorarl_operator.decide.status import Draft
 
@@ -26,7 +27,7 @@ def left_to_place(snapshot: Snapshot, ray_job: RayJob, blocker: Blocker) -> floa
     """
     limit = snapshot.settings.partly_placed_seconds
     placed, waiting = _workers(snapshot)
-    if not limit or ray_job.queue or blocker.reason != UNSCHEDULABLE or not placed or not waiting:
+    if not limit or ray_job.queue or blocker.reason != Waiting.UNSCHEDULABLE or not placed or not waiting:
         return None
     since = max(pod.scheduled_at or pod.created_at for pod in placed)
     own_limit = limit * (1 + crc32(snapshot.job.uid.encode()) % 100 / 200)
@@ -37,14 +38,14 @@ def give_back(snapshot: Snapshot, draft: Draft, blocker: Blocker) -> Decision:
     """End the attempt. The next one follows when others have had time to take the machines."""
     placed, waiting = _workers(snapshot)
     held = ", ".join(sorted({pod.node for pod in placed}))
-    delay = backoff.delay(backoff.PARTLY_PLACED, draft, snapshot.settings)
+    delay = backoff.delay(Waiting.PARTLY_PLACED, draft, snapshot.settings)
     message = sentences(
         f"Attempt {snapshot.attempt} had {len(placed)} of {len(placed) + len(waiting)} worker pods placed (on {held}) "
         f"and gave the machines back. {blocker.message}",
         f"Attempt {snapshot.attempt + 1} follows in {delay:g} s",
         "A queue of Kueue or a gang scheduler places all pods together",
     )
-    return next_attempt(snapshot, draft, Event("Warning", backoff.PARTLY_PLACED, message))
+    return next_attempt(snapshot, draft, Event("Warning", Waiting.PARTLY_PLACED, message))
 
 
 def _workers(snapshot: Snapshot) -> tuple[list[Pod], list[Pod]]:

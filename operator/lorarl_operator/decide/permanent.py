@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from lorarl_operator.decide.pod_ends import Outcome
+from lorarl_operator.decide.reasons import Counts, Ended
 from lorarl_operator.decide.snapshot import Snapshot
 from lorarl_operator.decide.status import Draft, whole_drift
 
-PERMANENT_REASONS = frozenset({"InvalidInput", "Fenced", "GradientNotFinite"})
-"""Reasons in the trainer's own report. A next attempt of a fenced job would fence off the start that took over."""
-DRIFT = "PolicyDrift"
-"""Reason that may be a node's fault. It recurs at the same step, because a step's number seeds everything in it."""
+_PERMANENT: frozenset[str] = frozenset(reason for reason in Ended if reason.then == Counts.JOB_FAILS)
+"""A next attempt of a fenced job would fence off the start that took over."""
 FIELD = "policyDrift"
 """Field of the status that remembers it."""
 
 
 def why_permanent(snapshot: Snapshot, draft: Draft, outcome: Outcome) -> str | None:
     """Return why no further attempt can succeed; None if one may. It records a PolicyDrift in the draft."""
-    if outcome.reason in PERMANENT_REASONS:
+    if outcome.reason in _PERMANENT:
         return "so would another one"
-    if outcome.reason != DRIFT:
+    # It may be a node's fault. It recurs at the same step, because a step's number seeds everything in it.
+    if outcome.reason != Ended.POLICY_DRIFT:
         return None
     step = int(snapshot.status.get("step", 0))
     pods = (*snapshot.attempt_pods, *snapshot.departed_pods)

@@ -9,6 +9,7 @@ from lorarl_api.faults import redacted
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import Container, Pod
 from lorarl_operator.decide.own_usage import own_usage
+from lorarl_operator.decide.reasons import Counts, Ended, Foreign
 
 _EVICTIONS = frozenset({"Evicted", "NodeLost", "Shutdown", "NodeShutdown", "Terminated", "Preempting"})
 """Reasons of a pod's phase Failed with which the kubelet ends a pod that it had accepted."""
@@ -19,7 +20,6 @@ There is also one for each resource that the node lacks: OutOfcpu, OutOfmemory, 
 """
 NODE_DOWN = frozenset({"NodeLost", "DeletionByTaintManager"})
 """Reasons of a pod whose node does not respond, or has a NoExecute taint that says why."""
-WORKER_EXITED = "WorkerExited"
 _KILLED = frozenset({137, 143})
 """Exit codes of SIGKILL and SIGTERM."""
 _MOST_OUTPUT = 600
@@ -48,10 +48,16 @@ class Outcome:
     """
 
     kind: Kind
-    reason: str
+    reason: Ended | Foreign
     message: str
     faulty_node: str = ""
     lost_worker: bool = False
+
+
+def ended(reason: Ended, message: str, faulty_node: str = "", *, lost_worker: bool = False) -> Outcome:
+    """The end of an attempt for a reason of ours, which says what it counts as."""
+    kind = Kind.PREEMPTED if reason.then == Counts.PREEMPTION else Kind.FAILED
+    return Outcome(kind, reason, message, faulty_node, lost_worker)
 
 
 def taken(pod: Pod) -> Outcome | None:
@@ -69,9 +75,9 @@ def taken(pod: Pod) -> Outcome | None:
         return None
     what = f"The {named(pod)} was removed: {message or reason}"
     if usage := own_usage(pod):
-        return Outcome(Kind.FAILED, usage[0], sentences(what, usage[1]))
+        return ended(usage[0], sentences(what, usage[1]))
     faulty = pod.node if reason in NODE_DOWN else ""
-    return Outcome(Kind.PREEMPTED, reason, sentences(what), faulty, lost_worker=pod.role == "worker")
+    return Outcome(Kind.PREEMPTED, Foreign(reason), sentences(what), faulty, lost_worker=pod.role == "worker")
 
 
 def _refused(pod: Pod) -> Outcome | None:
@@ -83,13 +89,13 @@ def _refused(pod: Pod) -> Outcome | None:
         return None
     why = ": ".join(part for part in (pod.reason, redacted(pod.message)) if part)
     what = sentences(f"The node refused the {named(pod)}: {why}")
-    return Outcome(Kind.PREEMPTED, "PodRefused", what, pod.node, lost_worker=pod.role == "worker")
+    return ended(Ended.POD_REFUSED, what, pod.node, lost_worker=pod.role == "worker")
 
 
 def deleted(pod: Pod) -> Outcome:
     """The outcome of a pod that someone deleted."""
     what = f"The {named(pod)} was deleted, but not by lorarl."
-    return Outcome(Kind.PREEMPTED, "PodDeleted", what, lost_worker=pod.role == "worker")
+    return ended(Ended.POD_DELETED, what, lost_worker=pod.role == "worker")
 
 
 def failed_init(pod: Pod) -> Outcome | None:
@@ -100,24 +106,24 @@ def failed_init(pod: Pod) -> Outcome | None:
     problem = f"Init container {container.name} of the {named(pod)} failed with exit code {container.exit_code}"
     if container.reason == "OOMKilled":
         problem = f"Init container {container.name} of the {named(pod)} used more memory than its limit"
-    return Outcome(Kind.FAILED, "InitFailed", sentences(problem, last_output(container)))
+    return ended(Ended.INIT_FAILED, sentences(problem, last_output(container)))
 
 
 def failed_init_container(pod: Pod) -> Container | None:
     """The init container that failed, and not because its pod was taken away or deleted."""
     if pod.phase != "Failed" or taken(pod) or exited_container(pod):
         return None
-    ended = [one for one in pod.containers if one.init and one.exit_code and not _by_deletion(pod, one)]
+    exited = [one for one in pod.containers if one.init and one.exit_code and not _by_deletion(pod, one)]
     # A sidecar among the init containers is killed when another one fails.
-    return min(ended, key=lambda one: one.exit_code in _KILLED, default=None)
+    return min(exited, key=lambda one: one.exit_code in _KILLED, default=None)
 
 
 def exited_container(pod: Pod) -> Container | None:
     """Ray's container if it exited by itself, and not because its pod was taken away or deleted."""
     if taken(pod):
         return None
-    ended = [one for one in pod.containers if one.name == f"ray-{pod.role}" and one.exit_code is not None]
-    return next((one for one in ended if not _by_deletion(pod, one)), None)
+    exited = [one for one in pod.containers if one.name == f"ray-{pod.role}" and one.exit_code is not None]
+    return next((one for one in exited if not _by_deletion(pod, one)), None)
 
 
 def exited_worker(pod: Pod) -> Outcome | None:
@@ -127,7 +133,7 @@ def exited_worker(pod: Pod) -> Outcome | None:
     """
     container = exited_container(pod)
     outcome = exit_outcome(pod, container) if container and pod.role == "worker" else None
-    return outcome if outcome and outcome.reason == WORKER_EXITED else None
+    return outcome if outcome and outcome.reason == Ended.WORKER_EXITED else None
 
 
 def exit_outcome(pod: Pod, container: Container) -> Outcome:
@@ -136,18 +142,16 @@ def exit_outcome(pod: Pod, container: Container) -> Outcome:
         why = redacted(container.message.strip()) or "no reason was given"
         problem = f"Container {container.name} of the {named(pod)} cannot be created: {why}"
         hint = "Correct the image or cluster.podTemplateOverrides."
-        return Outcome(Kind.FAILED, "ContainerRefused", sentences(problem, hint))
+        return ended(Ended.CONTAINER_REFUSED, sentences(problem, hint))
     output = last_output(container)
     if container.reason == "OOMKilled":
         hint = "Raise cluster.memoryPerNode, or lower trainer.tokensPerMicroBatch."
         if pod.role == "head":
             hint = "Raise cluster.head.memory."
-        return Outcome(
-            Kind.FAILED, "OutOfMemory", sentences(f"The {named(pod)} used more memory than its limit", hint, output)
-        )
-    reason = "HeadExited" if pod.role == "head" else WORKER_EXITED
+        return ended(Ended.OUT_OF_MEMORY, sentences(f"The {named(pod)} used more memory than its limit", hint, output))
+    reason = Ended.HEAD_EXITED if pod.role == "head" else Ended.WORKER_EXITED
     problem = f"Ray's container of the {named(pod)} exited by itself with code {container.exit_code}"
-    return Outcome(Kind.FAILED, reason, sentences(problem, output))
+    return ended(reason, sentences(problem, output))
 
 
 def last_output(container: Container) -> str:

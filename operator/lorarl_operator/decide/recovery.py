@@ -17,13 +17,14 @@ from lorarl_operator.decide.early_losses import losses, too_many
 from lorarl_operator.decide.models import Pod
 from lorarl_operator.decide.pod_ends import (
     NODE_DOWN,
-    Kind,
     Outcome,
+    ended,
     exit_outcome,
     exited_container,
     exited_worker,
     taken,
 )
+from lorarl_operator.decide.reasons import Ended
 
 UNREPLACED_SECONDS = 75.0
 """How long KubeRay may keep a pod whose machine Ray has lost. It replaces none before that pod fails or is gone.
@@ -102,7 +103,7 @@ def unreplaced(workers: Workers, pods: Iterable[Pod], waited: float) -> Outcome 
         return None
     if any(pod.deletion_asked_at or not pod.ready for pod in kept):
         return None
-    return Outcome(Kind.PREEMPTED, "NodeLost", workers.lost)
+    return ended(Ended.NODE_LOST, workers.lost)
 
 
 def to_delete(

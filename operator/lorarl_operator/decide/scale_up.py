@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from lorarl_api.faults import redacted
-from lorarl_operator.decide.blockers import UNSCHEDULABLE, Blocker
+from lorarl_operator.decide.blockers import Blocker
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import SCALE_UP, Evidence, Pod
+from lorarl_operator.decide.reasons import Waiting
 
-SCALING_UP = "ScalingUp"
-"""Reason of the condition Running while a node is being added."""
 _PATIENCE = timedelta(minutes=15)
 """How long a node may take. By default the autoscaler gives one up after this time, and tries others."""
 
@@ -28,13 +27,13 @@ def scaling_up(
         evidence: The Events; None if they were not read now.
         now: The time.
     """
-    if blocker.reason != UNSCHEDULABLE:
+    if blocker.reason != Waiting.UNSCHEDULABLE:
         return blocker
     if evidence is None:
-        return known if known.reason == SCALING_UP else blocker
+        return known if known.reason == Waiting.SCALING_UP else blocker
     waiting = {pod.name: pod for pod in pods if pod.unschedulable}
     for event in evidence.events:
         if event.reason == SCALE_UP and event.name in waiting and now - event.last_seen <= _PATIENCE:
             problem = f"The cluster autoscaler adds a node for {waiting[event.name].role} pod {event.name}"
-            return Blocker(SCALING_UP, sentences(f"{problem}: {redacted(event.message)}"))
+            return Blocker(Waiting.SCALING_UP, sentences(f"{problem}: {redacted(event.message)}"))
     return blocker

@@ -19,6 +19,7 @@ from lorarl_operator.decide.names import attempt_of, ray_job_name
 from lorarl_operator.decide.outcome import Report
 from lorarl_operator.decide.parse import time
 from lorarl_operator.decide.pod_ends import Outcome, exited_container, exited_worker
+from lorarl_operator.decide.reasons import Ended, Foreign, Waiting
 from lorarl_operator.decide.recovery import Workers, workers_of
 from lorarl_operator.decide.settings import Settings
 from lorarl_operator.decide.status import PENDING, RUNNING, STARTING, SUSPENDED, SUSPENDING, Draft, well_typed
@@ -159,7 +160,7 @@ class Snapshot:
         reported, began = time(failure.get("time")), self.current.started_at if self.current else None
         if reported and began and reported < began:
             return None
-        return Report(str(failure.get("reason") or "Failed"), str(failure.get("message") or ""))
+        return Report(Foreign(str(failure.get("reason") or Ended.FAILED)), str(failure.get("message") or ""))
 
     @property
     def gpus(self) -> int:
@@ -314,10 +315,10 @@ class Snapshot:
         try:
             checked_spec(self.job)
         except ManifestError as error:
-            return (), (Event("Warning", "Invalid", f"The attempt continues with the old spec: {error}"),)
+            return (), (Event("Warning", Waiting.INVALID, f"The attempt continues with the old spec: {error}"),)
         if refusal := self.refusal(config):
             why = f"{refusal.kind} {refusal.name}: {refusal.message}"
-            return (), (Event("Warning", "ObjectRefused", f"The attempt continues with the old spec: {why}"),)
+            return (), (Event("Warning", Waiting.OBJECT_REFUSED, f"The attempt continues with the old spec: {why}"),)
         return (Apply(config),), ()
 
 

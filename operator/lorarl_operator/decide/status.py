@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from lorarl_operator.decide.models import Job
 from lorarl_operator.decide.parse import time
+from lorarl_operator.decide.reasons import Foreign, Reason, Waiting
 
 PENDING: Final = "Pending"
 STARTING: Final = "Starting"
@@ -22,15 +23,13 @@ FINISHED = frozenset({SUCCEEDED, FAILED})
 MAY_HAVE_RUN = frozenset({STARTING, RUNNING})
 """Phases in which the attempt's RayJob was seen and its pods may have run. If it disappears, the attempt is lost."""
 
-RECOVERING: Final = "Recovering"
-"""Reason of the condition Running while an attempt waits for lost workers to be replaced. Its phase stays Running."""
-
 RECONCILING: Final = "Reconciling"
 """Condition of a job that is on its way: it waits, starts, restarts, recovers or is being suspended."""
 STALLED: Final = "Stalled"
 """Condition of a job that gets no further by itself: it failed, or its spec has to be corrected."""
-INVALID: Final = "Invalid"
-"""Reason of the condition Running if only a change of the spec helps."""
+
+_FOR_THE_USER: frozenset[str] = frozenset({Waiting.INVALID})
+"""Reasons of the condition Running with which a waiting job is stalled: only a change of its spec helps."""
 
 COUNTERS = ("attempts", "preemptions")
 FIELDS = (
@@ -116,7 +115,7 @@ class Draft:
         else:
             self._fields[name] = value
 
-    def restart(self, ray_job: str, restarts_in_place: int | None, reason: str, message: str) -> None:
+    def restart(self, ray_job: str, restarts_in_place: int | None, reason: Reason, message: str) -> None:
         """Enter Restarting: the attempt has ended, and training continues in the RayJob of this name."""
         self.phase = RESTARTING
         self.put("rayJobName", ray_job)
@@ -133,9 +132,9 @@ class Draft:
         """Whether a condition is True."""
         return bool(self._conditions.get(kind, {}).get("status") == "True")
 
-    def reason(self, kind: str) -> str:
+    def reason(self, kind: str) -> Foreign:
         """Reason of a condition; empty if it is not set."""
-        return str(self._conditions.get(kind, {}).get("reason", ""))
+        return Foreign(str(self._conditions.get(kind, {}).get("reason", "")))
 
     def message(self, kind: str) -> str:
         """Message of a condition; empty if it is not set."""
@@ -153,7 +152,7 @@ class Draft:
         """The time in a field; None if it is not set."""
         return time(self._fields.get(field))
 
-    def condition(self, kind: str, holds: bool, reason: str, message: str) -> None:
+    def condition(self, kind: str, holds: bool, reason: Reason, message: str) -> None:
         """Set a condition. lastTransitionTime moves only if its status changes.
 
         A message that differs only in its numbers changes nothing: schedulers and queues update their counts all the
@@ -199,7 +198,7 @@ class Draft:
         object is current: a job is from when it runs, as a Job of batch/v1 is.
         https://github.com/kubernetes-sigs/cli-utils/blob/master/pkg/kstatus/README.md
         """
-        stalled = self.phase == FAILED or (self.phase == PENDING and self.reason("Running") == INVALID)
+        stalled = self.phase == FAILED or (self.phase == PENDING and self.reason("Running") in _FOR_THE_USER)
         settled = self.phase in (*FINISHED, SUSPENDED) or self.is_true("Running")
         for kind, holds in ((STALLED, stalled), (RECONCILING, not stalled and not settled)):
             if holds and "Running" in self._conditions:

@@ -17,12 +17,9 @@ from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import Job, Observed, TemplateFault
 from lorarl_operator.decide.names import attempt_of
 from lorarl_operator.decide.parse import passed
+from lorarl_operator.decide.reasons import Waiting
 from lorarl_operator.decide.status import FINISHED, PENDING, RESTARTING, SUSPENDED, SUSPENDING
 from lorarl_operator.decide.valid_spec import checked_spec
-
-FORBIDDEN = "TemplateForbids"
-MISSING = "TemplateMissing"
-BREAKS_POLICY = "TemplateBreaksPolicy"
 
 
 def wanted_template(job: Job, default: str) -> TemplateRef | None:
@@ -58,7 +55,7 @@ def with_template(observed: Observed, template: Template) -> Observed:
         require_unlocked(spec, labels, annotations, template)
         merged = merged_spec(spec, template)
     except ManifestError as error:
-        return replace(observed, template_fault=TemplateFault(FORBIDDEN, str(error)))
+        return replace(observed, template_fault=TemplateFault(Waiting.TEMPLATE_FORBIDS, str(error)))
     completed = replace(
         job,
         spec=_compact(merged),
@@ -74,7 +71,8 @@ def without_template(observed: Observed, wanted: TemplateRef, why: str) -> Obser
     hint = "Create it, or correct spec.templateRef."
     if wanted.kind == CLUSTER_TEMPLATE_KIND:
         hint += " An operator that serves a list of namespaces reads only templates of the kind LoRARLJobTemplate."
-    return replace(observed, template_fault=TemplateFault(MISSING, f"{wanted.kind} {wanted.name} {why}. {hint}"))
+    message = f"{wanted.kind} {wanted.name} {why}. {hint}"
+    return replace(observed, template_fault=TemplateFault(Waiting.TEMPLATE_MISSING, message))
 
 
 def to_admit(observed: Observed, completed: Observed) -> dict[str, Any] | None:
@@ -95,7 +93,7 @@ def against_policy(completed: Observed, template: str, refusal: str) -> Observed
     """What was observed, with the refusal of a policy. `template` names its kind and name."""
     message = f"The job with the values of {template} is refused: {refusal.split('denied request: ')[-1]}"
     hint = "Correct the template, or name another in spec.templateRef."
-    return replace(completed, template_fault=TemplateFault(BREAKS_POLICY, sentences(message, hint)))
+    return replace(completed, template_fault=TemplateFault(Waiting.TEMPLATE_BREAKS_POLICY, sentences(message, hint)))
 
 
 def _is_valid(job: Job) -> bool:

@@ -1,0 +1,66 @@
+"""Every reason that a user may see is explained in docs/jobs.md, and nothing that no code gives is there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lorarl_operator import reasons_page
+from lorarl_operator.decide.reasons import Counts, Ended, News, Waiting
+from lorarl_trainer.errors import LorarlError
+from lorarl_trainer.launch.run import INTERRUPTED
+
+ROOT = Path(__file__).parents[3]
+OPERATOR = ROOT / "operator/lorarl_operator"
+PAGE = ROOT / "docs/jobs.md"
+
+
+def kinds(error: type[LorarlError]) -> Iterator[type[LorarlError]]:
+    yield error
+    for kind in error.__subclasses__():
+        yield from kinds(kind)
+
+
+def trainers() -> set[str]:
+    """Return the reasons that the trainer may write into `status.failure`."""
+    return {kind.reason for kind in kinds(LorarlError)} | {INTERRUPTED}
+
+
+def given() -> set[str]:
+    """Return the reasons that the operator's code names."""
+    sources = [path.read_text() for path in OPERATOR.rglob("*.py") if path.name != "reasons.py"]
+    found = re.findall(r"\b(Waiting|Ended|News)\.([A-Z_]+)\b", "\n".join(sources))
+    tables = {"Waiting": Waiting, "Ended": Ended, "News": News}
+    return {str(tables[table][name]) for table, name in found}
+
+
+def test_the_page_is_up_to_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert reasons_page.main(["--check"]) == 0, capsys.readouterr().err
+    old = tmp_path / "jobs.md"
+    old.write_text(PAGE.read_text().replace("| `NameTaken` |", "| `NameIsTaken` |"))
+    assert reasons_page.main(["--check", "--page", str(old)]) == 1
+    assert "make generate" in capsys.readouterr().err
+    assert reasons_page.main(["--page", str(old)]) == 0
+    assert old.read_text() == PAGE.read_text()
+
+
+@pytest.mark.parametrize("reason", [*Waiting, *Ended, *News])
+def test_every_reason_is_explained(reason: Waiting | Ended | News) -> None:
+    assert re.fullmatch(r"[A-Z][A-Za-z]+", reason)
+    assert f"\n| `{reason}` | {reason.cause} |" in PAGE.read_text()
+    assert reason.cause.endswith(".") and "|" not in reason.cause + reason.then
+    if isinstance(reason, Waiting):
+        assert reason.then.endswith(".")
+    if isinstance(reason, Ended):
+        assert reason.then in list(Counts)
+
+
+def test_every_reason_of_the_trainer_is_in_the_table() -> None:
+    assert trainers() - set(Ended) == set()
+
+
+def test_every_reason_in_the_tables_is_given() -> None:
+    assert {str(one) for one in (*Waiting, *Ended, *News)} - given() - trainers() == set()
