@@ -1,7 +1,7 @@
 """For each job: makes one update on a recorded batch with its workers, and publishes the checkpoint.
 
 Run with: BATCH JOB.YAML... RAY_ADDRESS names the Ray cluster. If the file BATCH does not exist, the first job's workers
-generate it. Then each makes the same update once more with a part of the samples trained while others are generated.
+generate it.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +21,7 @@ from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.protocols.workers import DriverState, JobCheckpoints
 from lorarl_trainer.samples.agreement import AgreementLimits
-from lorarl_trainer.samples.types import Completion, GradientRequest, LossChoice, Sample, Samples, UpdateRequest
-from lorarl_trainer.workers import group
+from lorarl_trainer.samples.types import Completion, LossChoice, Sample, Samples, UpdateRequest
 from lorarl_trainer.workers.group import WorkerGroup
 from lorarl_trainer.workers.nodes import reserve
 
@@ -32,7 +29,6 @@ PROMPTS = 12
 
 
 async def main(batch: Path, manifests: Sequence[Path]) -> None:
-    group.may_overlap = lambda spec: True  # on a CPU too
     for manifest in manifests:
         await _update(manifest, batch, manifest.with_name(f"out-{manifest.stem}"))
 
@@ -50,15 +46,13 @@ async def _update(manifest: Path, batch: Path, out: Path) -> None:
         await workers.sync(1)
         if not batch.exists():
             await _record(workers, batch)
-        request = _request(pickle.loads(batch.read_bytes()))
-        result = await workers.update(request)
+        result = await workers.update(_request(pickle.loads(batch.read_bytes())))
         await workers.publish(step=1, adapter_version=1, driver=DriverState(), results={})
         await workers.drain_uploads()
         print(
             f"{workers.size} worker(s): loss {result.metrics['loss']:.9f}, "
             f"gradient norm {result.metrics['grad_norm']:.9f}"
         )
-        await _require_same_while_generating(workers, replace(request, learning_rate=0.0))
     finally:
         workers.kill()
 
@@ -74,29 +68,6 @@ def _request(samples: Sequence[Sample]) -> UpdateRequest:
         on_policy=False,
         limits=AgreementLimits(tolerance=1.0),
     )
-
-
-async def _require_same_while_generating(workers: WorkerGroup, request: UpdateRequest) -> None:
-    """Require the loss and the gradient of an update also if every trainer gets a part of it while engines generate."""
-    expected = await workers.update(request)
-    parts = [request.samples[trainer :: workers.trainers + 1] for trainer in range(workers.trainers + 1)]
-    moments: dict[str, float] = {}
-
-    async def accumulate(trainer: int) -> None:
-        part = GradientRequest(Samples(parts[trainer]), request.loss, request.temperature, request.on_policy)
-        await workers.accumulate(trainer, part)
-        moments["accumulated"] = time.perf_counter()
-
-    async def generate() -> None:
-        await workers.generate([[5, 6, 7]] * 64, list(range(64)), lambda places, part: None, max_tokens=150)
-        moments["generated"] = time.perf_counter()
-
-    await asyncio.gather(generate(), *map(accumulate, range(workers.trainers)))
-    found = await workers.update(replace(request, samples=Samples(parts[-1])))
-    print(f"  the same while generating: gradient norm {found.metrics['grad_norm']:.9f}")
-    assert moments["accumulated"] < moments["generated"], "neither waited for the other"
-    for name in ("loss", "grad_norm"):
-        assert abs(found.metrics[name] - expected.metrics[name]) < 1e-6 * max(1.0, expected.metrics[name]), name
 
 
 async def _record(workers: WorkerGroup, batch: Path) -> None:

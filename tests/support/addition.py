@@ -22,7 +22,7 @@ from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.loop import train
 from lorarl_trainer.progress import EvalDone, Progress, StepDone
-from lorarl_trainer.protocols.rollouts import Rollouts, StepBatch, TakeGroup
+from lorarl_trainer.protocols.rollouts import Rollouts, StepBatch
 from lorarl_trainer.protocols.workers import JobCheckpoints
 from lorarl_trainer.rewards.builtin import BuiltinScorer, make_measure
 from lorarl_trainer.rollout.evaluation import Evaluation
@@ -63,10 +63,10 @@ class Behind:
         """See `Rollouts.unfinished`."""
         return ()
 
-    async def next(self, step: int, adapter_version: int, take: TakeGroup) -> StepBatch:
+    async def next(self, step: int, adapter_version: int) -> StepBatch:
         while len(self._waiting) <= self.versions:
             ahead = step + len(self._waiting)
-            self._waiting.append(await self.rollouts.next(ahead, adapter_version, lambda first, group: None))
+            self._waiting.append(await self.rollouts.next(ahead, adapter_version))
         return self._waiting.popleft()
 
     def probe_prompts(self, count: int) -> Sequence[Sequence[int]]:

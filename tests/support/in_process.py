@@ -38,7 +38,6 @@ from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.types import (
     Completion,
     CompletionChunk,
-    GradientRequest,
     LossChoice,
     Policy,
     Sample,
@@ -211,16 +210,8 @@ class OneWorker:
             generated = Generated(chunk.seconds, chunk.occupancy)
             if chunk.completions:
                 take(chunk.indices, chunk.completions)
-            for _ in range(4):  # what has ended is scored, makes groups whole, and is given to `accumulate`
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)  # what has ended begins to be scored
         return generated
-
-    @property
-    def trainers(self) -> int:
-        return 1
-
-    async def accumulate(self, trainer: int, request: GradientRequest) -> None:
-        await asyncio.to_thread(self.worker.accumulate, request)
 
     async def update(self, request: UpdateRequest) -> UpdateResult:
         return self.worker.update(request)

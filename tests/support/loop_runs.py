@@ -81,12 +81,11 @@ async def run_in_process(
     stop_after: int | None = None,
     train_rows: Sequence[EncodedRow] | None = None,
     after_step: Callable[[int], None] = lambda step: None,
-    tokens_trained_ahead: int | None = None,
     workers: OneWorker | None = None,
 ) -> list[StepDone]:
     """Train as `lorarl run` does, from the newest checkpoint if there is one; return the steps.
 
-    `after_step` is called when a step is done. `tokens_trained_ahead`: see `Session`. `workers` has the worker.
+    `after_step` is called when a step is done. `workers` has the worker.
     """
     spec, sink = worker.spec, Collected()
     workers, stop = workers or OneWorker(worker.worker), asyncio.Event()
@@ -144,7 +143,6 @@ async def run_in_process(
         families=last_parts(worker.built.modules),
         adapter_version=resumed.adapter_version or 1,
         published_step=resumed.step,
-        tokens_trained_ahead=tokens_trained_ahead,
         kl_coefficient=starting_kl_coefficient(spec, resumed),
         curriculum=curriculum,
     )

@@ -15,7 +15,7 @@ from safetensors.torch import save
 from transformers import AutoModelForCausalLM
 
 from lorarl_trainer.algorithms.registry import get_algorithm
-from lorarl_trainer.credit.reference import advantages_of
+from lorarl_trainer.credit.advantages import advantages_of
 from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.lora.peft_format import PEFT_PREFIX
 from lorarl_trainer.protocols.rollouts import StepBatch

@@ -55,7 +55,7 @@ def steps_of(worker: Colocated, extra: int, count: int, before: Callable[[], obj
     made = []
     for step in range(count):
         before()
-        made.append(asyncio.run(rollouts.next(step + 1, worker.version, lambda *_: None)))
+        made.append(asyncio.run(rollouts.next(step + 1, worker.version)))
     return made
 
 

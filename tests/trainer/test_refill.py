@@ -38,9 +38,8 @@ def begins_even(prompt: str) -> bool:
     return int(prompt.strip("[]").split(",")[0]) % 2 == 0
 
 
-def step_of(worker: Colocated, max_refills: int, scorer: Any = None) -> tuple[StepBatch, Lockstep, list[int]]:
-    """Make one step; return it, where it came from, and the indices of groups that were handed over early."""
-    early: list[int] = []
+def step_of(worker: Colocated, max_refills: int, scorer: Any = None) -> tuple[StepBatch, Lockstep]:
+    """Make one step; return it, and where it came from."""
     lockstep = Lockstep(
         worker.spec,
         RowStream(rows(40), 0),
@@ -53,8 +52,7 @@ def step_of(worker: Colocated, max_refills: int, scorer: Any = None) -> tuple[St
         spelled,
         max_refills=max_refills,
     )
-    batch = asyncio.run(lockstep.next(1, worker.version, lambda first, group: early.append(first)))
-    return batch, lockstep, early
+    return asyncio.run(lockstep.next(1, worker.version)), lockstep
 
 
 @pytest.fixture
@@ -69,11 +67,10 @@ def tokens_of(batch: StepBatch) -> list[list[int]]:
 
 
 def test_groups_without_signal_are_replaced(worker: Colocated) -> None:
-    plain, source, early = step_of(worker, 0)
-    assert len(early) == PROMPTS and source.position == PROMPTS and "sampling/rounds" not in plain.metrics
+    plain, source = step_of(worker, 0)
+    assert source.position == PROMPTS and "sampling/rounds" not in plain.metrics
     assert 0 < with_signal(plain.rewards_P_G).sum() < PROMPTS, "the scenario needs groups of both kinds"
-    batch, source, early = step_of(worker, 10)
-    assert early == [], "a group that is trained ahead cannot be replaced"
+    batch, source = step_of(worker, 10)
     assert batch.rewards_P_G.shape == (PROMPTS, GROUP) and with_signal(batch.rewards_P_G).all()
     assert len(batch.samples_S) == PROMPTS * GROUP
     assert batch.metrics["sampling/prompts"] == source.position > PROMPTS
@@ -88,11 +85,11 @@ def test_groups_without_signal_are_replaced(worker: Colocated) -> None:
 
 
 def test_the_same_step_is_made_again(worker: Colocated) -> None:
-    (one, _, _), (other, _, _) = step_of(worker, 10), step_of(worker, 10)
+    (one, _), (other, _) = step_of(worker, 10), step_of(worker, 10)
     assert tokens_of(one) == tokens_of(other)
 
 
 def test_the_limit_ends_the_search(worker: Colocated) -> None:
-    batch, source, _ = step_of(worker, 2, LikesAll())
+    batch, source = step_of(worker, 2, LikesAll())
     assert batch.metrics["sampling/rounds"] == 3 and source.position == 3 * PROMPTS
     assert batch.rewards_P_G.shape == (PROMPTS, GROUP), "what is missing is filled up"

@@ -85,7 +85,7 @@ def test_only_masked_tokens_have_a_gradient(colocated, tmp_path: Path) -> None:
     worker.write_peft(tmp_path / "adapter")
     data = conversations(9)
     source = Answers(RowStream(data, 0), {"": data}, len(data), OneWorker(worker.worker))
-    samples = asyncio.run(source.next(1, 1, lambda first, group: None)).samples_S
+    samples = asyncio.run(source.next(1, 1)).samples_S
     total = sum(sample.trained_length for sample in samples)
     assert total < sum(sample.response_length for sample in samples)
     request = update_request(

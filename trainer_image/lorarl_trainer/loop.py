@@ -6,22 +6,20 @@ Shape suffixes: P prompts of a step, G completions per prompt, S = P * G samples
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from lorarl_trainer.algorithms import Algorithm
 from lorarl_trainer.algorithms.groups import unused_signal
-from lorarl_trainer.credit.critic import critic_update, judged
-from lorarl_trainer.credit.overlap import TrainedAhead, scored_samples
-from lorarl_trainer.credit.reference import advantages_of, kl_penalties, rewards_less_kl, with_old_logprobs
+from lorarl_trainer.credit.advantages import scored_samples, with_advantages
+from lorarl_trainer.credit.critic import critic_update
+from lorarl_trainer.credit.reference import with_old_logprobs
 from lorarl_trainer.guards.nonfinite import count_withheld
 from lorarl_trainer.guards.start import check_engine
 from lorarl_trainer.guards.updates import require_agreement
 from lorarl_trainer.progress import Sampled, ScoredSample, StepDone, Warned, results_of
 from lorarl_trainer.protocols.rollouts import StepBatch
-from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.types import Samples, UpdateRequest
 from lorarl_trainer.schedule import evaluations_due, learning_rate, seed_of
@@ -73,13 +71,11 @@ async def train(session: Session, done: int) -> int:
 async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
     """Make one step."""
     # Samples: by the newest adapter, each completion scored while others are still being generated; or from the data.
-    # Where the plan says so, groups that have ended are trained in the meantime.
-    algorithm = session.present_algorithm
-    async with TrainedAhead(session.workers, algorithm, session.tokens_trained_ahead) as ahead:
-        batch = await session.rollouts.next(step, session.adapter_version, ahead.take)
-    clock.add_all(ahead.seconds(batch.seconds))
+    batch = await session.rollouts.next(step, session.adapter_version)
+    clock.add_all(batch.seconds)
 
     # Advantages: of each sample, compared with its group, or of each token. Nothing after this looks at rewards.
+    algorithm = session.present_algorithm
     with clock.phase("forward_backward"):
         batch, advantages_S, advantage_metrics = await with_advantages(session.workers, algorithm, batch)
         if unused := unused_signal(batch.rewards_P_G, advantages_S, algorithm.no_advantages):
@@ -93,7 +89,7 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
     # Updates: one, or several on equal shares of the prompts. Only the first sees the very policy that generated.
     metrics: dict[str, list[float]] = {}
     withheld = 0
-    for request in update_requests(session, batch, advantages_S, step, ahead.indices):
+    for request in update_requests(session, batch, advantages_S, step):
         result = await session.workers.update(request)
         clock.add_all(result.seconds)
         for warning in result.warnings:
@@ -130,35 +126,20 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
     )
 
 
-async def with_advantages(
-    workers: Workers, algorithm: Algorithm, batch: StepBatch
-) -> tuple[StepBatch, Sequence[float | Floats], dict[str, float]]:
-    """Return the batch, the advantages of each sample, one for all its tokens or one of each, [S], and metrics.
-
-    With a critic, the batch has what the critic learns from.
-    """
-    if algorithm.critic is None:
-        rewards_P_G, metrics = await rewards_less_kl(workers, algorithm, batch)
-        return batch, advantages_of(algorithm, rewards_P_G, batch), metrics
-    penalties_S, metrics = await kl_penalties(workers, algorithm, batch)
-    batch, advantages_S, found = await judged(workers, algorithm.critic, batch, penalties_S)
-    return batch, advantages_S, metrics | found
-
-
 def update_requests(
-    session: Session, batch: StepBatch, advantages_S: Sequence[float | Floats], step: int, trained_ahead: Set[int]
+    session: Session, batch: StepBatch, advantages_S: Sequence[float | Floats], step: int
 ) -> Iterator[UpdateRequest]:
-    """Yield the updates of a step, in order. Samples that were trained ahead are counted, and not trained again."""
+    """Yield the updates of a step, in order."""
     trainer, algorithm = session.spec.trainer, session.present_algorithm
     share = len(batch.samples_S) // algorithm.updates_per_step
-    scored = dict(scored_samples(batch, advantages_S))
+    scored = scored_samples(batch, advantages_S)
     first = True
     for number in range(algorithm.updates_per_step):
         indices = [index for index in range(number * share, (number + 1) * share) if index in scored]
         if not indices:
             continue
         yield UpdateRequest(
-            samples=Samples(scored[index] for index in indices if index not in trained_ahead),
+            samples=Samples(scored[index] for index in indices),
             loss=algorithm.loss,
             total_tokens=max(1, sum(scored[index].trained_length for index in indices)),
             temperature=batch.temperature,

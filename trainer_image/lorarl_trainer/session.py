@@ -77,8 +77,6 @@ class Session:
         limits: how well engine and trainer must agree, once `guards.start` has found out.
         published_step: the step of the newest checkpoint that was handed to the uploader or resumed from.
         evaluated: whether the step that the run resumes from was evaluated; None if that is not known.
-        tokens_trained_ahead: tokens of the micro-batches that are trained while a step is still being generated; None
-            if all of it is generated first.
         steer: says once per step what has changed for the job; None if nothing can.
         adapter_uri: the newest adapter that this run published.
         leaving: a worker's machine is about to be removed, so the workers end after a checkpoint.
@@ -104,7 +102,6 @@ class Session:
     limits: AgreementLimits | None = None
     published_step: int = 0
     evaluated: bool | None = None
-    tokens_trained_ahead: int | None = None
     steer: Steer | None = None
     adapter_uri: str | None = None
     leaving: bool = False

@@ -211,11 +211,6 @@ class TrainerSpec(Model):
         "Default: chosen for the fastest step that fits; none on CPU.",
         examples=["selective"],
     )
-    overlap: bool = Field(
-        False,
-        description="Experimental, for GPUs: trains groups that have ended while others are still being generated, "
-        "where memory suffices and one GPU holds the model. The samples stay on policy.",
-    )
     router_replay: bool | None = Field(
         None,
         description="For mixtures of experts: the trainer sends each token to the experts that the rollout sent it to "

@@ -337,13 +337,6 @@ SPEC_RULES: tuple[Rule, ...] = (
         "Remove rollout.offload, or set cluster.gpusPerNode.",
     ),
     Rule(
-        "trainer.overlap",
-        f"!self.trainer.overlap || (self.cluster.gpusPerNode > 0 && !({_FROM_DATA}))",
-        "be false for a CPU job (cluster.gpusPerNode 0), and for algorithm.type sft or dpo, which generate nothing to "
-        "train on",
-        "Remove trainer.overlap.",
-    ),
-    Rule(
         "trainer.precision",
         "self.cluster.gpusPerNode > 0 || !has(self.trainer.precision) || self.trainer.precision != 'bf16'",
         "be fp32 for a CPU job (cluster.gpusPerNode 0)",

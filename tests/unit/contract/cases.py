@@ -332,13 +332,6 @@ CASES = [
         "Remove rollout.offload",
     ),
     Case(
-        "training ahead on a CPU",
-        {"spec.trainer.overlap": True},
-        GPUS | {"spec.trainer.overlap": True},
-        "spec.trainer.overlap",
-        "Remove trainer.overlap.",
-    ),
-    Case(
         "no bf16 on CPU",
         {"spec.trainer.precision": "bf16"},
         GPUS | {"spec.trainer.precision": "bf16"},

@@ -150,7 +150,7 @@ def test_yaml_is_read_as_kubernetes_reads_it(trap: Trap) -> None:
             {"spec.trainer.learning_rate": 1},
             "spec.trainer.learning_rate: got an unknown key, expected one of backend, steps, learningRate, "
             "warmupSteps, learningRateSchedule, minLearningRateShare, weightDecay, beta1, beta2, epsilon, maxGradNorm, "
-            "tokensPerMicroBatch, recompute, overlap, routerReplay, tensorParallelSize, contextParallelSize, "
+            "tokensPerMicroBatch, recompute, routerReplay, tensorParallelSize, contextParallelSize, "
             "expertParallelSize, precision, seed. Did you mean learningRate?",
         ),
         (

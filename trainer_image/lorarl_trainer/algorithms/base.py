@@ -34,7 +34,6 @@ class Algorithm(Protocol):
         group_size: completions of each prompt, G.
         updates_per_step: on equal shares of the prompts.
         loss: of each update.
-        by_group: the advantages of a group follow from its own rewards, so they are known when it has ended.
         reward_kl: the KL penalty that is subtracted from rewards before `advantages` takes them; None for none.
         critic: what expects a return before each token; None for none.
         max_refills: how many times per step groups without signal may be replaced by those of further prompts.
@@ -45,7 +44,6 @@ class Algorithm(Protocol):
     group_size: int
     updates_per_step: int
     loss: LossChoice
-    by_group: bool
     reward_kl: RewardKl | None
     critic: CriticChoice | None
     max_refills: int

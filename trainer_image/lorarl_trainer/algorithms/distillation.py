@@ -16,8 +16,6 @@ from lorarl_trainer.algorithms.policy_gradient import PolicyGradient
 class Distillation(PolicyGradient):
     """The advantages are those of tokens, see `token_advantages`. No completion is compared with another."""
 
-    by_group = False
-
     def advantages(self, rewards_P_G: Rewards, lengths_P_G: Ints) -> Floats:
         """Return the mean advantage of each completion's tokens, [P, G], which is its reward; 0 where it has none."""
         return np.nan_to_num(rewards_P_G).astype(np.float32)

@@ -16,7 +16,6 @@ from lorarl_trainer.samples.types import LossChoice
 class Dpo:
     """One update per step. A group is a pair: the chosen answer with reward 1, then the rejected one with 0."""
 
-    by_group = True
     reward_kl: RewardKl | None = None
     critic: CriticChoice | None = None
     max_refills = 0

@@ -17,7 +17,6 @@ from lorarl_trainer.samples.types import LossChoice
 class PolicyGradient:
     """An algorithm on rewards. A subclass gives the advantages, and what its loss has besides the usual."""
 
-    by_group = True
     critic: CriticChoice | None = None
     no_advantages = ""
 

@@ -23,8 +23,6 @@ from lorarl_trainer.samples.critic import CriticChoice
 class Ppo(PolicyGradient):
     """The baseline of each token is the critic's value before it."""
 
-    by_group = False
-
     def __init__(self, spec: AlgorithmSpec, max_response_tokens: int) -> None:
         """Take the critic's fields besides what all take."""
         super().__init__(spec, max_response_tokens)

@@ -17,8 +17,6 @@ from lorarl_trainer.algorithms.policy_gradient import PolicyGradient
 class Reinforce(PolicyGradient):
     """All completions of a step are compared with each other, whatever their prompt."""
 
-    by_group = False
-
     def loss_options(self, spec: AlgorithmSpec) -> dict[str, Any]:
         """Clip nothing."""
         return {"clip_range": math.inf}

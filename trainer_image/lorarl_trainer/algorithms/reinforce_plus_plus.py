@@ -16,8 +16,6 @@ from lorarl_trainer.algorithms.policy_gradient import PolicyGradient
 class ReinforcePlusPlus(PolicyGradient):
     """The baseline and the scale are the step's mean and standard deviation."""
 
-    by_group = False
-
     def advantages(self, rewards_P_G: Rewards, lengths_P_G: Ints) -> Floats:
         """Return (r - mean) / (std + 1e-6) over the step, [P, G]."""
         return _normalised(rewards_P_G)
@@ -25,8 +23,6 @@ class ReinforcePlusPlus(PolicyGradient):
 
 class ReinforcePlusPlusBaseline(PolicyGradient):
     """The baseline is the group's mean, the scale the standard deviation of what remains over the step."""
-
-    by_group = False
 
     def advantages(self, rewards_P_G: Rewards, lengths_P_G: Ints) -> Floats:
         """Return a / (std of all a + 1e-6) of a = r - (mean of the group), [P, G]."""

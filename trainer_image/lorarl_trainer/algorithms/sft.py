@@ -13,7 +13,6 @@ from lorarl_trainer.samples.types import LossChoice
 class Sft:
     """One update per step, by cross entropy."""
 
-    by_group = True
     reward_kl: RewardKl | None = None
     critic: CriticChoice | None = None
     max_refills = 0

@@ -24,7 +24,7 @@ from lorarl_trainer.errors import WorkerError
 from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.initial import widened
 from lorarl_trainer.planning.execution import ExecutionPlan
-from lorarl_trainer.samples.types import GradientRequest, Policy, Sample, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.types import Policy, Sample, UpdateRequest, UpdateResult
 from lorarl_trainer.timing import StartClock
 
 _AVERAGE = "average."
@@ -142,14 +142,6 @@ class Backend(ABC):
         if adapter is None:
             self._kept = None
             self.model.routing_differences()  # the next update's are not those of a probe
-
-    def accumulate(self, request: GradientRequest, *, alone: bool) -> None:
-        """Compute the gradient of some samples of the next update, in another thread than all else.
-
-        `alone`: nothing else uses the device meanwhile.
-        """
-        self._require_device()
-        self._trainer.accumulate(request, alone=alone)
 
     def update(self, request: UpdateRequest) -> UpdateResult:
         """Make one optimizer update, and the critic's (collective over all workers)."""

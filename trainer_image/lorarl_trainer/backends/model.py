@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,10 +105,6 @@ class AdaptedModel(ABC):
     @abstractmethod
     def base_only(self) -> AbstractContextManager[None]:
         """Switch the adapters off: the model is the frozen base, the reference policy of a KL penalty."""
-
-    @abstractmethod
-    def call_between_layers(self, call: Callable[[], None]) -> None:
-        """Make a call after every decoder layer from now on, forward and backward."""
 
     @abstractmethod
     def exported(self) -> Iterator[tuple[str, torch.Tensor]]:

@@ -82,10 +82,6 @@ class AdapterOptimizer:
         """Forget the gradients."""
         self._gradient.zero_()
 
-    def divide_gradient(self, by: float) -> None:
-        """Divide the gradients so far."""
-        self._gradient.div_(by)
-
     def require_gradients(self) -> None:
         """Check after a backward pass that every parameter has had a gradient by now.
 

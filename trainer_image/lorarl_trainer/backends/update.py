@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,14 +21,14 @@ from lorarl_trainer.backends.model import AdaptedModel
 from lorarl_trainer.backends.optimizer import AdapterOptimizer
 from lorarl_trainer.backends.passes import FILLER, by_sample, passes
 from lorarl_trainer.backends.totals import Totals
-from lorarl_trainer.devices.base import Background, Device
+from lorarl_trainer.devices.base import Device
 from lorarl_trainer.devices.transfer import to_device
 from lorarl_trainer.losses.base import LossInputs
 from lorarl_trainer.losses.registry import compute_loss, finished
 from lorarl_trainer.losses.sequences import Sequences
 from lorarl_trainer.samples.agreement import Agreement, depth_of
 from lorarl_trainer.samples.routing import ROUTING_CHANGED
-from lorarl_trainer.samples.types import GradientRequest, LossChoice, Policy, Sample, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.types import LossChoice, Policy, Sample, UpdateRequest, UpdateResult
 
 
 def without_routing(samples: Sequence[Sample]) -> list[Sample]:
@@ -53,19 +53,6 @@ class Trainer:
         self._reference: list[torch.Tensor] | None = None  # values of the adapter; None for the base model
         self._decay: float | None = None  # of the reference, if that is an average
         self._teacher: list[torch.Tensor] | None = None  # values of the adapter that teaches
-        self._ahead: Totals | None = None  # of samples whose gradient is there before their update begins
-
-    def accumulate(self, request: GradientRequest, *, alone: bool) -> None:
-        """Compute the gradient of some samples of the next update, in another thread than all else.
-
-        The samples of the whole update are not known yet. So this adds up the loss of all tokens, and the update
-        divides it. No worker waits for another here. `alone`: nothing else uses the device meanwhile.
-        """
-        with self._background.entered(alone=alone):
-            if self._ahead is None:
-                self._optimizer.zero_grad()
-                self._ahead = Totals(self._model.device)
-            self._add(request, self._ahead, divisor=1)
 
     def update(self, request: UpdateRequest) -> UpdateResult:
         """Make one update (collective over all workers).
@@ -73,8 +60,7 @@ class Trainer:
         It is withheld if engine and trainer disagree about the samples, or loss or gradient is not a finite number.
         """
         clock = time.perf_counter()
-        if self._ahead is None:
-            self._optimizer.zero_grad()
+        self._optimizer.zero_grad()
         metrics, agreement = self.forward_backward(request)
         metrics |= self._routing_metrics()
         self._device.synchronize()
@@ -113,14 +99,12 @@ class Trainer:
 
         Returns:
             Metrics, averaged over all workers' response tokens or pairs, and how the engine and the trainer agree about
-            the tokens. Those of samples that were accumulated ahead are among them.
+            the tokens.
         """
         # Ranks with other tokens drop other elements; tensor-parallel ranks, which share their inputs, the same.
         torch.manual_seed(request.seed + self._model.parallel.copies_rank)
-        totals, self._ahead = self._ahead or Totals(self._model.device), None
-        if not totals.empty:
-            self._optimizer.divide_gradient(request.normalizer)
-        self._add(request, totals, divisor=request.normalizer, trains=request.trains_policy)
+        totals = Totals(self._model.device)
+        self._add(request, totals)
         if totals.empty:  # the names of the columns, of which other workers have values
             loss_N, columns = compute_loss(self._no_inputs(request), request.loss)
             totals.add({"loss": loss_N, **columns})
@@ -132,21 +116,20 @@ class Trainer:
         counted = request.loss.counted(request.total_tokens, request.total_samples)
         return loss | finished({name: value / counted for name, value in sums.items()}), agreement
 
-    def _add(self, request: GradientRequest, totals: Totals, divisor: float, *, trains: bool = True) -> None:
-        """Add samples to the totals, and the gradient of their summed loss over `divisor` to the adapter's.
-
-        Nothing is added to the gradient unless it `trains`.
-        """
+    def _add(self, request: UpdateRequest, totals: Totals) -> None:
+        """Add the samples to the totals, and the gradient of their loss to the adapter's if the policy is trained."""
         # Samples that have no gradient need no backward pass.
         for with_gradient in (True, False):
-            chosen = [s for s in request.samples if (trains and request.loss.has_gradient(s)) is with_gradient]
+            chosen = [
+                s for s in request.samples if (request.trains_policy and request.loss.has_gradient(s)) is with_gradient
+            ]
             for indices, batch in passes(self._model, chosen, self._micro_batch_tokens):
                 samples = [chosen[index] for index in indices] or [FILLER]
                 with torch.set_grad_enabled(with_gradient):
                     inputs = self._inputs(request, samples, batch)
                     loss_N, columns = compute_loss(inputs, request.loss) if indices else (0.0 * inputs.logprobs, {})
                 if with_gradient:
-                    (loss_N.sum() / divisor).backward()
+                    (loss_N.sum() / request.normalizer).backward()
                     self._optimizer.require_gradients()
                 if not indices:
                     continue
@@ -222,13 +205,7 @@ class Trainer:
         parameters = self._model.parameters.values()
         return self._model.holding([value.to(own.dtype) for value, own in zip(held, parameters, strict=True)])
 
-    @cached_property
-    def _background(self) -> Background:
-        background = self._device.background(self._model.device)
-        self._model.call_between_layers(background.pace)
-        return background
-
-    def _inputs(self, request: GradientRequest, samples: Sequence[Sample], batch: MicroBatch) -> LossInputs:
+    def _inputs(self, request: UpdateRequest, samples: Sequence[Sample], batch: MicroBatch) -> LossInputs:
         """Compute what the loss of a micro-batch looks at. Dropout matters to the gradient alone."""
         drops = self._dropout > 0 and torch.is_grad_enabled()
         compute = self._model.log_probabilities if drops or not self._dropout else self._without_dropout

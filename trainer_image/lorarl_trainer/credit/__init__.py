@@ -1,1 +1,1 @@
-"""From rewards to what each token's gradient is weighted with: references, values, advantages."""
+"""What each token of a step's samples is worth: advantages, from rewards, a reference, a critic or a teacher."""

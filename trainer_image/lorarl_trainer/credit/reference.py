@@ -1,23 +1,20 @@
-"""Log-probabilities that a step needs besides the engine's, and the advantages that follow from rewards or a teacher.
-
-They are the reference's, and the policy's before later updates.
+"""Log-probabilities that a step needs besides the engine's: the reference's, and the policy's before later updates.
 
 Shape suffixes: P prompts of a step, G completions per prompt, S = P * G samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from lorarl_trainer.algorithms import Algorithm
 from lorarl_trainer.algorithms.base import Rewards
-from lorarl_trainer.algorithms.distillation import token_advantages
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.protocols.workers import Workers
-from lorarl_trainer.samples.arrays import Floats, Sums
+from lorarl_trainer.samples.arrays import Sums
 from lorarl_trainer.samples.types import MOST_LOG_RATIO
 
 ESTIMATORS: Mapping[str, Callable[[Sums], Sums]] = {
@@ -73,14 +70,3 @@ async def with_old_logprobs(workers: Workers, algorithm: Algorithm, batch: StepB
     old = await workers.log_probabilities(later, batch.temperature)
     updated = [replace(sample, old_logprobs=mine) for sample, mine in zip(later, old, strict=True)]
     return replace(batch, samples_S=[*batch.samples_S[:first], *updated])
-
-
-def advantages_of(algorithm: Algorithm, rewards_P_G: Rewards, batch: StepBatch) -> Sequence[float | Floats]:
-    """Return the advantage of each sample, [S]: one of all its tokens, or with a teacher one of each."""
-    advantages_P_G = algorithm.advantages(rewards_P_G, batch.response_lengths)
-    advantages_S: list[float | Floats] = [*advantages_P_G.reshape(-1).tolist()]
-    for index, teacher in enumerate(batch.teacher_S):
-        student = batch.samples_S[index].rollout_logprobs
-        if teacher is not None and student is not None:
-            advantages_S[index] = token_advantages(teacher, student)
-    return advantages_S

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -32,23 +31,6 @@ class Host:
     free: int
 
 
-class Background(Protocol):
-    """A place on the device for a second thread's work beside the main thread's, which comes first."""
-
-    def entered(self, *, alone: bool) -> AbstractContextManager[None]:
-        """Let this thread's work go there within the block, and wait for it at the end of the block.
-
-        The device has to be done with everything that the work depends on. If the main thread leaves the device
-        `alone`, the work goes where that thread's would.
-        """
-
-    def pace(self) -> None:
-        """Wait until no more than the last few parts of the work are left to do, within `entered`.
-
-        Called after each part, of a hundred kernels at most.
-        """
-
-
 def least_memory(found: Sequence[Gpu | Host]) -> Gpu | Host:
     """Return what every worker of a job has, given what each has. GPUs of several products count as the first one."""
     return replace(found[0], total=min(one.total for one in found), free=min(one.free for one in found))
@@ -71,12 +53,6 @@ class Device(Protocol):
 
     def select(self, local_rank: int) -> Any:
         """Make the device of the worker with this rank on its machine the current one; return it as a torch.device."""
-
-    def come_first(self) -> None:
-        """Let this thread's work come before a background's, from now on."""
-
-    def background(self, on: Any) -> Background:
-        """Make room for work beside the main thread's on this torch.device."""
 
     def memory(self) -> Gpu | Host:
         """Return the memory of this worker's GPU, or on CPU that of its machine, which all its workers share."""

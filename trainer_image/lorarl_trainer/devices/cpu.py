@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from lorarl_trainer.devices.base import Host
 from lorarl_trainer.devices.host_memory import host_memory
 from lorarl_trainer.devices.openmp import openmp
-
-
-class CpuBackground:
-    """The same CPU: the operating system divides it among threads."""
-
-    def entered(self, *, alone: bool) -> AbstractContextManager[None]:
-        """See `Background.entered`."""
-        return nullcontext()
-
-    def pace(self) -> None:
-        """See `Background.pace`. A CPU does everything at once."""
 
 
 class CpuDevice:
@@ -42,13 +30,6 @@ class CpuDevice:
         import torch
 
         return torch.device("cpu")
-
-    def come_first(self) -> None:
-        """See `Device.come_first`."""
-
-    def background(self, on: Any) -> CpuBackground:
-        """See `Device.background`."""
-        return CpuBackground()
 
     def memory(self) -> Host:
         """See `Device.memory`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lorarl_api.v1alpha1 import CPUS_PER_GPU
-from lorarl_trainer.devices.base import Background, Gpu
+from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.devices.openmp import openmp
 
 
@@ -14,7 +14,6 @@ class CudaDevice:
 
     name = "cuda"
     distributed_backend = "nccl"
-    _first: Any = None  # the stream of the thread that comes first
 
     def environment(self, threads: int, *, tensor_parallel: bool = False) -> dict[str, str]:
         """See `Device.environment`."""
@@ -22,7 +21,7 @@ class CudaDevice:
             # A pod cannot know how many more of its node's CPUs it will get.
             **openmp(min(threads, CPUS_PER_GPU)),
             # Megatron's order of kernels and communication under tensor parallelism relies on a single hardware queue.
-            # Otherwise there are as many as possible: in one, work of the background would hold up what comes first.
+            # Otherwise there are as many as possible, so that no stream's kernels wait behind another's.
             "CUDA_DEVICE_MAX_CONNECTIONS": "1" if tensor_parallel else "32",
             # Every worker sees all GPUs of its machine and uses that of its local rank. NCCL's peer access needs it.
             "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
@@ -34,18 +33,6 @@ class CudaDevice:
 
         torch.cuda.set_device(local_rank)
         return torch.device("cuda", local_rank)
-
-    def come_first(self) -> None:
-        """See `Device.come_first`."""
-        from lorarl_trainer.devices.cuda_background import come_first
-
-        self._first = come_first()
-
-    def background(self, on: Any) -> Background:
-        """See `Device.background`."""
-        from lorarl_trainer.devices.cuda_background import CudaBackground
-
-        return CudaBackground(on, self._first)
 
     def memory(self) -> Gpu:
         """See `Device.memory`."""

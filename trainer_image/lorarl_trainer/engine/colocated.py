@@ -27,7 +27,6 @@ class ColocatedEngine:
     Attributes:
         engine: vLLM.
         base: what it shares with the trainer; None if it has its own base model.
-        generating: it is at work.
     """
 
     def __init__(
@@ -71,7 +70,6 @@ class ColocatedEngine:
             self._delivered = DeliveryCheck(self.engine.slot, adapter)
             self._every_element = SyncCheck(self.engine.slot, adapter)
         self._device, self._verify = device, spec.rollout.verify_sync
-        self.generating = False
 
     def sync(self, version: int, verify: bool = False) -> float:
         """Bring the trainer's adapter to the engine as this version (collective); return the seconds it took.
@@ -103,13 +101,9 @@ class ColocatedEngine:
         woke = self.engine.wake("weights", "kv_cache")
         awake = time.perf_counter()
         waking = {"wake": awake - clock} if woke else {}
-        self.generating = bool(prompts)
-        try:
-            for indices, completions in self.engine.generate(prompts, seeds, max_tokens, sampling, begun):
-                seconds = waking | {"generate": time.perf_counter() - awake}
-                yield CompletionChunk(indices, completions, seconds, self.engine.occupancy)
-        finally:
-            self.generating = False
+        for indices, completions in self.engine.generate(prompts, seeds, max_tokens, sampling, begun):
+            seconds = waking | {"generate": time.perf_counter() - awake}
+            yield CompletionChunk(indices, completions, seconds, self.engine.occupancy)
 
     def sleep(self) -> Mapping[str, float]:
         """Give up the memory that the trainer needs meanwhile; return the seconds of the phase, if there is any."""

@@ -14,7 +14,7 @@ import numpy as np
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.progress import EvalDone
-from lorarl_trainer.protocols.rollouts import Evaluates, StepBatch, TakeGroup
+from lorarl_trainer.protocols.rollouts import Evaluates, StepBatch
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.statistics import estimate
@@ -48,7 +48,7 @@ class Pairs:
         """See `Rollouts.unfinished`."""
         return ()
 
-    async def next(self, step: int, adapter_version: int, take: TakeGroup) -> StepBatch:
+    async def next(self, step: int, adapter_version: int) -> StepBatch:
         """Return the next pairs. A group is a pair: the chosen answer has reward 1, the rejected one 0."""
         samples_S = samples_of(self.rows.next(self.rows_per_step))
         rewards_P_2 = np.tile([1.0, 0.0], (len(samples_S) // 2, 1))

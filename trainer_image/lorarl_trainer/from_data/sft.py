@@ -11,7 +11,7 @@ import numpy as np
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.progress import EvalDone
-from lorarl_trainer.protocols.rollouts import Evaluates, StepBatch, TakeGroup
+from lorarl_trainer.protocols.rollouts import Evaluates, StepBatch
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.samples.statistics import ratio_interval
 from lorarl_trainer.samples.types import Sample
@@ -42,7 +42,7 @@ class Answers:
         """See `Rollouts.unfinished`."""
         return ()
 
-    async def next(self, step: int, adapter_version: int, take: TakeGroup) -> StepBatch:
+    async def next(self, step: int, adapter_version: int) -> StepBatch:
         """Return the next rows; each answer is as good as any other."""
         samples_S = [_sample(row) for row in self.rows.next(self.rows_per_step)]
         return StepBatch(samples_S, np.ones((len(samples_S), 1)), temperature=1.0, on_policy=False)

@@ -245,7 +245,6 @@ class OpenRun:
             published_step=resumed.step,
             results=before.results,
             evaluated=before.evaluated,
-            tokens_trained_ahead=built.micro_batch_tokens if built.overlapped else None,
             steer=launch.runtime.steering and launch.runtime.steering(workers),
             adapter_uri=resumed.adapter_uri,
             kl_coefficient=starting_kl_coefficient(spec, resumed),

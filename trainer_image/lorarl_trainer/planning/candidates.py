@@ -18,7 +18,6 @@ from lorarl_trainer.planning.execution import (
     Recompute,
     decide,
     fuses_layers,
-    may_overlap,
     usual_contexts,
     usual_keys,
 )
@@ -115,12 +114,10 @@ def _key_numbers(spec: LoRARLJobSpec, base: ExecutionPlan, tokens: int) -> Itera
 
 
 def _phases(spec: LoRARLJobSpec, plan: ExecutionPlan) -> Iterator[ExecutionPlan]:
-    """Yield what the engine may give up while the trainer works, and whether both work at the same time."""
+    """Yield what the engine may give up while the trainer works."""
     yield plan
     if not plan.rollouts:
         return
-    if may_overlap(spec, (plan.trainer_workers, plan.engine_ranks)):
-        yield replace(plan, overlapped=True)
     if spec.rollout.offload is None:
         yield replace(plan, offload=frozenset({"kv_cache"}))
         if not plan.shared_base:

@@ -130,7 +130,6 @@ def _departures(spec: LoRARLJobSpec, model: ModelSizes, plan: ExecutionPlan) -> 
     return (
         ["none", "selective", "full"].index(plan.recompute)
         + 2 * len(plan.offload)
-        + plan.overlapped
         + (plan.context_ranks - usual_contexts(spec))
         + (plan.trainer_ranks - 1)
         + 3 * (plan.kv_cache_bytes < kv_cache_bytes(model, plan))

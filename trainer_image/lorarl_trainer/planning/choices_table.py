@@ -43,7 +43,6 @@ _FIELDS = (
     ),
     _Field("trainer.recompute", lambda spec: spec.trainer.recompute, lambda plan: plan.recompute),
     _Field("rollout.offload", lambda spec: spec.rollout.offload, lambda plan: f"[{', '.join(sorted(plan.offload))}]"),
-    _Field("both phases", lambda spec: None, lambda plan: "overlap" if plan.overlapped else "alternate"),
 )
 
 
@@ -141,8 +140,6 @@ def _time(plan: JobPlan) -> str:
     parts = f"generation {_brief(seconds.generation)}, training {_brief(seconds.training)}"
     if seconds.moving >= 0.05:
         parts += f", giving up memory and taking it back {_brief(seconds.moving)}"
-    if plan.execution.overlapped:
-        parts += f", of which {_brief(seconds.saved)} at the same time"
     return (
         f"About {_brief(seconds.total)} s a step on {gpu}{like}, if prompts are as long as they may be and "
         f"completions half as long on average: {parts}."

@@ -12,7 +12,6 @@ from typing import Literal
 import numpy as np
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.models.families import BackendName
 from lorarl_trainer.models.model_sizes import VOCABULARY_MULTIPLE
@@ -80,7 +79,6 @@ class ExecutionPlan:
         unshared: why they do not although both are split alike; None otherwise.
         engine_fraction: largest share of the GPU's memory for the engine; None for all that is free.
         offload: what the engine gives up while the trainer works.
-        overlapped: groups that have ended are trained while others are still being generated.
         kv_block_tokens: tokens of one block of the KV cache.
         kv_cache_most: largest size of the KV cache on CPU.
         kv_cache_bytes: size of one rank's KV cache.
@@ -117,7 +115,6 @@ class ExecutionPlan:
     unshared: str | None
     engine_fraction: float | None
     offload: frozenset[str]
-    overlapped: bool
     kv_block_tokens: int
     kv_cache_most: int = 0
     kv_cache_bytes: int = 0
@@ -211,7 +208,6 @@ def decide(
         unshared=unshared if trainer_ranks == engine_ranks else None,
         engine_fraction=spec.rollout.gpu_memory_fraction,
         offload=frozenset(spec.rollout.offload or ()) if gpu is not None else frozenset(),
-        overlapped=False,
         kv_block_tokens=_KV_BLOCK_TOKENS,
     )
 
@@ -258,30 +254,6 @@ def why_not_shared(model: ModelShape, trainer_ranks: int, engine_ranks: int) -> 
     if model.vocabulary % VOCABULARY_MULTIPLE:
         return f"vLLM pads the vocabulary of {model.vocabulary:,} to a multiple of {VOCABULARY_MULTIPLE}"
     return None
-
-
-def may_overlap(spec: LoRARLJobSpec, ranks: tuple[int, int] | None = None) -> bool:
-    """Return whether groups that have ended can be trained while others are still being generated, given the memory.
-
-    On a CPU both would want the same cores. The workers of one model or engine would have to do everything in the same
-    order. The second of several updates needs the first one's adapter. A KL penalty on rewards needs the reference's
-    log-probabilities first, and dynamic sampling chooses groups when all are there. An adapter with dropout is measured
-    without it, in a pass of its own.
-    """
-    return (
-        spec.trainer.overlap
-        and spec.on_gpu
-        and not spec.algorithm.from_data
-        and (algorithm := get_algorithm(spec.algorithm, spec.rollout.max_response_tokens)).by_group
-        and algorithm.reward_kl is None
-        and not algorithm.max_refills
-        and spec.algorithm.effective_updates_per_step == 1
-        and (ranks or usual_ranks(spec)) == (1, 1)
-        and (spec.trainer.expert_parallel_size or 1) == 1
-        and usual_contexts(spec) == 1
-        and spec.adapter.dropout == 0
-        and not spec.rollout.offload
-    )
 
 
 def usual_tokens(fused_layers: bool) -> int:

@@ -45,8 +45,8 @@ class MemoryPlan:
     kv_cache_least: int
 
     def peak(self, phase: Literal["generation", "training"]) -> int:
-        """Bytes that are taken in a phase. Overlapped, there is only one."""
-        return _peak(self.lines, phase, overlapped=self.execution.overlapped)
+        """Bytes that are taken in a phase."""
+        return _peak(self.lines, phase)
 
     @property
     def peaks(self) -> tuple[int, int]:
@@ -69,11 +69,8 @@ class MemoryPlan:
             ("", "GB", "when", "from"),
             *((line.what, gigabytes(line.bytes), line.phase, line.source) for line in self.lines),
         ]
-        if self.execution.overlapped:
-            rows.append(("generating and training, in all", gigabytes(self.needed), "", ""))
-        else:
-            rows.append(("generating, in all", gigabytes(self.peak("generation")), "", ""))
-            rows.append(("training, in all", gigabytes(self.peak("training")), "", ""))
+        rows.append(("generating, in all", gigabytes(self.peak("generation")), "", ""))
+        rows.append(("training, in all", gigabytes(self.peak("training")), "", ""))
         where, source = ("on the GPU", "its driver") if isinstance(self.gpu, Gpu) else ("for a worker", "the system")
         rows.append((f"free {where}", gigabytes(self.gpu.free), "", f"{source}; {gigabytes(self.gpu.total)} in all"))
         return aligned(rows, numbers=1)
@@ -107,16 +104,16 @@ def make_plan(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPlan,
 def _room_for_cache(execution: ExecutionPlan, gpu: Gpu, trainer: Sequence[Line], engine: Sequence[Line]) -> int:
     """Return what a GPU has for the KV cache: all that is free while it is there, up to the manifest's share."""
     lines, given_up = (*trainer, *engine), "kv_cache" in execution.offload
-    room = gpu.free - _peak(lines, "generation", overlapped=execution.overlapped)
+    room = gpu.free - _peak(lines, "generation")
     if not given_up:
-        room = min(room, gpu.free - _peak(lines, "training", overlapped=execution.overlapped))
+        room = min(room, gpu.free - _peak(lines, "training"))
     if execution.engine_fraction is None:
         return room
     return min(room, int(execution.engine_fraction * gpu.total) - sum(line.bytes for line in engine))
 
 
-def _peak(lines: Sequence[Line], phase: Literal["generation", "training"], *, overlapped: bool) -> int:
-    return sum(line.bytes for line in lines if overlapped or line.phase in ("always", phase))
+def _peak(lines: Sequence[Line], phase: Literal["generation", "training"]) -> int:
+    return sum(line.bytes for line in lines if line.phase in ("always", phase))
 
 
 def _describe_cache(model: ModelSizes, execution: ExecutionPlan, wanted: int) -> str:

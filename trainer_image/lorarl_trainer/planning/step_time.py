@@ -46,8 +46,6 @@ _KEY_EXCHANGES = 3
 """Times that keys and values travel between ranks that share the context: forward, and twice backward."""
 _CACHE_SECONDS_PER_BYTE, _HOST_BYTES_PER_SECOND = 5e-12, 2.5e10
 """Mapping the KV cache again, and copying weights from main memory."""
-_HIDDEN = 0.3
-"""Share of the time in which both phases could run that is saved: both want the same GPU, and its power."""
 _SLICES = 16
 
 
@@ -114,29 +112,24 @@ class StepSeconds:
 
     Attributes:
         moving: giving up memory and taking it back.
-        saved: what overlapping saves; 0 where generation and training alternate.
     """
 
     generation: float
     training: float
     moving: float
-    saved: float
 
     @property
     def total(self) -> float:
         """The whole step."""
-        return self.generation + self.training + self.moving - self.saved
+        return self.generation + self.training + self.moving
 
 
 def step_seconds(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: Speed) -> StepSeconds:
     """Estimate a step under a plan whose KV cache has a size."""
     training = training_seconds(model, plan, work, speed)
     if not work.generates:
-        return StepSeconds(0.0, training, 0.0, 0.0)
-    slices = _generation(model, plan, work, speed)
-    generation = sum(one.seconds for one in slices)
-    saved = _HIDDEN * _hidden(slices, training) if plan.overlapped else 0.0
-    return StepSeconds(generation, training, _moving(model, plan), saved)
+        return StepSeconds(0.0, training, 0.0)
+    return StepSeconds(_generation(model, plan, work, speed), training, _moving(model, plan))
 
 
 def decode_seconds(model: ModelSizes, plan: ExecutionPlan, speed: Speed, running: float, context: float) -> float:
@@ -159,33 +152,23 @@ def decode_seconds(model: ModelSizes, plan: ExecutionPlan, speed: Speed, running
     return max(max(reading, products) + keys + model.layers * layer, host)
 
 
-@dataclass(frozen=True)
-class _Slice:
-    """A part of a generation: its seconds, and the share of all groups that have finished when it ends."""
-
-    seconds: float
-    finished: float
-
-
-def _generation(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: Speed) -> list[_Slice]:
+def _generation(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: Speed) -> float:
     completions = work.prompts * work.group * plan.engine_ranks / work.workers
     prompts = work.prompts * plan.engine_ranks / work.workers
     tokens = plan.kv_cache_bytes / kv_bytes_per_token(model, plan)
     at_once = min(completions, plan.sequences, max(1.0, tokens / (work.prompt_tokens / work.group + work.mean)))
-    slices = [_Slice(_prefill(model, plan, work, speed, prompts), 0.0)]
+    seconds = _prefill(model, plan, work, speed, prompts)
     # As long as others wait, a sequence that ends makes room for the next.
     waited = 1 - at_once / completions
     if waited > 0:
         steps = (completions - at_once) * work.mean / at_once
         context = work.prompt_tokens + work.longest / (work.spread + 2)
-        slices.append(_Slice(steps * decode_seconds(model, plan, speed, at_once, context), waited))
+        seconds += steps * decode_seconds(model, plan, speed, at_once, context)
     for number in range(_SLICES):
-        middle, end = (number + 0.5) / _SLICES, (number + 1) / _SLICES
+        middle = (number + 0.5) / _SLICES
         running, context = at_once * work.longer_than(middle), work.prompt_tokens + middle * work.longest
-        seconds = work.longest / _SLICES * decode_seconds(model, plan, speed, running, context)
-        finished = (1 - work.longer_than(end) if end < 1 else 1.0) ** work.group
-        slices.append(_Slice(seconds, waited + (1 - waited) * finished))
-    return slices
+        seconds += work.longest / _SLICES * decode_seconds(model, plan, speed, running, context)
+    return seconds
 
 
 def _prefill(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: Speed, prompts: float) -> float:
@@ -270,18 +253,3 @@ def _moving(model: ModelSizes, plan: ExecutionPlan) -> float:
     if "weights" not in plan.offload or plan.shared_base:
         return cache
     return cache + model.parameters(plan.engine_ranks) * plan.precision.bytes / _HOST_BYTES_PER_SECOND
-
-
-def _hidden(slices: list[_Slice], training: float) -> float:
-    """Return the seconds in which generation and training could run at the same time.
-
-    A group is trained after its last completion. Training ends at the earliest when, after any slice, the groups that
-    had not finished before have been trained.
-    """
-    generation = sum(one.seconds for one in slices)
-    end, elapsed, finished = generation, 0.0, 0.0
-    for one in slices:
-        elapsed += one.seconds
-        end = max(end, elapsed + training * (1 - finished))
-        finished = one.finished
-    return generation + training - end

@@ -212,10 +212,9 @@ def step_line(event: StepDone, left: float) -> str:
         parts.append(f"KL {metrics['kl']:.2e}")
     if "critic/explained_variance" in metrics:
         parts.append(f"critic explains {metrics['critic/explained_variance']:.0%}")
-    overlap = event.seconds.get("overlap", 0.0)
     parts += [
         f"{event.tokens_per_second:,.0f} tokens/s",
-        f"{sum(event.seconds.values()):.2f} s" + (f", {overlap:.2f} overlapped" if overlap else ""),
+        f"{sum(event.seconds.values()):.2f} s",
         f"{duration(left)} left",
     ]
     return "  ".join(parts)

@@ -16,7 +16,6 @@ EVALUATE = "evaluate"
 PHASES = (
     "wake",
     "generate",
-    "overlap",
     "reward",
     "sleep",
     "forward_backward",
@@ -28,10 +27,9 @@ PHASES = (
 )
 """The phases of a step, in the order of the loop. `StepDone.seconds` has some or all of these keys.
 
-An evaluation comes after its step. `generate` and `wake` are the times of the slowest engine. `overlap` is the time
-within generation in which groups that had ended were trained; then `generate` is the time without it, and
-`forward_backward` what training takes beyond generation. Completions are decoded and scored as they finish, while
-others are still being generated; `reward` is the time that scoring takes beyond generation.
+An evaluation comes after its step. `generate` and `wake` are the times of the slowest engine. Completions are decoded
+and scored as they finish, while others are still being generated; `reward` is the time that scoring takes beyond
+generation.
 """
 
 _TIME_COLUMNS = frozenset({"at", "seconds", "tokens_per_second"})

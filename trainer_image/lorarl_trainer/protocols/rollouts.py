@@ -5,7 +5,7 @@ Shape suffixes: P prompts of a step, G completions per prompt, S = P * G samples
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -53,11 +53,6 @@ class StepBatch:
         return lengths_S.reshape(self.rewards_P_G.shape)
 
 
-type TakeGroup = Callable[[int, StepBatch], None]
-"""Takes a group of a step that has ended and is scored: the index of its first sample in the step, and the group as a
-batch of one prompt."""
-
-
 class KeepBatch(Protocol):
     """Keeps a step's samples, for another run."""
 
@@ -95,11 +90,8 @@ class Rollouts(Protocol):
     def unfinished(self) -> Sequence[int]:
         """The positions of rows that were taken, and whose completions have not all ended."""
 
-    async def next(self, step: int, adapter_version: int, take: TakeGroup) -> StepBatch:
-        """Return the samples of a step. The engine holds adapter `adapter_version`, the newest one.
-
-        What is generated goes to `take` as well, each group as soon as its last completion is scored.
-        """
+    async def next(self, step: int, adapter_version: int) -> StepBatch:
+        """Return the samples of a step. The engine holds adapter `adapter_version`, the newest one."""
 
     def probe_prompts(self, count: int) -> Sequence[Sequence[int]]:
         """Return a few prompts, at most `count`, to check the engine with; none if there is no engine."""

@@ -12,7 +12,7 @@ from lorarl_trainer.lora.config import Probe
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.occupancy import Occupancy
 from lorarl_trainer.samples.sampling import Sampling
-from lorarl_trainer.samples.types import Completion, GradientRequest, Policy, Sample, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.types import Completion, Policy, Sample, UpdateRequest, UpdateResult
 from lorarl_trainer.timing import Span
 
 UPLOAD_SECONDS = 900.0
@@ -35,7 +35,6 @@ class Built:
         trainable_parameters, total_parameters: over all tensor-parallel ranks.
         ranks: workers that make a trainer's updates together, and workers of an engine.
         memory: the plan as a table: what was chosen, and what takes how much memory.
-        overlapped: groups that have ended are trained while others are still being generated.
         micro_batch_tokens: tokens of one forward and backward pass.
         gpu: the product's name of each worker's GPU; empty on CPU.
         warnings: what the user should know about the model.
@@ -48,7 +47,6 @@ class Built:
     ranks: tuple[int, int]
     memory: str
     warnings: tuple[str, ...]
-    overlapped: bool
     micro_batch_tokens: int
     gpu: str = ""
 
@@ -124,10 +122,6 @@ class Generated:
 class Workers(Protocol):
     """All workers of a job, addressed together. Every method raises LorarlError for what a user can act on."""
 
-    @property
-    def trainers(self) -> int:
-        """How many copies of the model train, data parallel."""
-
     async def open_checkpoints(self, of: JobCheckpoints) -> None:
         """Name the job's checkpoints, and what their adapters are made of. The newest is read while the model loads."""
 
@@ -158,14 +152,8 @@ class Workers(Protocol):
         job's. With `begun` it continues what another adapter may have begun of it, and is handed over without that.
         """
 
-    async def accumulate(self, trainer: int, request: GradientRequest) -> None:
-        """Let one trainer compute the gradient of some samples of the next update, while engines generate others.
-
-        It takes one request at a time. The adapter stays as it is until `update`, which adds the other samples.
-        """
-
     async def update(self, request: UpdateRequest) -> UpdateResult:
-        """Make one optimizer update on the request's samples, and those that were accumulated for it."""
+        """Make one optimizer update on the request's samples."""
 
     async def log_probabilities(
         self, samples: Sequence[Sample], temperature: float, of: Policy = "policy"

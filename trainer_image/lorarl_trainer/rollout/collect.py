@@ -20,9 +20,6 @@ from lorarl_trainer.samples.occupancy import Occupancy
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.types import Completion
 
-type TakeScored = Callable[[int, Completion, float], None]
-"""Takes a completion that has been scored: the index of its row, the completion, and its reward, NaN if it has none."""
-
 
 @dataclass(frozen=True)
 class ScoredRollouts:
@@ -143,11 +140,10 @@ async def generate_and_score(
     seeds: Sequence[int] | None,
     adapter_version: int,
     sampling: Sampling | None = None,
-    scored: TakeScored | None = None,
 ) -> ScoredRollouts:
     """Generate one completion per row, greedily without seeds, with this adapter version and no other, and score it.
 
-    `sampling` is the job's by default. Each completion goes to `scored` as soon as it has a reward.
+    `sampling` is the job's by default.
 
     Raises:
         InputError: not one could be scored.
@@ -159,11 +155,6 @@ async def generate_and_score(
     outcomes: dict[int, Outcome] = {}
     last_arrival = time.perf_counter()
 
-    def keep(index: int, outcome: Outcome) -> None:
-        outcomes[index] = outcome
-        if scored is not None:
-            scored(index, completions[index], outcome.value)
-
     def take(indices: Sequence[int], ended: Sequence[Completion]) -> None:
         nonlocal last_arrival
         last_arrival = time.perf_counter()
@@ -171,7 +162,7 @@ async def generate_and_score(
         completions.update(zip(indices, ended, strict=True))
         texts.update(zip(indices, scoring.begin(indices, [rows[index] for index in indices], ended), strict=True))
 
-    async with Scoring(scorer, decode, keep) as scoring:
+    async with Scoring(scorer, decode, outcomes.__setitem__) as scoring:
         generated = await workers.generate([row.prompt_ids for row in rows], seeds, take, sampling=sampling)
         await scoring.all()
     in_order = [outcomes[index] for index in range(len(rows))]

@@ -13,7 +13,7 @@ from lorarl_trainer.progress import EvalDone, Progress, Sampled, ScoredSample
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.components import component_metrics, odd_components
 from lorarl_trainer.rewards.scores import Outcome, Scorer, first_failures, require_scored
-from lorarl_trainer.rollout.collect import ScoredRollouts, TakeScored, generate_and_score, shown_samples
+from lorarl_trainer.rollout.collect import ScoredRollouts, generate_and_score, shown_samples
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.statistics import eval_metrics
@@ -76,7 +76,6 @@ class Generation:
         scorer: Scorer,
         limits: Mapping[str, float],
         when: str,
-        scored: TakeScored | None = None,
     ) -> ScoredRollouts:
         """Generate and score one completion per row; see `generate_and_score`.
 
@@ -85,9 +84,7 @@ class Generation:
         Raises:
             LorarlError: too few completions could be scored, or a worker failed.
         """
-        rollouts = await generate_and_score(
-            self.workers, scorer, self.decode, rows, seeds, adapter_version, sampling, scored
-        )
+        rollouts = await generate_and_score(self.workers, scorer, self.decode, rows, seeds, adapter_version, sampling)
         self.require_scored(rollouts.outcomes, limits, when)
         return rollouts
 

@@ -9,16 +9,12 @@ import numpy as np
 
 from lorarl_trainer.algorithms.base import Rewards
 from lorarl_trainer.algorithms.groups import with_signal
-from lorarl_trainer.protocols.rollouts import StepBatch, TakeGroup
+from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.rewards.components import component_metrics
 from lorarl_trainer.rollout.collect import ScoredRollouts, joined
 from lorarl_trainer.rollout.refill import groups_to_train, indices_of, prompts_to_add
 from lorarl_trainer.rollout.rounds import Round, Rounds
 from lorarl_trainer.rollout.signal import SignalWatch
-
-
-def keep_back(first: int, group: StepBatch) -> None:
-    """Take a group that may yet be replaced."""
 
 
 @dataclass
@@ -37,22 +33,17 @@ class Lockstep(Rounds):
         super().__post_init__()
         self._watch = SignalWatch(self.spec.rollout)
 
-    async def next(self, step: int, adapter_version: int, take: TakeGroup) -> StepBatch:
-        """Generate and score the samples of a step, and hand each group over when it is whole.
-
-        With `max_refills`, groups without signal are replaced: then none is handed over before all are there.
-        """
+    async def next(self, step: int, adapter_version: int) -> StepBatch:
+        """Generate and score the samples of a step. With `max_refills`, groups without signal are replaced."""
         wanted, size = self.spec.rollout.prompts_per_step, self.group_size
-        if self.max_refills:
-            take = keep_back
         limits = self._generation.limits
-        first = await self._round(step, self.rows.next(wanted), 0, adapter_version, limits, take)
+        first = await self._round(step, self.rows.next(wanted), 0, adapter_version, limits)
         rounds = [first]
         while len(rounds) <= self.max_refills:
             so_far = np.concatenate([one.rollouts.rewards for one in rounds]).reshape(-1, size)
             if not (count := prompts_to_add(so_far, wanted)):
                 break
-            rounds.append(await self._round(step, self.rows.next(count), so_far.size, adapter_version, limits, take))
+            rounds.append(await self._round(step, self.rows.next(count), so_far.size, adapter_version, limits))
         rows_S, samples_S, rollouts = first.rows_S, first.samples_S, first.rollouts
         if len(rounds) > 1:
             rows_S = [row for one in rounds for row in one.rows_S]

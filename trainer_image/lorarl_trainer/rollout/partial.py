@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lorarl_trainer.data.encoding import EncodedRow
-from lorarl_trainer.protocols.rollouts import StepBatch, TakeGroup
+from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.protocols.workers import Generated
 from lorarl_trainer.rewards.scores import Outcome, collect
 from lorarl_trainer.rollout.collect import ScoredRollouts, Scoring, added_up, require_version
@@ -107,8 +107,8 @@ class Partial(Lockstep):
         """See `Rollouts.unfinished`."""
         return [group.position for group in self._groups]
 
-    async def next(self, step: int, adapter_version: int, take: TakeGroup) -> StepBatch:
-        """Answer prompts until P groups are whole, and return the oldest of them. Nothing goes to `take` before."""
+    async def next(self, step: int, adapter_version: int) -> StepBatch:
+        """Answer prompts until P groups are whole, and return the oldest of them."""
         wanted = self.spec.rollout.prompts_per_step
         while len(self._groups) < wanted + self.extra_prompts:
             position = self.rows.position

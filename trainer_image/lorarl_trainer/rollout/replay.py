@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.progress import EvalDone
-from lorarl_trainer.protocols.rollouts import StepBatch, TakeGroup
+from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.rollout.dump import REPLAY, dumped_steps, read_step
 
 
@@ -31,8 +31,8 @@ class Replay:
         """See `Rollouts.unfinished`."""
         return ()
 
-    async def next(self, step: int, adapter_version: int, take: TakeGroup) -> StepBatch:
-        """Return the samples of a step. None is handed over ahead.
+    async def next(self, step: int, adapter_version: int) -> StepBatch:
+        """Return the samples of a step.
 
         Raises:
             InputError: the folder has no such step, or its groups are of another size.

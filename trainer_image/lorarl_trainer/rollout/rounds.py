@@ -13,13 +13,11 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.progress import EvalDone, Progress
-from lorarl_trainer.protocols.rollouts import TakeGroup
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.rollout.collect import ScoredRollouts
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.generation import Generation
-from lorarl_trainer.rollout.groups import Groups
 from lorarl_trainer.samples.types import Sample
 from lorarl_trainer.schedule import seed_of
 
@@ -87,17 +85,16 @@ class Rounds:
         before: int,
         adapter_version: int,
         limits: Mapping[str, float],
-        take: TakeGroup,
     ) -> Round:
         """Generate and score G completions of each row, after so many completions of the same step.
 
-        `limits`: see `Generation.roll_out`. Each group goes to `take` when it is whole.
+        `limits`: see `Generation.roll_out`.
         """
         rows_S = [row for row in rows_P for _ in range(self.group_size)]
         # One seed per sample: the same completions on any number of engines.
         seeds_S = [seed_of(self.spec.trainer.seed, "sample", step, before + index) for index in range(len(rows_S))]
-        groups = Groups(rows_S, self.group_size, self.spec.rollout.temperature, take)
         rollouts = await self._generation.roll_out(
-            rows_S, seeds_S, None, adapter_version, self.scorer, limits, f"in step {step}", groups.add
+            rows_S, seeds_S, None, adapter_version, self.scorer, limits, f"in step {step}"
         )
-        return Round(rows_S, [groups.samples[index] for index in range(len(rows_S))], rollouts)
+        samples_S = [Sample.of(row.prompt_ids, made) for row, made in zip(rows_S, rollouts.completions, strict=True)]
+        return Round(rows_S, samples_S, rollouts)

@@ -14,7 +14,7 @@ import numpy as np
 
 from lorarl_trainer.algorithms.distillation import token_advantages
 from lorarl_trainer.lora.files import TEACHER
-from lorarl_trainer.protocols.rollouts import StepBatch, TakeGroup
+from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.rewards.scores import Outcome, ToScore
 from lorarl_trainer.rollout.lockstep import completion_metrics
 from lorarl_trainer.rollout.rounds import Rounds
@@ -47,13 +47,13 @@ class Taught(Rounds):
     The scorer is the teacher: a server, or `InTheWorkers`. Each evaluation has a reward of its own.
     """
 
-    async def next(self, step: int, adapter_version: int, take: TakeGroup) -> StepBatch:
-        """Generate the samples of a step and let the teacher score them. Nothing is handed over ahead.
+    async def next(self, step: int, adapter_version: int) -> StepBatch:
+        """Generate the samples of a step and let the teacher score them.
 
         The reward of a completion is the mean advantage of its tokens: minus the divergence from the teacher.
         """
         rows_P = self.rows.next(self.spec.rollout.prompts_per_step)
-        made = await self._round(step, rows_P, 0, adapter_version, self._limits, lambda first, group: None)
+        made = await self._round(step, rows_P, 0, adapter_version, self._limits)
         samples_S, rollouts = made.samples_S, made.rollouts
         asked = time.perf_counter()
         teacher_S: Sequence[Floats | None] = [outcome.logprobs for outcome in rollouts.outcomes]

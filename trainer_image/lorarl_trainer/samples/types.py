@@ -179,37 +179,26 @@ class LossChoice:
 
 
 @dataclass(frozen=True)
-class GradientRequest:
-    """Samples for the gradient of the next update.
+class UpdateRequest:
+    """One optimizer update: this worker's samples, and what holds over all workers.
 
     Attributes:
         samples: this data-parallel worker's share.
-        loss: which loss.
         temperature: divides the logits before log-probabilities are taken.
         on_policy: the adapter has not changed since the samples were generated, so engine and trainer must agree.
+        total_tokens: response tokens of all workers' samples: metrics are their means.
+        learning_rate: this update's.
+        seed: decides the dropout masks.
+        limits: how well engine and trainer must agree about on-policy samples, which is checked before the update; None
+            where nothing is generated.
+        total_samples: of all workers. Pairs and aggregations other than token_mean need it.
+        critic: the critic's update on the same samples; None without a critic.
     """
 
     samples: Samples
     loss: LossChoice
     temperature: float
     on_policy: bool
-
-
-@dataclass(frozen=True)
-class UpdateRequest(GradientRequest):
-    """One optimizer update: this worker's samples, and what holds over all workers.
-
-    Attributes:
-        samples: without those whose gradient was computed ahead of the update.
-        total_tokens: response tokens of all workers' samples, with those: metrics are their means.
-        learning_rate: this update's.
-        seed: decides the dropout masks.
-        limits: how well engine and trainer must agree about on-policy samples, which is checked before the update; None
-            where nothing is generated.
-        total_samples: of all workers, with those. Pairs and aggregations other than token_mean need it.
-        critic: the critic's update on the same samples; None without a critic.
-    """
-
     total_tokens: int
     learning_rate: float
     seed: int

@@ -15,7 +15,6 @@ from lorarl_trainer.devices.base import least_memory
 from lorarl_trainer.errors import LorarlError, in_one_line
 from lorarl_trainer.lora.config import Probe
 from lorarl_trainer.lora.initial import InitialAdapter
-from lorarl_trainer.planning.execution import may_overlap
 from lorarl_trainer.protocols.workers import (
     UPLOAD_SECONDS,
     Built,
@@ -32,7 +31,6 @@ from lorarl_trainer.samples.packing import split_evenly
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.types import (
     CompletionChunk,
-    GradientRequest,
     Policy,
     Sample,
     Samples,
@@ -47,9 +45,6 @@ from lorarl_trainer.workers.failures import Failures, driver_log
 from lorarl_trainer.workers.nodes import Nodes
 from lorarl_trainer.workers.stacks import stacks_of
 from lorarl_trainer.workers.worker import Rank, Worker
-
-_BESIDE = "beside"
-"""The workers' thread for what they do while they generate."""
 
 
 class WorkerGroup:
@@ -73,14 +68,12 @@ class WorkerGroup:
         self._processes: list[int] = []
         # A process that imports ahead has the variables already. Ray gives it to workers that ask for no others.
         environment = {} if ahead.imports_ahead() else {"runtime_env": {"env_vars": ahead.environment(spec)}}
-        # A second thread in each worker. Without one, Ray runs all methods in the main thread.
-        groups = {"concurrency_groups": {_BESIDE: 1}} if may_overlap(spec) else {}
         logs = [log_dir / f"worker-{rank}.log" if log_dir else None for rank in range(self.size)]
         address, port = self._nodes.rendezvous() if self.size > 1 else (None, None)
         self._actors: list[Any] = []
         for rank, (local_rank, bundle) in enumerate(each for node in self._nodes.bundles for each in enumerate(node)):
             kind = Worker if rank else CheckpointingWorker
-            actor = ray.remote(num_cpus=1, **groups)(kind).options(
+            actor = ray.remote(num_cpus=1)(kind).options(
                 num_gpus=1 if spec.on_gpu else 0, scheduling_strategy=self._nodes.at(bundle), **environment
             )
             place = Rank(rank, self.size, local_rank, address, port)
@@ -189,21 +182,8 @@ class WorkerGroup:
         slowest = max(results, key=lambda one: sum(one.seconds.values()))
         return Generated(slowest.seconds, Occupancy.over(one.occupancy for one in results))
 
-    @property
-    def trainers(self) -> int:
-        """How many copies of the model train, data parallel."""
-        return self.size // self._trainer_ranks
-
-    async def accumulate(self, trainer: int, request: GradientRequest) -> None:
-        """Let one trainer compute the gradient of some samples of the next update, while engines generate others."""
-        method = self._actors[trainer].accumulate.options(concurrency_group=_BESIDE)
-        await self._await(lambda: [method.remote(request)])
-
     async def update(self, request: UpdateRequest) -> UpdateResult:
-        """Make one optimizer update, with the request's samples dealt out to the data-parallel workers.
-
-        Samples that they have accumulated are in it too.
-        """
+        """Make one optimizer update, with the request's samples dealt out to the data-parallel workers."""
         requests = [replace(request, samples=share) for share in self._dealt(request.samples)[1]]
         results: list[UpdateResult] = await self._await(
             lambda: [
@@ -312,7 +292,7 @@ class WorkerGroup:
 
     def _dealt(self, samples: Sequence[Sample]) -> tuple[list[list[int]], list[Samples]]:
         """Deal samples out to the data-parallel workers: the indices that each gets, and its samples."""
-        indices = split_evenly(samples, self.trainers)
+        indices = split_evenly(samples, self.size // self._trainer_ranks)
         return indices, [Samples(samples[index] for index in share) for share in indices]
 
     async def _all(self, method: str, *arguments: Any) -> list[Any]:

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from lorarl_trainer.samples.sampling import Sampling
     from lorarl_trainer.samples.types import (
         CompletionChunk,
-        GradientRequest,
         Policy,
         Samples,
         UpdateRequest,
@@ -164,7 +163,6 @@ class Worker:
             ranks=(plan.trainer_workers, plan.engine_ranks),
             memory=plan.table,
             warnings=self._warnings(plan),
-            overlapped=plan.overlapped,
             micro_batch_tokens=plan.micro_batch_tokens,
             gpu=there.name if isinstance(there, Gpu) else "",
         )
@@ -203,11 +201,6 @@ class Worker:
                 if first:
                     yield chunk
         self._watch.ended("generation")
-
-    def accumulate(self, request: GradientRequest) -> None:
-        """Compute the gradient of some samples of the next update, in another thread than `generate`."""
-        with self._memory_explained("gradients were computed while others were generated"):
-            self.backend.accumulate(request, alone=self.engine is None or not self.engine.generating)
 
     def update(self, request: UpdateRequest) -> UpdateResult:
         """Make one optimizer update."""

@@ -221,7 +221,6 @@ def test_what_is_set_is_obeyed() -> None:
     plan = chosen("7B", *SET, gpus=2)
     assert decisions(plan) == (2, 2048, "selective", {"kv_cache", "weights"})
     assert plan.execution.engine_ranks == 1 and plan.execution.engine_fraction == 0.4
-    assert not plan.execution.overlapped  # the cache is not there while the trainer works
     assert not choices_line(plan).startswith("trainer")
 
 
@@ -231,10 +230,10 @@ def test_a_single_field_that_is_set_leaves_the_others_open(field: str) -> None:
     assert f"{path} {value}" not in choices_line(chosen("7B", field, gpus=2))
 
 
-def test_the_cache_stays_or_overlaps_only_where_that_is_faster() -> None:
+def test_the_cache_stays_only_where_that_is_faster() -> None:
     """32k tokens leave the GPU to one phase or the other, unless more is computed again."""
     plan = chosen("14B", "trainer.recompute=none", response_tokens=16_320)
-    assert plan.execution.offload == {"kv_cache"} and not plan.execution.overlapped
+    assert plan.execution.offload == {"kv_cache"}
     assert plan.memory.peak("generation") > 0.97 * H200.free  # M1: the cache takes what is free in its phase
     assert plan.seconds is not None and plan.seconds.moving > 0
 
@@ -248,20 +247,6 @@ def test_of_equally_fast_plans_one_with_a_whole_cache_is_taken() -> None:
     shorter = [c for c in plan.fitting if c.memory.execution.kv_cache_bytes < plan.execution.kv_cache_bytes]
     assert seconds == min(candidate.seconds.total for candidate in shorter)
     assert plan.seconds is not None and seconds < plan.seconds.total <= 1.01 * seconds
-
-
-def test_several_updates_of_a_step_cannot_overlap_with_its_generation() -> None:
-    several = chosen("7B", "algorithm.updatesPerStep=2", "trainer.overlap=true")
-    assert not several.execution.overlapped and not any(one.memory.execution.overlapped for one in several.fitting)
-
-
-def test_both_times_are_printed() -> None:
-    plan = chosen("7B", "trainer.overlap=true", response_tokens=4096)
-    alternating = min(one.seconds.total for one in plan.fitting if not one.memory.execution.overlapped)
-    assert plan.execution.overlapped and plan.seconds is not None and plan.seconds.total < alternating
-    assert f"both phases                  overlap  {plan.seconds.total:.3g}; alternate {alternating:.3g}\n" in (
-        plan_table(plan).replace("overlap    ", "overlap  ")
-    )
 
 
 def test_the_table_says_what_was_chosen_and_why() -> None:

@@ -12,7 +12,7 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.models.model_sizes import read_model_shape
 from lorarl_trainer.models.shape import ModelShape
 from lorarl_trainer.models.supported_models import has_plain_layers
-from lorarl_trainer.planning.execution import ExecutionPlan, PlanError, decide, may_overlap
+from lorarl_trainer.planning.execution import ExecutionPlan, PlanError, decide
 from unit.trainer.planning.jobs import gpu_job
 
 GIB = 1 << 30
@@ -44,26 +44,6 @@ def test_layers_are_fused_whole_on_one_gpu() -> None:
 )
 def test_layers_of_llamas_kind_are_known_by_the_configuration(config: dict[str, object], plain: bool) -> None:
     assert has_plain_layers(config) is plain
-
-
-@pytest.mark.parametrize(
-    ("changes", "gpus", "expected"),
-    [
-        ([], 1, True),
-        ([], 2, True),
-        (["algorithm.klCoefficient=0.1", "rollout.offload=[]"], 1, True),
-        ([], 0, False),
-        (["trainer.tensorParallelSize=2"], 2, False),
-        (["rollout.tensorParallelSize=2"], 2, False),
-        (["trainer.contextParallelSize=2"], 2, False),
-        (["adapter.dropout=0.1"], 1, False),
-        (["algorithm.updatesPerStep=2"], 1, False),
-        (["rollout.offload=[kv_cache]"], 1, False),
-    ],
-)
-def test_groups_may_be_trained_while_others_are_generated(changes: list[str], gpus: int, expected: bool) -> None:
-    assert may_overlap(gpu_job(*changes, *(["trainer.overlap=true"] if gpus else []), gpus=gpus)) is expected
-    assert not may_overlap(gpu_job(*changes, gpus=gpus)), "only where it is asked for"
 
 
 def test_an_engine_generates_so_many_sequences_at_a_time() -> None:

@@ -198,13 +198,6 @@ def test_parts_add_up_to_each_phase(sizes: ModelSizes) -> None:
     assert two.peak("generation") - asleep.peak("generation") == 2 * (PARAMETERS - sizes.qkv_parameters(1))
 
 
-def test_overlapped_both_phases_are_one(sizes: ModelSizes) -> None:
-    alternating, overlapped = planned(sizes, offload="[]"), planned(sizes, offload="[]", overlapped=True)
-    working = part(alternating, "vLLM at work")
-    assert overlapped.peaks == (alternating.peak("training") + working,) * 2
-    assert "generating and training, in all" in overlapped.table()
-
-
 LONG = ("rollout.maxResponseTokens=16320",)
 
 
@@ -214,9 +207,6 @@ def test_the_cache_takes_what_is_free_in_its_phase(sizes: ModelSizes) -> None:
     assert given_up.peaks[0] == H200.free and given_up.execution.kv_cache_bytes > 125 * GB
     stays = planned(sizes, *LONG, offload="[]")
     assert stays.peaks[1] == H200.free
-    overlapped = planned(sizes, *LONG, offload="[]", overlapped=True)
-    assert overlapped.needed == H200.free
-    assert stays.execution.kv_cache_bytes - overlapped.execution.kv_cache_bytes == part(stays, "vLLM at work")
     assert re.search(r"holds 133 at their longest, 267 at half of it; all at their longest: 481", given_up.table())
 
 

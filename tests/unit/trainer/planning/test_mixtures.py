@@ -12,7 +12,7 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.models.mixtures import REASONS, require_known_mixture
 from lorarl_trainer.models.model_sizes import sizes_of
 from lorarl_trainer.planning.adapter_size import AdapterSize
-from lorarl_trainer.planning.execution import decide, may_overlap
+from lorarl_trainer.planning.execution import decide
 from lorarl_trainer.planning.memory import make_plan
 from lorarl_trainer.planning.verdict import judge
 from unit.trainer.planning.jobs import cpu_job, gpu_job
@@ -160,12 +160,6 @@ def test_experts_that_are_computed_again_take_all_their_products_again() -> None
     plans = [judge(gpu_job(*of_one), QWEN3_30B_A3B, there).plan for of_one in fields]
     none, selective, full = (plan.seconds.training for plan in plans if plan is not None and plan.seconds is not None)
     assert 1.15 * none < selective < full < 1.5 * none
-
-
-def test_nothing_is_trained_ahead_where_a_pass_is_of_several_workers() -> None:
-    fields = ["cluster.gpusPerNode=2", "trainer.overlap=true"]
-    assert may_overlap(gpu_job(*fields))
-    assert not may_overlap(gpu_job(*fields, "trainer.expertParallelSize=2"))
 
 
 def test_a_job_on_cpus_has_as_many_workers_as_share_experts() -> None:

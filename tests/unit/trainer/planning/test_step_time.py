@@ -139,15 +139,6 @@ def test_giving_memory_up_takes_time() -> None:
     assert weights.moving > given_up.moving
 
 
-def test_overlapping_saves_time_where_lengths_differ() -> None:
-    """Groups that all end at the same time leave nothing to train meanwhile."""
-    alternating, overlapped = (estimated("7B", *RAGGED, mean=640, overlapped=one) for one in (False, True))
-    assert alternating.saved == 0
-    assert overlapped.total == pytest.approx(alternating.total - overlapped.saved)
-    assert 0.02 * alternating.total < overlapped.saved < 0.5 * min(overlapped.generation, overlapped.training)
-    assert estimated("7B", mean=256, overlapped=True).saved == pytest.approx(0, abs=0.01)
-
-
 def test_data_parallel_workers_share_the_step() -> None:
     one, two = estimated("7B", mean=256), estimated("7B", mean=256, gpus=2)
     assert two.training == pytest.approx(one.training / 2, rel=0.05)

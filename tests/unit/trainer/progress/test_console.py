@@ -177,11 +177,6 @@ def test_sft_shows_its_loss_but_no_reward(tmp_path: Path) -> None:
     assert "KL" not in text
 
 
-def test_a_step_says_how_long_it_generated_and_trained_at_once() -> None:
-    step = replace(grpo_step(1), seconds={"generate": 10.0, "overlap": 15.25, "forward_backward": 2.0})
-    assert "27.25 s, 15.25 overlapped  " in shown_in_a_pipe([step])
-
-
 def test_a_step_says_what_the_critic_explains() -> None:
     text = shown_in_a_pipe([with_metrics(grpo_step(1), **{"critic/explained_variance": 0.634})])
     assert "  critic explains 63%  " in text

@@ -91,7 +91,7 @@ def steps_of(rollouts: Partial, workers: Scripted, count: int) -> list[StepBatch
     async def make() -> list[StepBatch]:
         made = []
         for step in range(count):
-            made.append(await rollouts.next(step + 1, workers.version, lambda *_: pytest.fail("it is handed over")))
+            made.append(await rollouts.next(step + 1, workers.version))
             workers.version += 1
         return made
 
@@ -162,4 +162,4 @@ def test_another_adapters_tokens_are_refused() -> None:
     rollouts = partial(workers, 1)
     workers.version = 2
     with pytest.raises(StaleAdapterError, match=r"versions \[2\], expected only 1"):
-        asyncio.run(rollouts.next(1, 1, lambda *_: None))
+        asyncio.run(rollouts.next(1, 1))

@@ -9,7 +9,7 @@ import pytest
 
 from lorarl_api.v1alpha1 import AlgorithmSpec
 from lorarl_trainer.algorithms.registry import get_algorithm
-from lorarl_trainer.credit.reference import advantages_of
+from lorarl_trainer.credit.advantages import advantages_of
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.rollout.taught import compared
 from lorarl_trainer.samples.types import Sample

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -122,18 +122,6 @@ class FsdpModel(AdaptedModel):
         """See `AdaptedModel.base_only`."""
         disabled: AbstractContextManager[None] = self.module.disable_adapter()
         return disabled
-
-    def call_between_layers(self, call: Callable[[], None]) -> None:
-        """See `AdaptedModel.call_between_layers`."""
-
-        def after_forward(layer: torch.nn.Module, arguments: Any, output: Any) -> None:
-            call()
-            hidden_states = output[0] if isinstance(output, tuple) else output
-            if hidden_states.requires_grad:
-                hidden_states.register_hook(lambda gradient: call())
-
-        for layer in self._layers:
-            layer.register_forward_hook(after_forward)
 
     def exported(self) -> Iterator[tuple[str, torch.Tensor]]:
         """See `AdaptedModel.exported`."""

@@ -247,19 +247,6 @@ class LoraModel(AdaptedModel):
         with self._lora.disable_adapter(self._chunks):
             yield
 
-    def call_between_layers(self, call: Callable[[], None]) -> None:
-        """See `AdaptedModel.call_between_layers`."""
-        from megatron.core.utils import unwrap_model
-
-        def after_forward(layer: torch.nn.Module, arguments: Any, output: Any) -> None:
-            call()
-            hidden_states = output[0]
-            if hidden_states.requires_grad:
-                hidden_states.register_hook(lambda gradient: call())
-
-        for layer in unwrap_model(self.module).decoder.layers:
-            layer.register_forward_hook(after_forward)
-
     def exported(self) -> Iterator[tuple[str, torch.Tensor]]:
         """See `AdaptedModel.exported`."""
         with by_all_names(self.module):

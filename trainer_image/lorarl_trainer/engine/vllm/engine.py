@@ -108,8 +108,6 @@ class RolloutEngine:
 
         self._config, self._clock = config, clock or StartClock("engine", "process")
         plan = config.plan
-        if plan.overlapped:
-            device.come_first()
         hf_config = AutoConfig.from_pretrained(config.model_path)
         if base:
             base.register()
