@@ -47,7 +47,7 @@ lint: setup ## Check format, lint, types, the imports between packages, and gene
 	.venv/bin/mypy
 	.venv/bin/lint-imports --no-cache
 	$(VENV_PYTHON) -m lorarl_api.generate --check
-	$(VENV_PYTHON) -m lorarl_operator.reasons_page --check
+	$(VENV_PYTHON) -m lorarl_operator.pages --check
 	$(VENV_PYTHON) scripts/version.py --check
 	$(VENV_PYTHON) scripts/generate_chart.py --check
 	$(VENV_PYTHON) scripts/licences.py --check
@@ -61,7 +61,7 @@ format: setup ## Format the code and fix what ruff can fix
 generate: setup ## Write the CRD, the reference, the tables of reasons, the chart's files, versions and licences
 	$(VENV_PYTHON) scripts/version.py
 	$(VENV_PYTHON) -m lorarl_api.generate
-	$(VENV_PYTHON) -m lorarl_operator.reasons_page
+	$(VENV_PYTHON) -m lorarl_operator.pages
 	$(VENV_PYTHON) scripts/generate_chart.py
 	$(VENV_PYTHON) scripts/licences.py
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -19,12 +20,41 @@ class NetworkAccess:
     egress: tuple[dict[str, Any], ...] | None = None
 
 
+def network_access(text: str) -> NetworkAccess | None:
+    """Read it from JSON; None from an empty text.
+
+    Raises:
+        ValueError: It is not as expected.
+    """
+    if not text:
+        return None
+    try:
+        found = json.loads(text)
+        sources, egress = found.pop("from", []), found.pop("egress", None)
+        lists = [sources] if egress is None else [sources, egress]
+        if found or not all(isinstance(each, list) and all(isinstance(one, dict) for one in each) for each in lists):
+            raise ValueError("only `from` and `egress` are known, each a list of mappings")
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ValueError(f'expected JSON such as {{"from": [], "egress": []}}: {error}') from error
+    return NetworkAccess(tuple(sources), None if egress is None else tuple(egress))
+
+
+def option(meaning: str, **details: Any) -> dict[str, Any]:
+    """Metadata of a field that is an option of the command `lorarl-operator`: see `options.py`.
+
+    Args:
+        meaning: What it means, for --help and docs/operator.md.
+        details: `least` and `most` of a number, `choices`, `read` for what makes a value of a text (it raises
+            ValueError), `flag` if its name is not the field's, or click's own parameters.
+    """
+    return {"help": meaning, **details}
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How the operator decides and builds. All times are in seconds.
+    """How the operator decides and builds. All times are in seconds. The fields that are options explain themselves.
 
     Attributes:
-        trainer_image: Image for jobs without `cluster.image`.
         backoff_seconds: Delay before the first retry of a failed attempt. It doubles with each failure.
         backoff_limit_seconds: Longest delay before a retry.
         retry_after_preemption_seconds: Delay before the retry of an attempt that was preempted or lost its machine.
@@ -38,19 +68,9 @@ class Settings:
             that is not counted yet.
         pods_gone_seconds: How long after their grace period terminating pods may delay the next attempt. On a lost
             node they never disappear.
-        keep_head_seconds: How long the head pod of a finished job stays for its logs. With Kueue it is deleted at once.
-        start_deadline_seconds: How long an attempt without startDeadlineSeconds may hold all its machines before it
-            runs. 0: without limit.
-        partly_placed_seconds: How long an attempt outside a queue may hold some of its machines while no node has room
-            for its other pods. 0: without limit.
-        recovery_seconds: How long an attempt may wait for lost worker pods to be replaced. 0: their loss ends it at
-            once.
-        network: What the NetworkPolicy of each job allows. None: jobs get none.
-        default_template: Name of the ClusterLoRARLJobTemplate for jobs without `templateRef`; empty for none.
-        cleanup_seconds: How long the removal of a deleted job's checkpoints may take before the operator gives up.
     """
 
-    trainer_image: str
+    trainer_image: str = field(metadata=option("Image for jobs without `cluster.image`."))
     backoff_seconds: float = 10.0
     backoff_limit_seconds: float = 360.0
     retry_after_preemption_seconds: float = 1.0
@@ -60,10 +80,53 @@ class Settings:
     refused_seconds: float = 30.0
     refused_briefly_seconds: float = 3.0
     pods_gone_seconds: float = 10.0
-    keep_head_seconds: int = 600
-    start_deadline_seconds: int = 7200
-    partly_placed_seconds: int = 900
-    recovery_seconds: int = 600
-    network: NetworkAccess | None = NetworkAccess()
-    default_template: str = ""
-    cleanup_seconds: int = 900
+    keep_head_seconds: int = field(
+        default=600,
+        metadata=option(
+            "How long the head pod of a finished job stays, for its logs. With Kueue it is deleted at once.", least=0
+        ),
+    )
+    start_deadline_seconds: int = field(
+        default=7200,
+        metadata=option(
+            "How long an attempt of a job without `startDeadlineSeconds` may hold all its machines before it runs. "
+            "0: no limit.",
+            least=0,
+        ),
+    )
+    partly_placed_seconds: int = field(
+        default=900,
+        metadata=option(
+            "How long an attempt outside a queue may hold some of its machines while no node has room for its other "
+            "pods (`PartlyPlaced`). 0: no limit.",
+            least=0,
+        ),
+    )
+    recovery_seconds: int = field(
+        default=600,
+        metadata=option(
+            "How long an attempt may wait for lost worker pods to be replaced, before the next attempt takes its "
+            "place. 0: it does so at once.",
+            least=0,
+        ),
+    )
+    cleanup_seconds: int = field(
+        default=900,
+        metadata=option(
+            "How long the removal of a deleted job's checkpoints may take, before the job is deleted without it.",
+            least=1,
+        ),
+    )
+    job_network_policy: NetworkAccess | None = field(
+        default=NetworkAccess(),
+        metadata=option(
+            "What the NetworkPolicy of each job allows beside connections between its pods, as JSON: `from` and "
+            "`egress` of a NetworkPolicy. Without `egress` it allows all outgoing connections. Empty: jobs get no "
+            "policy.",
+            default="{}",
+            read=network_access,
+        ),
+    )
+    default_template: str = field(
+        default="", metadata=option("Name of the ClusterLoRARLJobTemplate for jobs without `templateRef`.")
+    )

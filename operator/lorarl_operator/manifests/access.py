@@ -28,7 +28,7 @@ def needs(job: Job, cluster: ClusterSpec, settings: Settings) -> list[dict[str, 
     """
     accounts = [] if cluster.service_account_name else [_service_account(job, cluster)]
     template = claim_template(job, cluster)
-    policy = network_policy(job, settings.network) if settings.network else None
+    policy = network_policy(job, settings.job_network_policy) if settings.job_network_policy else None
     return [*accounts, config_map(job), *(each for each in (template, policy) if each)]
 
 

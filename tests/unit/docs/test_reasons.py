@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lorarl_operator import reasons_page
+from lorarl_operator import pages
 from lorarl_operator.decide.reasons import Counts, Ended, News, Waiting
 from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.launch.run import INTERRUPTED
@@ -37,14 +38,22 @@ def given() -> set[str]:
     return {str(tables[table][name]) for table, name in found}
 
 
-def test_the_page_is_up_to_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert reasons_page.main(["--check"]) == 0, capsys.readouterr().err
-    old = tmp_path / "jobs.md"
-    old.write_text(PAGE.read_text().replace("| `NameTaken` |", "| `NameIsTaken` |"))
-    assert reasons_page.main(["--check", "--page", str(old)]) == 1
-    assert "make generate" in capsys.readouterr().err
-    assert reasons_page.main(["--page", str(old)]) == 0
-    assert old.read_text() == PAGE.read_text()
+def test_the_pages_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    assert pages.main(["--check"]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("page", "cell"), [("jobs.md", "| `NameTaken` |"), ("operator.md", "| `7200` |")])
+def test_a_page_that_differs_is_written_again(
+    page: str, cell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("images"))
+    copy = tmp_path / "docs" / page
+    text = copy.read_text()
+    copy.write_text(text.replace(cell, "| other |"))
+    assert pages.main(["--check", "--root", str(tmp_path)]) == 1
+    assert f"{page} is out of date. Run `make generate`" in capsys.readouterr().err
+    assert pages.main(["--root", str(tmp_path)]) == 0
+    assert copy.read_text() == text
 
 
 @pytest.mark.parametrize("reason", [*Waiting, *Ended, *News])

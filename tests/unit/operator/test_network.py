@@ -57,7 +57,7 @@ def test_a_cluster_with_other_policies_gets_none() -> None:
     def kinds(settings: Settings) -> set[str]:
         return {each["kind"] for each in needs(JOB, checked_spec(JOB).cluster, settings)}
 
-    assert kinds(SETTINGS) - kinds(Settings("any", network=None)) == {"NetworkPolicy"}
+    assert kinds(SETTINGS) - kinds(Settings("any", job_network_policy=None)) == {"NetworkPolicy"}
 
 
 @pytest.mark.parametrize(

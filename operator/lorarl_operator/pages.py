@@ -1,0 +1,47 @@
+"""`python -m lorarl_operator.pages`: write the tables of docs/jobs.md and docs/operator.md; --check compares them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lorarl_api.page import between, table, update
+from lorarl_operator.decide.reasons import Ended, News, Waiting
+from lorarl_operator.decide.settings import Settings
+from lorarl_operator.options import rows
+
+_ROOT = Path(__file__).parents[2]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the tables, or compare them.
+
+    Returns:
+        The exit code: 1 if --check finds a difference.
+    """
+    parser = argparse.ArgumentParser(prog="python -m lorarl_operator.pages", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is out of date")
+    parser.add_argument("--root", type=Path, default=_ROOT, help="root of the repository")
+    options = parser.parse_args(arguments)
+    pages = {options.root / "docs/jobs.md": with_reasons, options.root / "docs/operator.md": with_settings}
+    return update({page: made(page.read_text(encoding="utf-8")) for page, made in pages.items()}, check=options.check)
+
+
+def with_reasons(text: str) -> str:
+    """Return a document with its tables of reasons up to date."""
+    waiting = table(("reason", "cause", "fix"), ((f"`{one}`", one.cause, one.then) for one in Waiting))
+    ended = table(("reason", "cause", "counts as"), ((f"`{one}`", one.cause, one.then) for one in Ended))
+    news = table(("reason", "meaning"), ((f"`{one}`", one.cause) for one in News))
+    text = between(text, "reasons to wait", waiting)
+    return between(between(text, "reasons of an end", ended), "other Events", news)
+
+
+def with_settings(text: str) -> str:
+    """Return a document with its table of the operator's settings up to date."""
+    return between(text, "settings", table(("variable", "default", "meaning"), rows(Settings)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
