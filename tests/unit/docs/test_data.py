@@ -35,7 +35,8 @@ def read(title: str, folder: Path) -> list[Row]:
 
 
 def test_the_forms_are_those_that_people_ask_for() -> None:
-    assert list(FORMS) == ["JSON lines", "CSV", "Chat messages", "No answers", "Further columns", "Preference pairs"]
+    forms = ["JSON lines", "CSV", "Chat messages", "No answers", "Further columns", "Nested columns"]
+    assert list(FORMS) == [*forms, "Preference pairs"]
 
 
 @pytest.mark.parametrize("title", FORMS)
@@ -54,4 +55,5 @@ def test_rows_are_what_the_page_says_of_them(tmp_path: Path) -> None:
     assert read("Chat messages", tmp_path)[0].answer == "Bonjour"
     assert [row.answer for row in read("No answers", tmp_path)] == [None] * 3
     assert read("Further columns", tmp_path)[2].raw["keys"] == ["title"]
+    assert read("Nested columns", tmp_path)[0].answer == "3"
     assert read("Preference pairs", tmp_path)[1].rejected == "5."

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
-from difflib import get_close_matches
 from typing import Any
 
-from lorarl_api.v1alpha1 import DataSource
 from lorarl_trainer.errors import InputError
 
 _FROM_SHAREGPT = (
@@ -21,33 +19,12 @@ ROLES = frozenset(
     {"system", "developer", "user", "assistant", "tool", "function", "ipython", "observation", "documents"}
 )
 """The roles that chat templates of the supported families know."""
+ASSISTANT = "assistant"
 _MEANT = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant", "ai": "assistant"}
 
 
-def missing(raw: dict[str, Any], name: str, field: str, where: str, source: DataSource) -> InputError:
-    """Return the error of a row without a column, or with nothing in it."""
-    existing = ", ".join(key if key == key.strip() else repr(key) for key in sorted(raw)) or "none"
-    if name in raw:
-        return InputError(
-            field, f"{name}, which is empty in {where}", "a value in every row", "Fill it in, or remove that row."
-        )
-    near = get_close_matches(name, raw, n=1, cutoff=0.5)
-    hint = f"Set {field} to one of them, or add the column."
-    if _lacks_header(raw, source):
-        hint += " A CSV file needs a line with the names of its columns."
-    elif near:
-        hint = f"Did you mean {near[0] if near[0] == near[0].strip() else repr(near[0])}?"
-    return InputError(field, f"{name}, which {where} does not have", f"one of the existing fields ({existing})", hint)
-
-
-def _lacks_header(raw: dict[str, Any], source: DataSource) -> bool:
-    """Whether the names of a CSV file's columns seem to be its first row: none is one that the manifest names."""
-    columns = (source.prompt_field, source.answer_field, *source.pair_fields)
-    return source.origin.lower().endswith(".csv") and {key.strip() for key in raw}.isdisjoint(columns)
-
-
-def prompt_of(value: Any, field: str, where: str) -> Prompt:
-    """Return a prompt unless it is something else, or empty."""
+def prompt_of(value: Any, field: str, where: str, column: str = "") -> Prompt:
+    """Return a prompt unless it is something else, or empty. `column` is its name, for errors."""
     if isinstance(value, str) and value.strip():
         return unicode(value, field, where)
     if isinstance(value, list) and value and all(is_message(message) for message in value):
@@ -60,7 +37,9 @@ def prompt_of(value: Any, field: str, where: str) -> Prompt:
         field,
         f"{got} in {where}",
         "a text, or a list of chat messages with role and content, both texts",
-        "Write prompts as texts." if isinstance(value, int | float) else messages_hint(value),
+        "Write prompts as texts."
+        if isinstance(value, int | float)
+        else (not is_message(value) and within_hint(value, field, column)) or messages_hint(value),
     )
 
 
@@ -80,12 +59,12 @@ def messages_hint(value: Any) -> str:
     content = first.get("content")
     if isinstance(content, list):
         return "Join the texts of each content into one text, in every row. Images cannot be trained on."
-    if "content" in first and content is None and first.get("tool_calls"):
+    if content is None and first.get("tool_calls"):
         return "Write each call of a tool as the text that the model should produce, or remove those messages."
-    if "content" in first and content is None:
-        return "Give every message a content, or remove the messages without one, in every row."
     if "text" in first and "role" in first:
         return "Rename text to content, in every row."
+    if "role" in first and content is None:
+        return "Give every message a content, or remove the messages without one, in every row."
     return "Fix that row, or remove it."
 
 
@@ -110,29 +89,63 @@ def is_answer(value: Any) -> bool:
     """Whether it is a text or a number, as `answer_text` takes it."""
     if isinstance(value, float):
         return math.isfinite(value)
-    return isinstance(value, str | int) and not isinstance(value, bool)
+    return isinstance(value, str | int | Decimal) and not isinstance(value, bool)
 
 
-def answer_text(value: Any, field: str, where: str) -> str | None:
+def answer_text(value: Any, field: str, where: str, column: str = "") -> str | None:
     """Return an answer as text.
 
-    Numbers (`{"answer": 42}`) become the text that people write: 72.0 is 72, 1e-05 is 0.00001.
+    Numbers (`{"answer": 42}`) become the text that people write: 72.0 is 72, 1e-05 is 0.00001. A message of the
+    assistant, alone in a list, is its content. `column` is its name, for errors.
     """
     if value is None:
         return None
+    if isinstance(value, list) and len(value) == 1 and is_message(value[0]) and value[0]["role"] == ASSISTANT:
+        value = content_alone(value[0], field, where)
     if not is_answer(value):
         raise InputError(
             field,
             f"{brief(value)} ({type(value).__name__}) in {where}",
             "a text or a number",
-            "Write the answer as a text.",
+            _answer_hint(value, field, column),
         )
     if isinstance(value, str):
         return unicode(value, field, where)
     if isinstance(value, float):
         # A column of whole numbers with missing values is stored as floats.
         return f"{Decimal(repr(value)).normalize():f}" if value == 0 or 1e-30 < abs(value) < 1e16 else repr(value)
-    return str(value)
+    return f"{value:f}" if isinstance(value, Decimal) else str(value)
+
+
+def content_alone(message: Message, field: str, where: str) -> str:
+    """Return the content of an answer's message, which has nothing else that the model would have to learn.
+
+    Raises:
+        InputError: it has.
+    """
+    if other := [key for key in message if key not in ("role", "content", "name", "weight", "train")]:
+        raise InputError(
+            field,
+            f"a message with {other[0]} in {where}",
+            "role and content alone",
+            f"Write {other[0]} into content, as the chat template writes it, or remove it in every row.",
+        )
+    content: str = message["content"]
+    return content
+
+
+def _answer_hint(value: Any, field: str, column: str) -> str:
+    if isinstance(value, list) and value and all(is_message(one) for one in value):
+        return (
+            "Join prompt and answer into one column of messages in every row, and name it in messagesField (for sft)."
+        )
+    return within_hint(value, field, column) or "Write the answer as a text."
+
+
+def within_hint(value: Any, field: str, column: str) -> str:
+    """Return which key of an object to name, if one has a text or a number; empty if none has."""
+    keys = [key for key, one in value.items() if is_answer(one)] if isinstance(value, dict) else []
+    return f"Set {field} to {' or '.join(f'{column}.{key}' for key in keys)}." if keys else ""
 
 
 def unicode(text: str, field: str, where: str) -> str:

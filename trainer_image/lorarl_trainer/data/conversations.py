@@ -10,8 +10,9 @@ from __future__ import annotations
 from itertools import groupby
 from typing import NamedTuple
 
+from lorarl_trainer.data.cells import ASSISTANT
 from lorarl_trainer.data.encoder import PromptEncoder, unfit_template
-from lorarl_trainer.data.lessons import ASSISTANT, Conversation
+from lorarl_trainer.data.lessons import Conversation
 from lorarl_trainer.data.rows import Row
 from lorarl_trainer.data.turns import Turn, stops_within
 

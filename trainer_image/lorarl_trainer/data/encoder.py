@@ -10,8 +10,8 @@ from datetime import datetime
 from itertools import accumulate, batched, pairwise
 from typing import Any
 
-from lorarl_trainer.data.cells import Message, brief, renaming
-from lorarl_trainer.data.lessons import ASSISTANT, Conversation, Tokens
+from lorarl_trainer.data.cells import ASSISTANT, Message, brief, renaming
+from lorarl_trainer.data.lessons import Conversation, Tokens
 from lorarl_trainer.data.rows import Row
 from lorarl_trainer.data.turns import Turn, says, turn_of
 from lorarl_trainer.errors import InputError

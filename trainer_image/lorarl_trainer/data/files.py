@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from lorarl_trainer.data.foreign import foreign_format, json_hint
 from lorarl_trainer.errors import InputError, StorageError, unreadable
 from lorarl_trainer.storage.hints import missing_hint
@@ -127,7 +129,7 @@ def _read_parquet(path: Path, uri: str, field: str) -> Numbered:
 
 
 def _with_doubles(table: pyarrow.Table) -> pyarrow.Table:
-    """Convert columns of 32-bit floats to doubles by their decimal text: 0.1, not the double nearest to float 0.1."""
+    """Convert columns of shorter floats to doubles by their decimal text: 0.1, not the double nearest to float 0.1."""
     import pyarrow
     import pyarrow.compute
 
@@ -135,6 +137,9 @@ def _with_doubles(table: pyarrow.Table) -> pyarrow.Table:
         if pyarrow.types.is_float32(column.type):
             texts = pyarrow.compute.cast(table.column(index), pyarrow.string())
             table = table.set_column(index, column.name, pyarrow.compute.cast(texts, pyarrow.float64()))
+        elif pyarrow.types.is_float16(column.type):
+            values = [None if one is None else float(str(np.float16(one))) for one in table.column(index).to_pylist()]
+            table = table.set_column(index, column.name, pyarrow.array(values, pyarrow.float64()))
     return table
 
 

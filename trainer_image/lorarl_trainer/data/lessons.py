@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lorarl_api.v1alpha1 import DataSource
-from lorarl_trainer.data.cells import Message, brief, is_message, messages_hint, missing, renaming, unicode
+from lorarl_trainer.data.cells import ASSISTANT, Message, brief, is_message, messages_hint, renaming, unicode
+from lorarl_trainer.data.columns import cell, missing
 from lorarl_trainer.errors import InputError
-
-ASSISTANT = "assistant"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +56,9 @@ def lesson_of(raw: dict[str, Any], source: DataSource, field: str, where: str) -
 
 
 def _cell(raw: dict[str, Any], name: str, field: str, where: str, source: DataSource) -> Any:
-    if raw.get(name) is None:
+    if (value := cell(raw, name)) is None:
         raise missing(raw, name, field, where, source)
-    return raw[name]
+    return value
 
 
 def _conversation(value: Any, field: str, where: str) -> Conversation:

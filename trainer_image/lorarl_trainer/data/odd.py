@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from lorarl_trainer.data.cells import ROLES, brief, is_answer, meant_role
+from lorarl_trainer.data.cells import ROLES, brief, meant_role
+from lorarl_trainer.data.columns import cell
 from lorarl_trainer.data.encoder import PromptEncoder
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.rows import Row
@@ -40,15 +41,15 @@ def odd_answers(rows: Sequence[Row], field: str, column: str, *, needed: bool) -
 
     `needed`: whether they are learned, or compared with. Functions may have another use for empty ones.
     """
-    if all(row.answer is None for row in rows) and not any(column in row.raw for row in rows):
+    if all(row.answer is None for row in rows) and all(cell(row.raw, column) is None for row in rows):
         alike = (key for key in rows[0].raw if key.strip().casefold() == column.strip().casefold())
         if name := next(alike, None):
             yield (
                 f"{field}.answerField: no row has the column {column}, so there are no answers, but row "
                 f"{rows[0].number} has {name!r}. Set answerField to it, or rename it."
             )
-    if other := [row for row in rows if row.raw.get(column) is not None and not is_answer(row.raw[column])]:
-        value = other[0].raw[column]
+    if other := [row for row in rows if row.answer is None and cell(row.raw, column) is not None]:
+        value = cell(other[0].raw, column)
         yield (
             f"{field}.answerField: {len(other):,} of {len(rows):,} answers are no text or number, first that of row "
             f"{other[0].number}, {brief(value)} ({type(value).__name__}). A reward gets None as their answer, and "

@@ -6,28 +6,43 @@ from collections.abc import Sequence
 from typing import Any
 
 from lorarl_api.v1alpha1 import DataSource
-from lorarl_trainer.data.cells import Message, Prompt, answer_text, brief, is_message, messages_hint, missing, prompt_of
+from lorarl_trainer.data.cells import (
+    ASSISTANT,
+    Message,
+    Prompt,
+    answer_text,
+    brief,
+    content_alone,
+    is_message,
+    messages_hint,
+    prompt_of,
+)
+from lorarl_trainer.data.columns import cell, missing
 from lorarl_trainer.errors import InputError
 
 
 def pair_of(raw: dict[str, Any], source: DataSource, field: str, where: str) -> tuple[Prompt, str, str]:
     """Return the prompt and the texts of the chosen and the rejected answer of a row.
 
-    An answer in messages is one message of the assistant, alone or after the prompt's messages. Without a prompt's
-    column, the prompt is all that comes before the last messages of both.
+    An answer in messages is one message of the assistant, alone or after the prompt's messages. The prompt is all that
+    comes before the last messages of both, if that is more than a prompt's column has.
 
     Raises:
         InputError: a column is missing, or has something else.
     """
     columns = tuple(zip(source.pair_fields, (f"{field}.chosenField", f"{field}.rejectedField"), strict=True))
     for name, of in columns:
-        if raw.get(name) is None:
+        if cell(raw, name) is None:
             raise missing(raw, name, of, where, source)
-    chosen, rejected = (raw[name] for name, _ in columns)
-    if raw.get(source.prompt_field) is not None:
-        prompt = prompt_of(raw[source.prompt_field], f"{field}.promptField", where)
-    elif _is_chat(chosen) and _is_chat(rejected) and chosen[:-1] and _same(chosen[:-1], rejected[:-1]):
-        prompt = prompt_of(chosen[:-1], f"{field}.chosenField", where)
+    chosen, rejected = (cell(raw, name) for name, _ in columns)
+    before = chosen[:-1] if _is_chat(chosen) and _is_chat(rejected) and _same(chosen[:-1], rejected[:-1]) else []
+    if (given := cell(raw, source.prompt_field)) is not None:
+        prompt = prompt_of(given, f"{field}.promptField", where)
+        own = _messages(prompt)
+        if len(before) > len(own) and _same(before[-len(own) :], own):
+            prompt = before  # a system message or earlier turns, of which the column has the last one
+    elif before:
+        prompt = prompt_of(before, f"{field}.chosenField", where)
     elif _is_chat(chosen) and _is_chat(rejected) and chosen[:-1]:
         raise InputError(
             f"{field}.rejectedField",
@@ -37,16 +52,16 @@ def pair_of(raw: dict[str, Any], source: DataSource, field: str, where: str) -> 
         )
     else:
         raise missing(raw, source.prompt_field, f"{field}.promptField", where, source)
-    first, second = (_completion(raw[name], prompt, of, where) for name, of in columns)
+    first, second = (_completion(cell(raw, name), prompt, of, where) for name, of in columns)
     return prompt, first, second
 
 
 def _completion(value: Any, prompt: Prompt, field: str, where: str) -> str:
     if _is_chat(value):
-        before = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        before = _messages(prompt)
         answer = value[len(before) :] if _same(value[: len(before)], before) else value
-        if len(answer) == 1 and answer[0]["role"] == "assistant":
-            value = answer[0]["content"]
+        if len(answer) == 1 and answer[0]["role"] == ASSISTANT:
+            value = content_alone(answer[0], field, where)
     if isinstance(value, list | dict):
         raise InputError(
             field,
@@ -59,6 +74,10 @@ def _completion(value: Any, prompt: Prompt, field: str, where: str) -> str:
     text = answer_text(value, field, where)
     assert text is not None, "missing values are refused"
     return text
+
+
+def _messages(prompt: Prompt) -> list[Message]:
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
 
 
 def _is_chat(value: Any) -> bool:

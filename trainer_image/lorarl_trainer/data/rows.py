@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lorarl_api.v1alpha1 import DataSource, EvalSource
-from lorarl_trainer.data.cells import Prompt, answer_text, is_answer, missing, prompt_of
+from lorarl_trainer.data.cells import Prompt, answer_text, is_answer, prompt_of
+from lorarl_trainer.data.columns import bare, cell, given, missing
 from lorarl_trainer.data.files import Fetch, read_file, read_hub
 from lorarl_trainer.data.lessons import Conversation, Lesson, lesson_of
 from lorarl_trainer.data.pairs import pair_of
@@ -84,7 +85,8 @@ def load_rows(
             text_columns=(source.prompt_field, source.answer_field, *(source.pair_fields if pairs else ())),
         )
     rows, faults = [], []
-    for number, raw in numbered:
+    for number, read in numbered:
+        raw = given(read)
         try:
             if pairs:
                 rows.append(_pair(raw, number, source, field))
@@ -103,7 +105,7 @@ def load_rows(
             "at least one row",
             f"Set {field}.uri to a source with rows.",
         )
-    if "answer_field" in source.model_fields_set and not any(source.answer_field in row.raw for row in rows):
+    if "answer_field" in source.model_fields_set and all(cell(row.raw, source.answer_field) is None for row in rows):
         where = f"row {rows[0].number} of {source.origin}"
         raise missing(rows[0].raw, source.answer_field, f"{field}.answerField", where, source)
     return rows
@@ -135,7 +137,7 @@ def digest_of(rows: Sequence[Row]) -> str:
     """Return a SHA-256 over the rows as they were read: the same for .jsonl, .parquet and the hub."""
     digest = hashlib.sha256()
     for row in rows:
-        digest.update(json.dumps(row.raw, sort_keys=True, default=str).encode() + b"\n")
+        digest.update(json.dumps(bare(row.raw), sort_keys=True, default=str).encode() + b"\n")
     return digest.hexdigest()
 
 
@@ -145,17 +147,18 @@ def _row(
     where = f"row {number} of {source.origin}"
     if (lesson := lesson_of(raw, source, field, where)) is not None:
         return Row(lesson.messages if isinstance(lesson, Conversation) else "", None, raw, number, lesson=lesson)
-    if raw.get(source.prompt_field) is None:
+    if (prompt_cell := cell(raw, source.prompt_field)) is None:
         raise missing(raw, source.prompt_field, f"{field}.promptField", where, source)
-    if isinstance(answer := raw.get(source.answer_field), float) and math.isnan(answer):
-        raw = {**raw, source.answer_field: None}  # tables write a missing value as NaN
-    if needs_answer and raw.get(source.answer_field) is None:
+    answer = cell(raw, source.answer_field)
+    if isinstance(answer, float) and math.isnan(answer):
+        answer = None  # tables write a missing value as NaN
+        raw = {**raw, source.answer_field: None} if source.answer_field in raw else raw
+    if needs_answer and answer is None:
         raise missing(raw, source.answer_field, f"{field}.answerField", where, source)
-    prompt = prompt_of(raw[source.prompt_field], f"{field}.promptField", where)
-    answer = raw.get(source.answer_field)
+    prompt = prompt_of(prompt_cell, f"{field}.promptField", where, source.prompt_field)
     if not (needs_answer or shows_answer or is_answer(answer)):
         return Row(prompt, None, raw, number)
-    return Row(prompt, answer_text(answer, f"{field}.answerField", where), raw, number)
+    return Row(prompt, answer_text(answer, f"{field}.answerField", where, source.answer_field), raw, number)
 
 
 def _pair(raw: dict[str, Any], number: int, source: DataSource, field: str) -> Row:

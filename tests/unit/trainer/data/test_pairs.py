@@ -52,6 +52,14 @@ def test_every_usual_form_is_the_same_pair(tmp_path: Path, tokenizer, raw: dict[
     assert [tok.decode(ids) for ids in (pair.answer_ids, pair.rejected_ids)] == ["4<|im_end|>", "5<|im_end|>"]
 
 
+@pytest.mark.parametrize("prompt", ["2+2", [{"role": "user", "content": "2+2"}]], ids=["text", "messages"])
+def test_a_prompt_may_be_the_last_message_of_what_both_answers_continue(tmp_path: Path, prompt: object) -> None:
+    """As in argilla's data: the system message is in the conversations alone."""
+    before = [{"role": "system", "content": "Be brief."}, USER]
+    (row,) = load(tmp_path, {"prompt": prompt, "chosen": [*before, RIGHT], "rejected": [*before, WRONG]})
+    assert (row.prompt, row.answer, row.rejected) == (before, RIGHT["content"], WRONG["content"])
+
+
 def test_columns_may_have_other_names_and_csv_keeps_numbers_as_they_are(tmp_path: Path) -> None:
     raw = {"question": "7", "good": "007", "bad": "7.0"}
     (row,) = load(tmp_path, raw, suffix="csv", promptField="question", chosenField="good", rejectedField="bad")
@@ -82,6 +90,11 @@ REFUSED = {
         "Put the message into a list",
     ),
     "an answer of the user": ({"prompt": [USER], "chosen": [USER, USER], "rejected": "5"}, "chosenField", "content"),
+    "thoughts beside the content": (
+        {"prompt": [USER], "chosen": [RIGHT | {"reasoning_content": "hm"}], "rejected": [WRONG]},
+        "chosenField",
+        "Write reasoning_content into content",
+    ),
     "several turns": ({"prompt": [USER], "chosen": [RIGHT], "rejected": [WRONG, USER, WRONG]}, "rejectedField", "5"),
 }
 
