@@ -74,7 +74,8 @@ class Recorder:
         import numpy as np
 
         from lorarl_trainer.samples.agreement import positions_of
-        from lorarl_trainer.samples.types import Completion, Sample, Samples
+        from lorarl_trainer.samples.sample import Completion, Sample
+        from lorarl_trainer.samples.wire import Samples
 
         self.worker.hold_probe(probe)
         self.worker.sync(version, verify=True)
@@ -111,7 +112,8 @@ class Recorder:
         import numpy as np
         from megatron.core.utils import unwrap_model
 
-        from lorarl_trainer.samples.types import Sample, Samples
+        from lorarl_trainer.samples.sample import Sample
+        from lorarl_trainer.samples.wire import Samples
 
         tokens = np.random.default_rng(0).integers(1000, 40_000, len(max(self.prompts, key=len))).tolist()
         states: dict[tuple[str, int], Any] = {}

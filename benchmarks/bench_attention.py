@@ -28,7 +28,7 @@ from lorarl_trainer.kernels.packed import Segments  # noqa: E402
 from lorarl_trainer.kernels.segments import Extents  # noqa: E402
 from lorarl_trainer.samples.context import share_of  # noqa: E402
 from lorarl_trainer.samples.packing import pack  # noqa: E402
-from lorarl_trainer.samples.types import Sample  # noqa: E402
+from lorarl_trainer.samples.sample import Sample  # noqa: E402
 
 HEADS, KEY_HEADS, SIZE = 28, 4, 128
 SCALE = SIZE**-0.5

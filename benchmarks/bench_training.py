@@ -30,7 +30,9 @@ import torch.distributed as dist
 
 from lorarl_trainer.backends.registry import get_backend
 from lorarl_trainer.samples.agreement import AgreementLimits
-from lorarl_trainer.samples.types import LossChoice, Sample, Samples, UpdateRequest
+from lorarl_trainer.samples.requests import LossChoice, UpdateRequest
+from lorarl_trainer.samples.sample import Sample
+from lorarl_trainer.samples.wire import Samples
 from lorarl_trainer.timing import StartClock
 from side_by_side import ours
 from side_by_side.work import SHAPES, Work

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.samples.sample import Sample
 from support.ranks import RANKS
 from support.training import BareTrainer
 

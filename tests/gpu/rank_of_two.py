@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 from lorarl_trainer.samples.sampling import Sampling
-from lorarl_trainer.samples.types import Samples
+from lorarl_trainer.samples.wire import Samples
 from lorarl_trainer.workers.state import State
 from lorarl_trainer.workers.worker import Rank, Worker
 from support.in_process import STOP, mean_difference, prompts, samples_of, tiny_job, whole

@@ -10,7 +10,8 @@ import torch
 
 from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.critic import CriticUpdate
-from lorarl_trainer.samples.types import Sample, Samples
+from lorarl_trainer.samples.sample import Sample
+from lorarl_trainer.samples.wire import Samples
 from support.in_process import Colocated, prompts, samples_of, update_request
 
 PPO = {"algorithm": "{type: ppo, groupSize: 4}"}

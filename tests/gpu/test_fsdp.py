@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lorarl_trainer.samples.agreement import AgreementLimits
-from lorarl_trainer.samples.types import LOGPROB_DIFFERENCE
+from lorarl_trainer.samples.requests import LOGPROB_DIFFERENCE
 from support.in_process import Colocated, prompts, random_adapter, samples_of, update_request, worst
 
 MEAN_DIFFERENCE = 0.02

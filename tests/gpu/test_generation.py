@@ -14,7 +14,7 @@ from lorarl_trainer.engine.vllm.patches import attention, attention_kernel
 from lorarl_trainer.engine.vllm.patches.attention import decodes_many
 from lorarl_trainer.engine.vllm.patches.linear import FEW_TOKENS, adapted_linear
 from lorarl_trainer.engine.vllm.patches.linear_kernel import MOST_TOKENS, arrivals
-from lorarl_trainer.samples.types import Completion
+from lorarl_trainer.samples.sample import Completion
 from support.in_process import Colocated, mean_difference, prompts, samples_of
 from support.own_layers import in_common, layer_kinds, vllm_lora_layers
 from support.own_scheduler import vllm_generate, vllm_scheduler

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from lorarl_trainer.devices.cuda import CudaDevice
-from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.samples.sample import Sample
 from support.tiny_models import VOCABULARY
 from support.training import BareTrainer, grouped_samples, relative_difference
 

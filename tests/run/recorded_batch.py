@@ -21,7 +21,9 @@ from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.protocols.workers import DriverState, JobCheckpoints
 from lorarl_trainer.samples.agreement import AgreementLimits
-from lorarl_trainer.samples.types import Completion, LossChoice, Sample, Samples, UpdateRequest
+from lorarl_trainer.samples.requests import LossChoice, UpdateRequest
+from lorarl_trainer.samples.sample import Completion, Sample
+from lorarl_trainer.samples.wire import Samples
 from lorarl_trainer.workers.group import WorkerGroup
 from lorarl_trainer.workers.nodes import reserve
 

@@ -21,7 +21,8 @@ from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.random_tensors import uniform
 from lorarl_trainer.samples.critic import CriticUpdate
 from lorarl_trainer.samples.packing import split_evenly
-from lorarl_trainer.samples.types import LossChoice, Sample
+from lorarl_trainer.samples.requests import LossChoice
+from lorarl_trainer.samples.sample import Sample
 
 from .in_process import owners, update_request
 from .routers import with_any_routing

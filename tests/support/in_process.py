@@ -34,17 +34,10 @@ from lorarl_trainer.protocols.workers import (
 from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.occupancy import Occupancy
+from lorarl_trainer.samples.requests import LossChoice, Policy, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.sample import Completion, Sample
 from lorarl_trainer.samples.sampling import Sampling
-from lorarl_trainer.samples.types import (
-    Completion,
-    CompletionChunk,
-    LossChoice,
-    Policy,
-    Sample,
-    Samples,
-    UpdateRequest,
-    UpdateResult,
-)
+from lorarl_trainer.samples.wire import CompletionChunk, Samples
 from lorarl_trainer.timing import Span
 from lorarl_trainer.workers.checkpoints import CheckpointingWorker
 from lorarl_trainer.workers.worker import Rank

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lorarl_trainer.engine.vllm.patches import adapters
-from lorarl_trainer.samples.types import Completion
+from lorarl_trainer.samples.sample import Completion
 
 from .in_process import Colocated
 

@@ -11,7 +11,7 @@ import pytest
 
 from lorarl_trainer.engine.vllm import engine
 from lorarl_trainer.engine.vllm.imports import import_vllm
-from lorarl_trainer.samples.types import Completion
+from lorarl_trainer.samples.sample import Completion
 
 from .in_process import Colocated
 

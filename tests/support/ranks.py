@@ -17,7 +17,9 @@ from lorarl_trainer.protocols.workers import DriverState
 from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.critic import CriticUpdate
 from lorarl_trainer.samples.packing import split_evenly
-from lorarl_trainer.samples.types import LossChoice, Sample, Samples, UpdateRequest
+from lorarl_trainer.samples.requests import LossChoice, UpdateRequest
+from lorarl_trainer.samples.sample import Sample
+from lorarl_trainer.samples.wire import Samples
 from lorarl_trainer.workers.worker import Worker
 from support.cluster.processes import free_ports
 

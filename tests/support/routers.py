@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import linear
 
 from lorarl_trainer.lora.config import AdapterConfig
-from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.samples.sample import Sample
 
 from .transformers_side import response_logprobs
 

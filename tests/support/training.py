@@ -18,7 +18,9 @@ from lorarl_trainer.models.model_sizes import read_model_shape
 from lorarl_trainer.planning.execution import decide
 from lorarl_trainer.planning.precision import PRECISIONS
 from lorarl_trainer.samples.agreement import AgreementLimits
-from lorarl_trainer.samples.types import LossChoice, Sample, Samples, UpdateRequest
+from lorarl_trainer.samples.requests import LossChoice, UpdateRequest
+from lorarl_trainer.samples.sample import Sample
+from lorarl_trainer.samples.wire import Samples
 
 from .in_process import tiny_job
 

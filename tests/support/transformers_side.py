@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from lorarl_trainer.lora.files import MAGNITUDE
 from lorarl_trainer.lora.peft_format import PEFT_PREFIX
-from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.samples.sample import Sample
 
 
 def peft_model(base: Path, adapter: Path, *, trainable: bool = False) -> PeftModel:

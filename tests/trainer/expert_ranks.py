@@ -28,7 +28,8 @@ from lorarl_trainer.backends.megatron.collectives import Ranks
 from lorarl_trainer.backends.megatron.expert_rows import Trip
 from lorarl_trainer.backends.registry import get_backend
 from lorarl_trainer.lora.grouped_experts import Adapter, compute_mixture
-from lorarl_trainer.samples.types import LossChoice, Sample
+from lorarl_trainer.samples.requests import LossChoice
+from lorarl_trainer.samples.sample import Sample
 from support.cluster.processes import free_ports
 from support.routers import with_any_routing
 from support.tiny_models import VOCABULARY

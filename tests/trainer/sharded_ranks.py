@@ -17,7 +17,7 @@ os.environ.update(CpuDevice().environment(threads=1))
 import torch
 from safetensors.torch import load_file, save_file
 
-from lorarl_trainer.samples.types import Samples
+from lorarl_trainer.samples.wire import Samples
 from lorarl_trainer.workers.worker import Rank, Worker
 from support.in_process import STOP
 from support.ranks import recorded_request, state_file

@@ -12,7 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from lorarl_trainer.lora.files import CONFIG_FILE, MAGNITUDE
-from lorarl_trainer.samples.types import LossChoice, Sample
+from lorarl_trainer.samples.requests import LossChoice
+from lorarl_trainer.samples.sample import Sample
 from support.in_process import Colocated, prompts, samples_of, update_request, worst
 from support.loop_runs import adapter_digest, rows, run_in_process
 from support.transformers_side import hf_logprobs, mean_logprob_gradients, peft_model

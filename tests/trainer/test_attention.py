@@ -13,7 +13,7 @@ from lorarl_trainer.devices.cpu import CpuDevice
 from lorarl_trainer.kernels import attention
 from lorarl_trainer.kernels.packed import Segments
 from lorarl_trainer.samples.packing import Packing, pack
-from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.samples.sample import Sample
 from support.tiny_models import VOCABULARY
 from support.training import BareTrainer, elements_kept, grouped_samples
 

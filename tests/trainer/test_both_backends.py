@@ -13,7 +13,8 @@ from lorarl_trainer.checkpoint.contents import ADAPTER
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.files import WEIGHTS_FILE
 from lorarl_trainer.lora.peft_format import read_adapter
-from lorarl_trainer.samples.types import LossChoice, Sample
+from lorarl_trainer.samples.requests import LossChoice
+from lorarl_trainer.samples.sample import Sample
 from support.in_process import Colocated, prompts, samples_of, update_request
 from support.loop_runs import run_in_process
 

@@ -17,7 +17,8 @@ from lorarl_trainer.devices.cpu import CpuDevice
 from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
 from lorarl_trainer.samples.critic import CriticUpdate
-from lorarl_trainer.samples.types import Sample, Samples
+from lorarl_trainer.samples.sample import Sample
+from lorarl_trainer.samples.wire import Samples
 from support.in_process import Colocated, prompts, samples_of, tiny_job, update_request, worst
 from support.routers import PROJECTIONS, of_each_expert, with_any_routing
 from support.tiny_models import VOCABULARY

@@ -25,7 +25,8 @@ from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.lora.peft_format import read_adapter
 from lorarl_trainer.models.model_sizes import read_model_sizes
 from lorarl_trainer.planning.adapter_size import AdapterSize
-from lorarl_trainer.samples.types import LossChoice, Sample
+from lorarl_trainer.samples.requests import LossChoice
+from lorarl_trainer.samples.sample import Sample
 from support import tiny_models
 from support.in_process import Colocated, prompts, samples_of, update_request, worst
 from support.own_layers import layer_kinds

@@ -19,7 +19,7 @@ from lorarl_trainer.backends.layout import AdapterLayout
 from lorarl_trainer.devices.cpu import CpuDevice
 from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
-from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.samples.sample import Sample
 from support.tiny_models import VOCABULARY
 from support.training import BareTrainer, grouped_samples, relative_difference
 from support.transformers_side import gradients, response_logprobs

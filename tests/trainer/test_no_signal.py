@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from lorarl_trainer.devices.cpu import CpuDevice
-from lorarl_trainer.samples.types import LossChoice, Sample
+from lorarl_trainer.samples.requests import LossChoice
+from lorarl_trainer.samples.sample import Sample
 from support.tiny_models import VOCABULARY
 from support.training import BareTrainer, grouped_samples, relative_difference
 

@@ -15,7 +15,7 @@ from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.credit.reference import rewards_less_kl, with_old_logprobs
 from lorarl_trainer.devices.cpu import CpuDevice
 from lorarl_trainer.protocols.rollouts import StepBatch
-from lorarl_trainer.samples.types import LossChoice
+from lorarl_trainer.samples.requests import LossChoice
 from support.in_process import Colocated, OneWorker, prompts, samples_of, worst
 from support.loop_runs import run_in_process
 from support.tiny_models import VOCABULARY

@@ -18,8 +18,9 @@ from lorarl_trainer.engine.vllm.imports import import_vllm
 from lorarl_trainer.engine.vllm.names import Routing
 from lorarl_trainer.engine.vllm.routing import RoutingRecorder
 from lorarl_trainer.planning import memory
+from lorarl_trainer.samples.requests import LossChoice
 from lorarl_trainer.samples.routing import own_choice
-from lorarl_trainer.samples.types import Completion, LossChoice, Sample
+from lorarl_trainer.samples.sample import Completion, Sample
 from support.in_process import Colocated, prompts, samples_of, update_request, whole, worst
 from support.routers import PROJECTIONS, backward_as_sent, chosen_by, of_each_expert, with_any_routing
 from support.tiny_models import MIXTURES, VOCABULARY

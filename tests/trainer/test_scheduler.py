@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lorarl_trainer.planning import memory
-from lorarl_trainer.samples.types import Completion
+from lorarl_trainer.samples.sample import Completion
 from support.in_process import Colocated, whole
 from support.own_scheduler import vllm_generate, vllm_scheduler
 

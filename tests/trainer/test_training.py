@@ -16,7 +16,8 @@ import torch
 from lorarl_trainer.errors import GradientError, PolicyDriftError
 from lorarl_trainer.guards.updates import require_agreement
 from lorarl_trainer.progress.events import row_of
-from lorarl_trainer.samples.types import LOGPROB_DIFFERENCE, LossChoice, Sample
+from lorarl_trainer.samples.requests import LOGPROB_DIFFERENCE, LossChoice
+from lorarl_trainer.samples.sample import Sample
 from support.in_process import Colocated, prompts, samples_of, update_request, worst
 from support.loop_runs import run_in_process
 

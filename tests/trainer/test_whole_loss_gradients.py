@@ -15,7 +15,7 @@ import torch
 from lorarl_api.v1alpha1 import AlgorithmSpec
 from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.backends.layout import AdapterLayout
-from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.samples.sample import Sample
 from support.tiny_models import VOCABULARY
 from support.training import BareTrainer, grouped_samples, relative_difference
 from support.transformers_side import gradients

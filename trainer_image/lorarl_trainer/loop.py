@@ -21,7 +21,8 @@ from lorarl_trainer.guards.updates import require_agreement
 from lorarl_trainer.progress import Sampled, ScoredSample, StepDone, Warned, results_of
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.samples.arrays import Floats
-from lorarl_trainer.samples.types import Samples, UpdateRequest
+from lorarl_trainer.samples.requests import UpdateRequest
+from lorarl_trainer.samples.wire import Samples
 from lorarl_trainer.schedule import evaluations_due, learning_rate, seed_of
 from lorarl_trainer.session import STEP_RESULTS, Session, StepClock
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lorarl_trainer.samples.critic import CriticChoice
-from lorarl_trainer.samples.types import LossChoice
+from lorarl_trainer.samples.requests import LossChoice
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]

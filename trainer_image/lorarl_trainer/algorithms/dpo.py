@@ -10,7 +10,7 @@ from lorarl_api.v1alpha1 import AlgorithmSpec
 from lorarl_api.v1alpha1.algorithm_options import DpoSpec
 from lorarl_trainer.algorithms.base import Floats, Ints, RewardKl, Rewards
 from lorarl_trainer.samples.critic import CriticChoice
-from lorarl_trainer.samples.types import LossChoice
+from lorarl_trainer.samples.requests import LossChoice
 
 
 class Dpo:

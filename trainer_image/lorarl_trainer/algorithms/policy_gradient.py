@@ -11,7 +11,7 @@ from lorarl_api.v1alpha1.algorithm_options import KlSpec
 from lorarl_trainer.algorithms.base import RewardKl
 from lorarl_trainer.samples.correction import Correction
 from lorarl_trainer.samples.critic import CriticChoice
-from lorarl_trainer.samples.types import LossChoice
+from lorarl_trainer.samples.requests import LossChoice
 
 
 class PolicyGradient:

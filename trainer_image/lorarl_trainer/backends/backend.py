@@ -24,7 +24,8 @@ from lorarl_trainer.errors import WorkerError
 from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.initial import widened
 from lorarl_trainer.planning.execution import ExecutionPlan
-from lorarl_trainer.samples.types import Policy, Sample, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.requests import Policy, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.sample import Sample
 from lorarl_trainer.timing import StartClock
 
 _AVERAGE = "average."

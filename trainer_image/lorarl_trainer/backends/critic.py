@@ -29,7 +29,8 @@ from lorarl_trainer.devices.base import Device
 from lorarl_trainer.devices.transfer import to_device
 from lorarl_trainer.losses.value import value_loss
 from lorarl_trainer.samples.critic import CriticUpdate
-from lorarl_trainer.samples.types import Sample, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.requests import UpdateRequest, UpdateResult
+from lorarl_trainer.samples.sample import Sample
 
 HEAD = "score.weight"
 """What Transformers calls the head of a model that gives a sequence one number (`num_labels=1`)."""

@@ -17,7 +17,7 @@ from lorarl_trainer.kernels.packed import Segments
 from lorarl_trainer.samples.context import share_of
 from lorarl_trainer.samples.packing import pack, packed_micro_batches, padded_micro_batches, units
 from lorarl_trainer.samples.routing import Routing
-from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.samples.sample import Sample
 
 _PAD_TO = 16
 """Rows are padded to a multiple of this many tokens.

@@ -17,7 +17,7 @@ from lorarl_trainer.backends.parallel import Parallel, Part
 from lorarl_trainer.backends.stacked import Stacked
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.targets import Target
-from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.samples.sample import Sample
 
 
 @dataclass(frozen=True)

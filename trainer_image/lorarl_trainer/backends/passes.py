@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from lorarl_trainer.backends.micro_batch import MicroBatch
 from lorarl_trainer.backends.model import AdaptedModel
-from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.samples.sample import Sample
 
 FILLER = Sample(np.zeros(2, np.int64), prompt_length=1, rollout_logprobs=np.zeros(1, np.float32))
 """Takes part in a collective pass for a rank that has no sample left."""

@@ -27,8 +27,9 @@ from lorarl_trainer.losses.base import LossInputs
 from lorarl_trainer.losses.registry import compute_loss, finished
 from lorarl_trainer.losses.sequences import Sequences
 from lorarl_trainer.samples.agreement import Agreement, depth_of
+from lorarl_trainer.samples.requests import LossChoice, Policy, UpdateRequest, UpdateResult
 from lorarl_trainer.samples.routing import ROUTING_CHANGED
-from lorarl_trainer.samples.types import LossChoice, Policy, Sample, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.sample import Sample
 
 
 def without_routing(samples: Sequence[Sample]) -> list[Sample]:

@@ -18,7 +18,7 @@ from lorarl_trainer.credit.reference import kl_penalties, rewards_less_kl
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.samples.arrays import Floats
-from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.samples.sample import Sample
 
 
 async def with_advantages(

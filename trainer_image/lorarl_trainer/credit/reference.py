@@ -15,7 +15,7 @@ from lorarl_trainer.algorithms.base import Rewards
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.samples.arrays import Sums
-from lorarl_trainer.samples.types import MOST_LOG_RATIO
+from lorarl_trainer.samples.requests import MOST_LOG_RATIO
 
 ESTIMATORS: Mapping[str, Callable[[Sums], Sums]] = {
     "k1": lambda d: d,

@@ -17,7 +17,7 @@ from lorarl_trainer.lora.targets import served_names
 from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.protocols.shared_base import SharesBase
 from lorarl_trainer.samples.sampling import Sampling
-from lorarl_trainer.samples.types import CompletionChunk
+from lorarl_trainer.samples.wire import CompletionChunk
 from lorarl_trainer.timing import StartClock
 
 

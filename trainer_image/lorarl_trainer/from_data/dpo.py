@@ -17,8 +17,9 @@ from lorarl_trainer.progress import EvalDone
 from lorarl_trainer.protocols.rollouts import Evaluates, StepBatch
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.samples.arrays import Floats
+from lorarl_trainer.samples.requests import LossChoice
+from lorarl_trainer.samples.sample import Sample
 from lorarl_trainer.samples.statistics import estimate
-from lorarl_trainer.samples.types import LossChoice, Sample
 
 
 @dataclass

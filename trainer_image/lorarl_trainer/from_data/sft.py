@@ -13,8 +13,8 @@ from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.progress import EvalDone
 from lorarl_trainer.protocols.rollouts import Evaluates, StepBatch
 from lorarl_trainer.protocols.workers import Workers
+from lorarl_trainer.samples.sample import Sample
 from lorarl_trainer.samples.statistics import ratio_interval
-from lorarl_trainer.samples.types import Sample
 
 
 @dataclass

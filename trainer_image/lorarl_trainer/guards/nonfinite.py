@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from lorarl_trainer.errors import GradientError
-from lorarl_trainer.samples.types import UpdateResult
+from lorarl_trainer.samples.requests import UpdateResult
 
 MOST_IN_A_ROW = 3
 

@@ -19,8 +19,9 @@ from lorarl_trainer.progress import Noted
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.samples.agreement import Agreement, AgreementLimits, positions_of
 from lorarl_trainer.samples.arrays import Floats
+from lorarl_trainer.samples.sample import Completion, Sample
 from lorarl_trainer.samples.sampling import Sampling
-from lorarl_trainer.samples.types import Completion, Sample, Samples
+from lorarl_trainer.samples.wire import Samples
 from lorarl_trainer.schedule import seed_of
 from lorarl_trainer.session import Session
 

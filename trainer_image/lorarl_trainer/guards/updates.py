@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lorarl_trainer.errors import PolicyDriftError
 from lorarl_trainer.samples.agreement import TIMES_NORMAL, Disagreement
-from lorarl_trainer.samples.types import UpdateResult
+from lorarl_trainer.samples.requests import UpdateResult
 
 
 def require_agreement(result: UpdateResult, step: int) -> None:

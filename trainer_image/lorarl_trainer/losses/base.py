@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 
 from lorarl_trainer.losses.sequences import Sequences
-from lorarl_trainer.samples.types import LossChoice
+from lorarl_trainer.samples.requests import LossChoice
 
 
 @dataclass(frozen=True)

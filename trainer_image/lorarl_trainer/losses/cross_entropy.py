@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from lorarl_trainer.losses.base import LossInputs
-from lorarl_trainer.samples.types import LossChoice
+from lorarl_trainer.samples.requests import LossChoice
 
 
 def cross_entropy(inputs: LossInputs, choice: LossChoice) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

@@ -7,7 +7,7 @@ import torch
 from lorarl_trainer.losses.base import LossInputs
 from lorarl_trainer.losses.correction import importance_weights
 from lorarl_trainer.losses.surrogates import SURROGATES
-from lorarl_trainer.samples.types import LOGPROB_DIFFERENCE, MOST_LOG_RATIO, LossChoice
+from lorarl_trainer.samples.requests import LOGPROB_DIFFERENCE, MOST_LOG_RATIO, LossChoice
 
 
 def policy_gradient(inputs: LossInputs, choice: LossChoice) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from lorarl_trainer.losses.base import LossInputs
-from lorarl_trainer.samples.types import LossChoice
+from lorarl_trainer.samples.requests import LossChoice
 
 
 def preference(inputs: LossInputs, choice: LossChoice) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

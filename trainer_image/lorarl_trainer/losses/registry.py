@@ -11,7 +11,7 @@ from lorarl_trainer.losses.correction import WEIGHT, WEIGHT_SQUARED, effective_s
 from lorarl_trainer.losses.cross_entropy import cross_entropy
 from lorarl_trainer.losses.policy_gradient import policy_gradient
 from lorarl_trainer.losses.preference import preference
-from lorarl_trainer.samples.types import LossChoice
+from lorarl_trainer.samples.requests import LossChoice
 
 LOSSES: Mapping[str, Loss] = {
     "policy_gradient": policy_gradient,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from lorarl_trainer.losses.base import LossInputs
-from lorarl_trainer.samples.types import LossChoice
+from lorarl_trainer.samples.requests import LossChoice
 
 type Surrogate = Callable[[torch.Tensor, LossInputs, LossChoice], tuple[torch.Tensor, torch.Tensor]]
 """Takes the logarithms of the ratios, with a gradient. Returns the losses and whether each ratio was clipped, [N]."""

@@ -15,7 +15,7 @@ from lorarl_trainer.algorithms.base import Ints, Rewards
 from lorarl_trainer.progress import EvalDone, ScoredSample
 from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.arrays import Floats
-from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.samples.sample import Sample
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from lorarl_trainer.checkpoint import Best, Owner, Published
 from lorarl_trainer.lora.config import Probe
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.occupancy import Occupancy
+from lorarl_trainer.samples.requests import Policy, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.sample import Completion, Sample
 from lorarl_trainer.samples.sampling import Sampling
-from lorarl_trainer.samples.types import Completion, Policy, Sample, UpdateRequest, UpdateResult
 from lorarl_trainer.timing import Span
 
 UPLOAD_SECONDS = 900.0

@@ -17,8 +17,8 @@ from lorarl_trainer.progress import ScoredSample
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.scores import Cause, Failure, Outcome, Scorer, ToScore, collect
 from lorarl_trainer.samples.occupancy import Occupancy
+from lorarl_trainer.samples.sample import Completion
 from lorarl_trainer.samples.sampling import Sampling
-from lorarl_trainer.samples.types import Completion
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Rollouts in files: all that the updates of a step need, so that they can be made again without an engine.
 
-Each step has two files. `step_0000001.safetensors` has the arrays, and `step_0000001.json` all else. Arrays of samples
-of different lengths are joined, and `lengths` says where each ends.
+Each step has two files. `step_0000001.safetensors` has the arrays, and `step_0000001.json` all else. The arrays of
+samples are joined, see `samples.fields.Arrays`: those of each column that the step does not compute itself.
 Shape suffixes: P prompts of a step, G completions per prompt, S = P * G samples.
 """
 
@@ -22,13 +22,14 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.arrays import Floats
-from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.samples.fields import Arrays, columns_of, from_arrays, joined, parted, to_arrays
+from lorarl_trainer.samples.sample import Sample
 
 FORMAT = 1
 REPLAY = "--replay"
+_TEACHER = "teacher_logprobs"
 _NAME = re.compile(r"step_(\d{7})\.json")
-_BY_TOKEN = ("rollout_logprobs", "kept", "mask", "routing")
-"""Arrays of a sample that not every sample has, by their names in `Sample`."""
+_COLUMNS = {name: column for name, column in columns_of(Sample).items() if not column.of_step}
 
 
 class Dump:
@@ -99,14 +100,14 @@ def read_step(folder: Path, step: int) -> tuple[StepBatch, dict[str, Any]]:
         if described["format"] != FORMAT:
             raise ValueError(f"it has the format {described['format']}, and this release reads {FORMAT}")
         arrays = load_file(path.with_suffix(".safetensors"))
-        limits = described["limits"]
+        limits, samples_S = described["limits"], from_arrays(Sample, arrays)
         batch = StepBatch(
-            samples_S=_samples(arrays),
+            samples_S=samples_S,
             rewards_P_G=arrays["rewards"],
             temperature=described["temperature"],
             on_policy=described["onPolicy"],
             metrics=described["metrics"],
-            teacher_S=_teacher(arrays),
+            teacher_S=parted(_TEACHER, arrays, len(samples_S)) if _TEACHER in arrays else (),
             limits=AgreementLimits(**limits) if limits else None,
         )
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
@@ -119,57 +120,10 @@ def _stem(step: int) -> str:
     return f"step_{step:07d}"
 
 
-def _arrays(batch: StepBatch, advantages_S: Sequence[float | Floats]) -> dict[str, np.ndarray[Any, Any]]:
-    samples = batch.samples_S
-    arrays = {
-        "tokens": np.concatenate([np.asarray(sample.tokens, np.int64) for sample in samples]),
-        "lengths": np.array([len(sample.tokens) for sample in samples], np.int64),
-        "prompt_lengths": np.array([sample.prompt_length for sample in samples], np.int64),
-        "fresh": np.array([sample.fresh for sample in samples]),
+def _arrays(batch: StepBatch, advantages_S: Sequence[float | Floats]) -> Arrays:
+    return {
+        **to_arrays(batch.samples_S, _COLUMNS),
         "rewards": np.asarray(batch.rewards_P_G, np.float64),
-        "advantages": np.concatenate(
-            [
-                np.broadcast_to(np.asarray(advantage, np.float32), sample.trained_length)
-                for sample, advantage in zip(samples, advantages_S, strict=True)
-            ]
-        ),
+        **joined("advantages", advantages_S, np.float32),
+        **joined(_TEACHER, batch.teacher_S, np.float32),
     }
-    for name in _BY_TOKEN:
-        values = [getattr(sample, name) for sample in samples]
-        arrays |= _joined(name, values) if any(value is not None for value in values) else {}
-    return arrays | (_joined("teacher_logprobs", batch.teacher_S) if batch.teacher_S else {})
-
-
-def _joined(name: str, values: Sequence[Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """Return some arrays as one with their lengths, -1 for None."""
-    there = [value for value in values if value is not None]
-    lengths = [-1 if value is None else len(value) for value in values]
-    joined = np.concatenate(there) if there else np.empty(0, np.float32)
-    return {name: np.ascontiguousarray(joined), f"{name}.lengths": np.array(lengths, np.int64)}
-
-
-def _parted(arrays: dict[str, np.ndarray[Any, Any]], name: str, count: int) -> list[Any]:
-    """Undo `_joined`; return None for each if there are none."""
-    if name not in arrays:
-        return [None] * count
-    lengths, start, found = arrays[f"{name}.lengths"].tolist(), 0, []
-    for length in lengths:
-        found.append(None if length < 0 else arrays[name][start : start + length])
-        start += max(0, length)
-    return found
-
-
-def _samples(arrays: dict[str, np.ndarray[Any, Any]]) -> list[Sample]:
-    ends = np.cumsum(arrays["lengths"])
-    tokens = np.split(arrays["tokens"], ends[:-1])
-    prompts = arrays["prompt_lengths"].tolist()
-    fresh = arrays["fresh"].tolist() if "fresh" in arrays else [True] * len(tokens)  # earlier releases wrote none
-    by_token = [_parted(arrays, name, len(tokens)) for name in _BY_TOKEN]
-    return [
-        Sample(ids, prompt, fresh=is_fresh, **dict(zip(_BY_TOKEN, values, strict=True)))
-        for ids, prompt, is_fresh, *values in zip(tokens, prompts, fresh, *by_token, strict=True)
-    ]
-
-
-def _teacher(arrays: dict[str, np.ndarray[Any, Any]]) -> Sequence[Floats | None]:
-    return _parted(arrays, "teacher_logprobs", 0)

@@ -27,7 +27,7 @@ from lorarl_trainer.rollout.collect import ScoredRollouts, Scoring, added_up, re
 from lorarl_trainer.rollout.lockstep import Lockstep, metrics_of
 from lorarl_trainer.rollout.rounds import Round
 from lorarl_trainer.samples.occupancy import Occupancy
-from lorarl_trainer.samples.types import Completion, Sample
+from lorarl_trainer.samples.sample import Completion, Sample
 from lorarl_trainer.schedule import seed_of
 
 

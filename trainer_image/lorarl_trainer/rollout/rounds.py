@@ -18,7 +18,7 @@ from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.rollout.collect import ScoredRollouts
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.generation import Generation
-from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.samples.sample import Sample
 from lorarl_trainer.schedule import seed_of
 
 

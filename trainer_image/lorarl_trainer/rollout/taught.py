@@ -19,7 +19,7 @@ from lorarl_trainer.rewards.scores import Outcome, ToScore
 from lorarl_trainer.rollout.lockstep import completion_metrics
 from lorarl_trainer.rollout.rounds import Rounds
 from lorarl_trainer.samples.arrays import Floats
-from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.samples.sample import Sample
 
 
 class InTheWorkers:

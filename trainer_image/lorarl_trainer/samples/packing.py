@@ -15,7 +15,7 @@ import numpy as np
 
 from lorarl_trainer.samples.arrays import Ints
 from lorarl_trainer.samples.routing import Routing, example_of, is_known, rows_of
-from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.samples.sample import Sample
 
 _EVEN = 1.05
 """The heaviest share may have this many times the mean load before samples of one prompt are separated."""

@@ -28,15 +28,10 @@ from lorarl_trainer.protocols.workers import (
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.occupancy import Occupancy
 from lorarl_trainer.samples.packing import split_evenly
+from lorarl_trainer.samples.requests import Policy, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.sample import Sample
 from lorarl_trainer.samples.sampling import Sampling
-from lorarl_trainer.samples.types import (
-    CompletionChunk,
-    Policy,
-    Sample,
-    Samples,
-    UpdateRequest,
-    UpdateResult,
-)
+from lorarl_trainer.samples.wire import CompletionChunk, Samples
 from lorarl_trainer.timing import Span
 from lorarl_trainer.workers import ahead
 from lorarl_trainer.workers.base_model import fetch_fitting_model

@@ -37,14 +37,9 @@ if TYPE_CHECKING:
     from lorarl_trainer.lora.config import Probe
     from lorarl_trainer.lora.initial import InitialAdapter
     from lorarl_trainer.planning.execution import ExecutionPlan
+    from lorarl_trainer.samples.requests import Policy, UpdateRequest, UpdateResult
     from lorarl_trainer.samples.sampling import Sampling
-    from lorarl_trainer.samples.types import (
-        CompletionChunk,
-        Policy,
-        Samples,
-        UpdateRequest,
-        UpdateResult,
-    )
+    from lorarl_trainer.samples.wire import CompletionChunk, Samples
     from lorarl_trainer.workers.state import State
 
 

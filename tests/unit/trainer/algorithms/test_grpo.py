@@ -8,7 +8,7 @@ import pytest
 from lorarl_api.v1alpha1 import AlgorithmSpec
 from lorarl_trainer.algorithms.grpo import Grpo
 from lorarl_trainer.algorithms.registry import get_algorithm
-from lorarl_trainer.samples.types import LossChoice
+from lorarl_trainer.samples.requests import LossChoice
 
 NAN = float("nan")
 

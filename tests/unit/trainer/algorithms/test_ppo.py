@@ -16,7 +16,7 @@ from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.credit.critic import critic_update, judged
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.samples.critic import CriticChoice
-from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.samples.sample import Sample
 from lorarl_trainer.schedule import learning_rate
 
 FLOATS = some.floats(-10, 10, width=32)

@@ -8,7 +8,7 @@ import pytest
 
 from lorarl_trainer.errors import GradientError
 from lorarl_trainer.guards.nonfinite import count_withheld
-from lorarl_trainer.samples.types import UpdateResult
+from lorarl_trainer.samples.requests import UpdateResult
 
 HEALTHY, NO_GRADIENT = (0.5, 1.0), (0.5, math.nan)
 

@@ -15,8 +15,8 @@ from lorarl_api.v1alpha1 import RolloutSpec
 from lorarl_trainer.errors import PolicyDriftError
 from lorarl_trainer.guards.start import check_engine
 from lorarl_trainer.lora.config import Probe
+from lorarl_trainer.samples.sample import Completion, Sample
 from lorarl_trainer.samples.sampling import Sampling
-from lorarl_trainer.samples.types import Completion, Sample
 
 
 class Sure:

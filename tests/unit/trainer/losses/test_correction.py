@@ -15,7 +15,7 @@ from lorarl_trainer.losses.correction import importance_weights
 from lorarl_trainer.losses.registry import compute_loss, finished
 from lorarl_trainer.losses.sequences import Sequences
 from lorarl_trainer.samples.correction import PRESETS, Correction
-from lorarl_trainer.samples.types import LossChoice
+from lorarl_trainer.samples.requests import LossChoice
 
 LENGTHS = (1, 4, 2, 7, 3)
 CPU = torch.device("cpu")

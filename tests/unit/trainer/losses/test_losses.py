@@ -10,7 +10,7 @@ import torch
 from lorarl_trainer.losses.base import LossInputs
 from lorarl_trainer.losses.policy_gradient import k3
 from lorarl_trainer.losses.registry import LOSSES
-from lorarl_trainer.samples.types import LOGPROB_DIFFERENCE, LossChoice
+from lorarl_trainer.samples.requests import LOGPROB_DIFFERENCE, LossChoice
 
 PPO = LossChoice("policy_gradient", clip_range=0.2)
 

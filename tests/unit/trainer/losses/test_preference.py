@@ -13,7 +13,7 @@ from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.losses.base import LossInputs
 from lorarl_trainer.losses.registry import compute_loss
 from lorarl_trainer.losses.sequences import Sequences
-from lorarl_trainer.samples.types import LossChoice
+from lorarl_trainer.samples.requests import LossChoice
 
 LENGTHS = (1, 4, 2, 7, 3, 3)
 CPU = torch.device("cpu")

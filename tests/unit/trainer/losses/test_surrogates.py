@@ -18,7 +18,8 @@ from lorarl_trainer.algorithms.registry import ALGORITHMS, get_algorithm
 from lorarl_trainer.losses.base import LossInputs
 from lorarl_trainer.losses.registry import compute_loss
 from lorarl_trainer.losses.sequences import Sequences
-from lorarl_trainer.samples.types import LossChoice, Sample
+from lorarl_trainer.samples.requests import LossChoice
+from lorarl_trainer.samples.sample import Sample
 
 LENGTHS = (1, 4, 2, 7)
 LIMIT = 16

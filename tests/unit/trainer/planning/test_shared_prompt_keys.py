@@ -13,7 +13,7 @@ from lorarl_trainer.models.model_sizes import sizes_of
 from lorarl_trainer.planning.choice import JobPlan, choose_plan
 from lorarl_trainer.planning.memory_lines import key_bytes, micro_batch_keys, micro_batch_tokens, token_bytes
 from lorarl_trainer.samples.packing import pack, packed_micro_batches
-from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.samples.sample import Sample
 from unit.trainer.planning.jobs import gpu_job
 from unit.trainer.planning.shapes import LARGER, SHAPES
 

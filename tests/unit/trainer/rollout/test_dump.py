@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 from lorarl_api.load import load_job
 from lorarl_trainer.errors import InputError
@@ -16,7 +15,7 @@ from lorarl_trainer.launch.replay import Rehearsal
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.rollout.dump import Dump, dumped_steps, read_step
 from lorarl_trainer.samples.agreement import AgreementLimits
-from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.samples.sample import Sample
 from unit.trainer.launch.test_identity import MANIFEST
 
 LIMITS = AgreementLimits(1e-5, 2e-3)
@@ -67,16 +66,6 @@ def test_what_is_read_is_what_was_written(tmp_path: Path, parts: dict[str, bool]
     assert (read.temperature, read.on_policy, read.metrics) == (0.7, True, {"reward_mean": 0.58})
     assert read.limits == LIMITS
     assert (described["adapterVersion"], described["position"], described["job"]) == (3, 6, "made")
-
-
-def test_samples_of_earlier_releases_are_of_the_newest_adapter(tmp_path: Path) -> None:
-    """Their dumps do not say so of each sample."""
-    write(tmp_path, [1])
-    path = tmp_path / "step_0000001.safetensors"
-    arrays = load_file(path)
-    assert arrays.pop("fresh").all()
-    save_file(arrays, path)
-    assert all(sample.fresh for sample in read_step(tmp_path, 1)[0].samples_S)
 
 
 def replayed(folder: Path, *changes: str) -> object:

@@ -20,7 +20,7 @@ from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.protocols.workers import Generated, TakeCompletions, Workers
 from lorarl_trainer.rollout.partial import Partial
 from lorarl_trainer.samples.occupancy import Occupancy
-from lorarl_trainer.samples.types import Completion
+from lorarl_trainer.samples.sample import Completion
 from support.loop_runs import CountsEvenTokens, rows, spelled
 from unit.contract.manifests import manifest
 

@@ -12,7 +12,7 @@ from lorarl_trainer.rewards.scores import Outcome
 from lorarl_trainer.rollout.collect import ScoredRollouts, shown_samples
 from lorarl_trainer.rollout.lockstep import metrics_of
 from lorarl_trainer.samples.occupancy import Occupancy
-from lorarl_trainer.samples.types import Completion
+from lorarl_trainer.samples.sample import Completion
 
 GROUP = 4
 PROMPTS = 3

@@ -12,7 +12,7 @@ from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.credit.advantages import advantages_of
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.rollout.taught import compared
-from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.samples.sample import Sample
 
 SPEC = {"type": "distillation", "distillation": {"adapter": "s3://team/teacher"}}
 STUDENT = [[-1.0, -0.5], [-2.0], [-0.1, -0.2, -0.3]]

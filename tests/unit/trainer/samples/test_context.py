@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lorarl_trainer.samples.context import divide, share_of
 from lorarl_trainer.samples.packing import Packing, pack
-from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.samples.sample import Sample
 
 
 def ragged(seed: int, prompts: int, longest: int) -> list[Sample]:

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lorarl_trainer.backends.micro_batch import MicroBatch, packed_batch, padded_batch
-from lorarl_trainer.samples.types import Sample, Samples
+from lorarl_trainer.samples.sample import Sample
+from lorarl_trainer.samples.wire import Samples
 
 CPU = torch.device("cpu")
 

@@ -16,7 +16,7 @@ from lorarl_trainer.samples.packing import (
     prompt_groups,
     split_evenly,
 )
-from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.samples.sample import Sample
 
 
 @st.composite

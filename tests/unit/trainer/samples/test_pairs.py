@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from lorarl_trainer.backends.micro_batch import grouped
 from lorarl_trainer.samples.packing import split_evenly
-from lorarl_trainer.samples.types import Sample, Samples
+from lorarl_trainer.samples.sample import Sample
+from lorarl_trainer.samples.wire import Samples
 
 
 @st.composite

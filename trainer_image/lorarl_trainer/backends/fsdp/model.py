@@ -27,7 +27,7 @@ from lorarl_trainer.devices.base import Device
 from lorarl_trainer.kernels.logprobs import rows_of_chunk, token_log_probabilities
 from lorarl_trainer.lora.targets import Target, excluded_names, megatron_linears, resolve_targets
 from lorarl_trainer.planning.execution import ExecutionPlan
-from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.samples.sample import Sample
 from lorarl_trainer.timing import StartClock
 
 _ROUNDING = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}

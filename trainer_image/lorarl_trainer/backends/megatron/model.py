@@ -42,7 +42,7 @@ from lorarl_trainer.lora.targets import (
     resolve_targets,
 )
 from lorarl_trainer.planning.execution import ExecutionPlan
-from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.samples.sample import Sample
 from lorarl_trainer.timing import StartClock
 
 

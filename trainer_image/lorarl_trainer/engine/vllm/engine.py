@@ -25,8 +25,9 @@ from lorarl_trainer.engine.vllm.stop_strings import StopStrings
 from lorarl_trainer.errors import StaleAdapterError
 from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.samples.occupancy import Occupancy
+from lorarl_trainer.samples.sample import Completion
 from lorarl_trainer.samples.sampling import Sampling
-from lorarl_trainer.samples.types import Completion, Completions
+from lorarl_trainer.samples.wire import Completions
 from lorarl_trainer.timing import StartClock
 
 if TYPE_CHECKING:

@@ -1,0 +1,151 @@
+"""What the driver asks of the workers, and what they answer.
+
+Nothing here imports torch: the driver is a light process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from lorarl_trainer.samples.agreement import AgreementLimits, Disagreement
+from lorarl_trainer.samples.correction import Correction
+from lorarl_trainer.samples.critic import CriticUpdate
+from lorarl_trainer.samples.sample import Sample
+from lorarl_trainer.samples.wire import Samples
+
+type Policy = Literal["policy", "reference", "teacher"]
+"""Whose log-probabilities: the trained policy's, those of the KL penalty's reference, or an adapter's that teaches."""
+LOGPROB_DIFFERENCE = "mean_abs_logprob_diff"
+"""The metric of how far engine and trainer are apart: only on-policy updates have it."""
+MOST_LOG_RATIO = 5.0
+"""Where the k3 estimate cuts log(q/p). It grows with q/p: without this, one token that the policy hardly ever draws may
+have more gradient than all others together. verl and NeMo-RL cut the estimate, too."""
+
+
+@dataclass(frozen=True)
+class LossChoice:
+    """Which per-token loss the trainer computes, and its constants.
+
+    Attributes:
+        kind: policy_gradient: a surrogate on the given advantages. cross_entropy: -log p. preference: of pairs, by the
+            margin of their implicit rewards.
+        clip_range: the probability ratio is clipped at 1 - clip_range from below; infinity clips nothing.
+        kl_coefficient: weight of the estimate of KL(policy || reference) added to each token's loss; 0 for none.
+        clip_range_high: the ratio is clipped at 1 + clip_range_high from above; None is the same as clip_range.
+        surrogate: clipped: PPO's (arXiv:1707.06347). weighted: the ratio is a weight without a gradient, cut from above
+            alone (CISPO, arXiv:2506.13585). gated: a sigmoid takes the place of clipping (SAPO, arXiv:2511.20347).
+        ratio: token: of each token. sequence: the geometric mean over the sample's tokens (GSPO, arXiv:2507.18071).
+        gate: the temperatures of the gated surrogate, for positive advantages and for the others.
+        aggregation: how the tokens' losses become one number, see `normalizer`.
+        constant: tokens that a sample's summed loss is divided by, in the aggregation of this name.
+        kl_estimator: of the KL penalty.
+        correction: for the difference between the engine's policy and the trainer's; None for none.
+        beta, label_smoothing: of the loss of preferences.
+    """
+
+    kind: Literal["policy_gradient", "cross_entropy", "preference"]
+    clip_range: float = 0.0
+    kl_coefficient: float = 0.0
+    clip_range_high: float | None = None
+    surrogate: Literal["clipped", "weighted", "gated"] = "clipped"
+    ratio: Literal["token", "sequence"] = "token"
+    gate: tuple[float, float] = (1.0, 1.0)
+    aggregation: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
+    constant: float = 1.0
+    kl_estimator: Literal["k2", "k3"] = "k3"
+    correction: Correction | None = None
+    beta: float = 0.1
+    label_smoothing: float = 0.0
+
+    @property
+    def by_sequence(self) -> bool:
+        """Whether a token's loss depends on which sample it belongs to."""
+        corrected = self.correction is not None and self.correction.by_sequence
+        compared = self.kind == "preference" or self.ratio == "sequence"
+        return corrected or compared or self.aggregation == "sequence_mean"
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether it looks at the reference's log-probabilities."""
+        return self.kl_coefficient > 0 or self.kind == "preference"
+
+    def counted(self, tokens: int, samples: int) -> float:
+        """Return how many things metrics are means over, given what all samples of an update have: tokens, or pairs."""
+        return samples / 2 if self.kind == "preference" else tokens
+
+    def has_gradient(self, sample: Sample) -> bool:
+        """Return whether a sample can have a gradient: not if its loss is zero whatever the policy is."""
+        return self.kind != "policy_gradient" or self.kl_coefficient > 0 or bool(np.any(sample.advantage))
+
+    def normalizer(self, tokens: int, samples: int) -> float:
+        """Return what the summed loss of an update is divided by, given what all its samples have.
+
+        token_mean: each token counts alike, or each pair. sequence_mean: each sample does; the loss (`losses`) has
+        divided its tokens by their number already. constant: each sample's sum is divided by `constant`. So nothing but
+        the sum needs to know all samples of the update.
+        """
+        if self.aggregation == "token_mean":
+            return self.counted(tokens, samples)
+        return samples if self.aggregation == "sequence_mean" else samples * self.constant
+
+
+@dataclass(frozen=True)
+class UpdateRequest:
+    """One optimizer update: this worker's samples, and what holds over all workers.
+
+    Attributes:
+        samples: this data-parallel worker's share.
+        temperature: divides the logits before log-probabilities are taken.
+        on_policy: the adapter has not changed since the samples were generated, so engine and trainer must agree.
+        total_tokens: response tokens of all workers' samples: metrics are their means.
+        learning_rate: this update's.
+        seed: decides the dropout masks.
+        limits: how well engine and trainer must agree about on-policy samples, which is checked before the update; None
+            where nothing is generated.
+        total_samples: of all workers. Pairs and aggregations other than token_mean need it.
+        critic: the critic's update on the same samples; None without a critic.
+    """
+
+    samples: Samples
+    loss: LossChoice
+    temperature: float
+    on_policy: bool
+    total_tokens: int
+    learning_rate: float
+    seed: int
+    limits: AgreementLimits | None
+    total_samples: int = 0
+    critic: CriticUpdate | None = None
+
+    @property
+    def trains_policy(self) -> bool:
+        """Whether the policy changes; otherwise its loss is measured only."""
+        return self.critic is None or not self.critic.alone
+
+    @property
+    def normalizer(self) -> float:
+        """What the summed loss is divided by."""
+        return self.loss.normalizer(self.total_tokens, self.total_samples)
+
+
+@dataclass(frozen=True)
+class UpdateResult:
+    """What an update did.
+
+    Attributes:
+        metrics: by column of metrics.jsonl, over all workers' response tokens or pairs. The loss names its own
+            (`losses/`); `loss` and `grad_norm` (before clipping, 0 if the update was withheld before its optimizer
+            step) are always there. If one of them is not finite, no update was made.
+        disagreement: set if the limits were exceeded: no update was made.
+        seconds: forward_backward and optimizer, and sleep where vLLM gave up memory for it.
+        warnings: for the user.
+    """
+
+    metrics: Mapping[str, float]
+    disagreement: Disagreement | None
+    seconds: Mapping[str, float]
+    warnings: tuple[str, ...] = ()
