@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from pydantic import Field
@@ -21,40 +21,46 @@ from lorarl_api.v1alpha1.algorithm_options import (
     SapoSpec,
 )
 from lorarl_api.v1alpha1.algorithm_types import (
-    CLIPPED,
-    FROM_DATA,
+    ABOUT,
     OPTION_GROUPS,
-    REFILLED,
-    USUAL_AGGREGATION,
-    WITHOUT_GROUPS,
+    About,
     AlgorithmType,
     LossAggregation,
     description,
+    is_one_of,
+    listed,
+    those,
 )
 from lorarl_api.v1alpha1.common import Model
 
-
-def _in(types: Sequence[str]) -> str:
-    """The condition that the type is one of some."""
-    return f"self.type in [{', '.join(repr(one) for one in types)}]"
-
-
-def _not_for_sft(field: str, why: str) -> Rule:
-    return Rule(
-        field,
-        f"!has(self.{field}) || self.type != 'sft'",
-        f"not be set if type is sft ({why})",
-        f"Remove {field}, or set algorithm.type to grpo.",
-    )
+_WITHOUT_GROUPS = those(lambda about: not about.compares)
+_ALONE = those(lambda about: not about.compares and "groupSize" not in about.without)
+_CLIPPED = those(lambda about: about.clipped)
+_REFILLED = those(lambda about: about.refills)
 
 
-def _not_for_dpo(field: str) -> Rule:
-    return Rule(
-        field,
-        f"!has(self.{field}) || self.type != 'dpo'",
-        "not be set if type is dpo, which compares the two answers of a pair once per step",
-        f"Remove {field}. The options of dpo are beta and labelSmoothing, in the group dpo.",
-    )
+def _is(types: Iterable[str]) -> str:
+    return is_one_of("self.type", types)
+
+
+def _refusing(field: str) -> tuple[str, ...]:
+    """The types that refuse a field, each by a rule that says why."""
+    return those(lambda about: field in about.without)
+
+
+def _refused() -> Iterator[Rule]:
+    for kind, about in ABOUT.items():
+        instead = ", or set algorithm.type to grpo."
+        if about.options:
+            options = listed(str(one.alias) for one in about.options.model_fields.values())
+            instead = f". The options of {kind} are {options}, in the group {kind}."
+        for field, why in about.without.items():
+            yield Rule(
+                field,
+                f"!has(self.{field}) || self.type != '{kind}'",
+                f"not be set if type is {kind} ({why})",
+                f"Remove {field}{instead}",
+            )
 
 
 def _only_with_its_type(group: str) -> Rule:
@@ -74,9 +80,10 @@ class AlgorithmSpec(Model):
         None,
         ge=1,
         le=1024,
-        description="Completions per prompt; not for sft and dpo. Default: 8, and 1 for ppo and distillation. A single "
-        "completion has no group to compare it with, so 1 is for ppo, reinforce, reinforce_plus_plus and distillation "
-        "alone.",
+        description=f"Completions per prompt; not for {listed(_refusing('groupSize'))}. Default: 8, and 1 for "
+        f"{listed(those(lambda about: about.group_size == 1 and 'groupSize' not in about.without))}. A single "
+        "completion has no group to compare it with, so 1 is for "
+        f"{listed(_ALONE)} alone.",
         examples=[8],
     )
     clip_range: float | None = Field(
@@ -84,30 +91,33 @@ class AlgorithmSpec(Model):
         gt=0.0,
         lt=1.0,
         description="The probability ratio is clipped to 1 - clipRange .. 1 + clipRange. Default: 0.2. "
-        "reinforce, gspo, cispo, sapo, sft and dpo do without.",
+        f"{listed(those(lambda about: not about.clipped))} do without.",
         examples=[0.2],
     )
     kl_coefficient: float | None = Field(
         None,
         ge=0.0,
         le=10.0,
-        description="Weight of the KL penalty to the base model; not for sft and dpo. Default: 0, no penalty.",
+        description=f"Weight of the KL penalty to the base model; not for {listed(_refusing('klCoefficient'))}. "
+        "Default: 0, no penalty.",
         examples=[0.001],
     )
     updates_per_step: int | None = Field(
         None,
         ge=1,
         le=64,
-        description="Optimizer updates from one step's rollouts, each on an equal share of the prompts; not for sft "
-        "and dpo. Default: 1.",
+        description="Optimizer updates from one step's rollouts, each on an equal share of the prompts; not for "
+        f"{listed(_refusing('updatesPerStep'))}. Default: 1.",
         examples=[1],
     )
     loss_aggregation: LossAggregation | None = Field(
         None,
         description="How the losses of tokens become one number. token_mean: every token of the update counts alike. "
         "sequence_mean: every completion counts alike. constant: the sum over a completion's tokens is divided by "
-        "rollout.maxResponseTokens. Default: constant for dr_grpo, sequence_mean for gspo and sapo, otherwise "
-        "token_mean. Not for sft and dpo.",
+        "rollout.maxResponseTokens. Default: "
+        f"constant for {listed(those(lambda about: about.aggregation == 'constant'))}, "
+        f"sequence_mean for {listed(those(lambda about: about.aggregation == 'sequence_mean'))}, otherwise "
+        f"token_mean. Not for {listed(_refusing('lossAggregation'))}.",
         examples=["token_mean"],
     )
     max_refills: int | None = Field(
@@ -123,8 +133,8 @@ class AlgorithmSpec(Model):
     correction: CorrectionSpec | None = Field(
         None,
         description="Correction for the difference between the engine's policy and the one that is trained; not for "
-        "sft and dpo. Default: none. Later updates of a step then take the engine's log-probabilities for the old "
-        "policy's.",
+        f"{listed(_refusing('correction'))}. Default: none. Later updates of a step then take the engine's "
+        "log-probabilities for the old policy's.",
     )
     grpo: GrpoSpec | None = Field(None, description="Options of the type grpo.")
     dapo: DapoSpec | None = Field(None, description="Options of the type dapo.")
@@ -138,26 +148,20 @@ class AlgorithmSpec(Model):
     dpo: DpoSpec | None = Field(None, description="Options of the type dpo.")
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        _not_for_sft("groupSize", "sft has no groups"),
+        *_refused(),
         Rule(
             "groupSize",
-            f"!has(self.groupSize) || self.groupSize > 1 || {_in([*WITHOUT_GROUPS, 'sft'])}",
-            f"be at least 2 unless type is {' or '.join(WITHOUT_GROUPS)}, "
+            f"!has(self.groupSize) || self.groupSize > 1 || {_is(_WITHOUT_GROUPS)}",
+            f"be at least 2 unless type is {listed(_ALONE, 'or')}, "
             "since the others compare a completion with its group",
             "Use a value such as 8, or set algorithm.type to reinforce_plus_plus.",
         ),
-        _not_for_sft("clipRange", "sft has no probability ratio"),
         Rule(
             "clipRange",
-            f"!has(self.clipRange) || {_in([*CLIPPED, 'sft'])}",
-            f"not be set unless type is one of {', '.join(CLIPPED)}",
+            f"!has(self.clipRange) || {_is([*_CLIPPED, *_refusing('clipRange')])}",
+            f"not be set unless type is one of {', '.join(_CLIPPED)}",
             "Remove clipRange. The group with the name of the type has its own limits.",
         ),
-        _not_for_sft("klCoefficient", "sft has no KL penalty"),
-        _not_for_sft("updatesPerStep", "sft does one update per step"),
-        _not_for_sft("lossAggregation", "sft averages over tokens"),
-        _not_for_sft("correction", "sft samples nothing"),
-        *(map(_not_for_dpo, ("groupSize", "klCoefficient", "updatesPerStep", "lossAggregation", "correction"))),
         Rule(
             "kl",
             "!has(self.kl) || (has(self.klCoefficient) && self.klCoefficient > 0.0)",
@@ -175,8 +179,8 @@ class AlgorithmSpec(Model):
         ),
         Rule(
             "maxRefills",
-            f"!has(self.maxRefills) || {_in(REFILLED)}",
-            f"not be set unless type is one of {', '.join(REFILLED)}",
+            f"!has(self.maxRefills) || {_is(_REFILLED)}",
+            f"not be set unless type is one of {', '.join(_REFILLED)}",
             "Remove maxRefills. dapo has dapo.maxRefills, and other types compare no group.",
         ),
         *(_only_with_its_type(one) for one in OPTION_GROUPS),
@@ -201,22 +205,14 @@ class AlgorithmSpec(Model):
     )
 
     @property
+    def about(self) -> About:
+        """The algorithm's row."""
+        return ABOUT[self.type]
+
+    @property
     def effective_group_size(self) -> int:
-        """Completions per prompt; 1 for sft, whose only completion is the answer, and 2 for dpo: pairs. A critic and a
-        teacher compare nothing, so ppo and distillation have 1 unless the manifest says otherwise.
-        """
-        own, usual = {"sft": 1, "dpo": 2}, {"ppo": 1, "distillation": 1}
-        return own.get(self.type) or self.group_size or usual.get(self.type, 8)
-
-    @property
-    def from_data(self) -> bool:
-        """Whether it learns from the data's own answers, and generates nothing to train on."""
-        return self.type in FROM_DATA
-
-    @property
-    def has_critic(self) -> bool:
-        """Whether a critic is trained beside the policy."""
-        return self.type == "ppo"
+        """Completions per prompt; for sft the answer alone, and for dpo a pair of them."""
+        return self.group_size or self.about.group_size
 
     @property
     def teacher_adapter(self) -> str | None:
@@ -241,4 +237,4 @@ class AlgorithmSpec(Model):
     @property
     def effective_loss_aggregation(self) -> LossAggregation:
         """How the losses of tokens become one number."""
-        return self.loss_aggregation or USUAL_AGGREGATION.get(self.type, "token_mean")
+        return self.loss_aggregation or self.about.aggregation

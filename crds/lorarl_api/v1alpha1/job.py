@@ -169,7 +169,7 @@ class LoRARLJobSpec(Checked):
     @property
     def generates(self) -> bool:
         """Whether there is an engine: to train on completions, or for an evaluation that scores them."""
-        generated = not self.algorithm.from_data or any(each.reward for each in self.data.evals)
+        generated = not self.algorithm.about.from_data or any(each.reward for each in self.data.evals)
         return generated and not self._without_engine
 
     @property
@@ -179,7 +179,7 @@ class LoRARLJobSpec(Checked):
 
         dpo's is always the policy that it starts from (arXiv:2305.18290). A new adapter changes nothing of the base.
         """
-        if self.algorithm.type == "dpo":
+        if self.algorithm.about.learns_from == "pairs":
             return "start" if self.adapter.init_from else "base"
         return self.algorithm.kl.reference if self.algorithm.kl else "base"
 

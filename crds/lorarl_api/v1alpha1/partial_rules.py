@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lorarl_api.rules import Rule
-from lorarl_api.v1alpha1.algorithm_types import WITHOUT_REWARD
+from lorarl_api.v1alpha1.algorithm_types import WITHOUT_REWARD, is_one_of, listed
 
-TRAINS_WITHOUT_REWARD = f"self.algorithm.type in [{', '.join(map(repr, WITHOUT_REWARD))}]"
+TRAINS_WITHOUT_REWARD = is_one_of("self.algorithm.type", WITHOUT_REWARD)
 
 
 def partial_rules() -> Iterator[Rule]:
@@ -22,7 +22,7 @@ def partial_rules() -> Iterator[Rule]:
     yield Rule(
         "rollout.partial",
         f"{unless} || !({TRAINS_WITHOUT_REWARD})",
-        "be absent if algorithm.type is sft, dpo or distillation, whose samples are no groups of rollouts",
+        f"be absent if algorithm.type is {listed(WITHOUT_REWARD, 'or')}, whose samples are no groups of rollouts",
         "Remove rollout.partial.",
     )
     yield Rule(

@@ -5,15 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from lorarl_api.rules import Rule
-from lorarl_api.v1alpha1.algorithm_types import FROM_DATA
+from lorarl_api.v1alpha1.algorithm_types import (
+    FROM_ANSWERS,
+    FROM_DATA,
+    FROM_PAIRS,
+    TAUGHT,
+    WITHOUT_REWARD,
+    is_one_of,
+    listed,
+    those,
+)
 from lorarl_api.v1alpha1.partial_rules import TRAINS_WITHOUT_REWARD, partial_rules
 
-_FROM_DATA = f"self.algorithm.type in [{', '.join(map(repr, FROM_DATA))}]"
-_TAUGHT = "self.algorithm.type == 'distillation'"
+_FROM_DATA = is_one_of("self.algorithm.type", FROM_DATA)
+_TAUGHT = is_one_of("self.algorithm.type", TAUGHT)
+_PAIRS = is_one_of("self.algorithm.type", FROM_PAIRS)
+_IS_FROM_DATA = f"algorithm.type is {listed(FROM_DATA, 'or')}"
+_IS_WITHOUT_REWARD = f"algorithm.type is {listed(WITHOUT_REWARD, 'or')}"
+_IS_PAIRS, _IS_TAUGHT = f"algorithm.type is {listed(FROM_PAIRS, 'or')}", f"algorithm.type is {listed(TAUGHT, 'or')}"
 _SOME_GENERATED = "self.data.evals.exists(e, has(e.reward))"
 """An evaluation with a reward is of completions, also where the training generates none."""
-COLUMNS = {"chosenField": "dpo", "rejectedField": "dpo", "messagesField": "sft", "tokensField": "sft"}
-"""Columns of rows that only one type reads."""
+COLUMNS = {
+    "chosenField": FROM_PAIRS,
+    "rejectedField": FROM_PAIRS,
+    "messagesField": FROM_ANSWERS,
+    "tokensField": FROM_ANSWERS,
+}
+"""Columns of rows that only some types read."""
 
 
 def _splits_all_gpus(field: str) -> Rule:
@@ -49,7 +67,7 @@ def _default_without_rollouts(field: str, cel: str, default: str) -> Rule:
     return Rule(
         f"rollout.{field}",
         f"!({_FROM_DATA}) || {_SOME_GENERATED} || {cel}",
-        f"be {default} if algorithm.type is sft or dpo and no evaluation has a reward, so that nothing is generated",
+        f"be {default} if {_IS_FROM_DATA} and no evaluation has a reward, so that nothing is generated",
         f"Remove rollout.{field}.",
     )
 
@@ -60,28 +78,27 @@ def _has_any(source: str, columns: Sequence[str] = tuple(COLUMNS)) -> str:
 
 def _rows(path: str, rows: str, source: str) -> Iterator[Rule]:
     """The rules of one place with data sources. `rows` has {} in the place of a condition on `source`."""
-    for kind in dict.fromkeys(COLUMNS.values()):
-        own = [column for column in COLUMNS if COLUMNS[column] == kind]
+    for types in dict.fromkeys(COLUMNS.values()):
+        own = [column for column in COLUMNS if COLUMNS[column] == types]
         yield Rule(
             path,
-            f"self.algorithm.type == '{kind}' || {rows.format(f'!({_has_any(source, own)})')}",
-            f"have neither {own[0]} nor {own[1]} unless algorithm.type is {kind}",
-            f"Remove them, or set algorithm.type to {kind}.",
+            f"{is_one_of('self.algorithm.type', types)} || {rows.format(f'!({_has_any(source, own)})')}",
+            f"have neither {own[0]} nor {own[1]} unless algorithm.type is {listed(types, 'or')}",
+            f"Remove them, or set algorithm.type to {listed(types, 'or')}.",
         )
     yield Rule(
         path,
-        "self.algorithm.type != 'dpo' || "
+        f"!({_PAIRS}) || "
         + rows.format(f"!has({source}.reasoningGym)" + (" || has(one.reward)" if path == "data.evals" else "")),
-        "have no reasoningGym if algorithm.type is dpo, which learns from pairs of a chosen and a rejected answer",
+        f"have no reasoningGym if {_IS_PAIRS}, which learns from pairs of a chosen and a rejected answer",
         "Set uri to a file or a data set with the columns prompt, chosen and rejected.",
     )
     alone = path in ("data.train", "data.eval")
     generated = " || has(one.reward)" if path == "data.evals" else ""
     yield Rule(
         f"{path}.answerField" if alone else path,
-        f"self.algorithm.type != 'dpo' || {rows.format(f"{source}.answerField == 'answer'{generated}")}",
-        f"{'be absent' if alone else 'have no answerField'} if algorithm.type is dpo, which reads chosenField and "
-        "rejectedField",
+        f"!({_PAIRS}) || {rows.format(f"{source}.answerField == 'answer'{generated}")}",
+        f"{'be absent' if alone else 'have no answerField'} if {_IS_PAIRS}, which reads chosenField and rejectedField",
         "Remove answerField. Name the columns of both answers in chosenField and rejectedField.",
     )
 
@@ -90,40 +107,41 @@ SPEC_RULES: tuple[Rule, ...] = (
     Rule(
         "reward",
         f"{TRAINS_WITHOUT_REWARD} || has(self.reward) || has(self.rewards)",
-        "be set unless algorithm.type is sft, dpo or distillation, if there are no rewards",
+        f"be set unless {_IS_WITHOUT_REWARD}, if there are no rewards",
         "Add a reward, for example reward: {type: exact}, or set algorithm.type to sft.",
     ),
     Rule(
         "reward",
         f"!({TRAINS_WITHOUT_REWARD}) || !has(self.reward)",
-        "not be set if algorithm.type is sft or dpo, which learn from the data's own answers, or distillation, which "
-        "learns from a teacher",
+        f"not be set if {_IS_FROM_DATA}, which learn from the data's own answers, or if {_IS_TAUGHT}, which learns "
+        "from a teacher",
         "Remove reward, or set algorithm.type to grpo. An evaluation in data.evals may have its own.",
     ),
     Rule(
         "rewards",
         f"!({TRAINS_WITHOUT_REWARD}) || !has(self.rewards)",
-        "not be set if algorithm.type is sft or dpo, which learn from the data's own answers, or distillation, which "
-        "learns from a teacher",
+        f"not be set if {_IS_FROM_DATA}, which learn from the data's own answers, or if {_IS_TAUGHT}, which learns "
+        "from a teacher",
         "Remove rewards, or set algorithm.type to grpo. An evaluation in data.evals may have its own.",
     ),
     Rule(
         "data.curriculum",
         f"!({TRAINS_WITHOUT_REWARD}) || !has(self.data.curriculum)",
-        "not be set if algorithm.type is sft, dpo or distillation, which score no completions",
+        f"not be set if {_IS_WITHOUT_REWARD}, which score no completions",
         "Remove data.curriculum, or set algorithm.type to grpo.",
     ),
     Rule(
         "data.curriculum",
         "!has(self.data.curriculum) || "
-        "(has(self.algorithm.groupSize) ? self.algorithm.groupSize > 1 : self.algorithm.type != 'ppo')",
+        "(has(self.algorithm.groupSize) ? self.algorithm.groupSize > 1 : "
+        f"!({is_one_of('self.algorithm.type', those(lambda about: about.group_size == 1))}))",
         "not be set for groups of one completion, whose pass rate can only be 0 or 1",
         "Set algorithm.groupSize, for example to 8, or remove data.curriculum.",
     ),
     Rule(
         "data.eval",
         f"!({_TAUGHT}) || !has(self.data.eval)",
-        "not be set if algorithm.type is distillation: it is scored as the training is, which has no reward",
+        f"not be set if {_IS_TAUGHT}: it is scored as the training is, which has no reward",
         "Use data.evals: [{name: held-out, uri: ..., reward: {type: exact}}].",
     ),
     Rule(
@@ -183,7 +201,7 @@ SPEC_RULES: tuple[Rule, ...] = (
     Rule(
         "rollout.logprobTolerance",
         f"!has(self.rollout.logprobTolerance) || !({_FROM_DATA})",
-        "not be set if algorithm.type is sft or dpo, which have no rollouts to compare with",
+        f"not be set if {_IS_FROM_DATA}, which have no rollouts to compare with",
         "Remove rollout.logprobTolerance.",
     ),
     Rule(
@@ -210,7 +228,7 @@ SPEC_RULES: tuple[Rule, ...] = (
     Rule(
         "data.evals",
         f"!({_FROM_DATA}) || self.data.evals.all(e, has(e.reward) || e.temperature == 0.0)",
-        "have a temperature only beside a reward if algorithm.type is sft or dpo, which generate nothing else",
+        f"have a temperature only beside a reward if {_IS_FROM_DATA}, which generate nothing else",
         "Give the evaluation a reward, or remove its temperature.",
     ),
     *_rows("data.train", "!has(self.data.train) || ({})", "self.data.train"),
@@ -226,7 +244,7 @@ SPEC_RULES: tuple[Rule, ...] = (
     Rule(
         "rollout.temperature",
         f"!({_FROM_DATA}) || self.rollout.temperature == 1.0",
-        "be 1, the default, if algorithm.type is sft or dpo, which have no rollouts",
+        f"be 1, the default, if {_IS_FROM_DATA}, which have no rollouts",
         "Remove rollout.temperature.",
     ),
     _default_without_rollouts("topP", "self.rollout.topP == 1.0", "1, the default,"),
@@ -275,8 +293,8 @@ SPEC_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "adapter.dora",
-        "!self.adapter.dora || self.algorithm.type == 'sft'",
-        "be false unless algorithm.type is sft: vLLM makes the rollouts, and it serves no DoRA",
+        f"!self.adapter.dora || {is_one_of('self.algorithm.type', FROM_ANSWERS)}",
+        f"be false unless algorithm.type is {listed(FROM_ANSWERS, 'or')}: vLLM makes the rollouts, and serves no DoRA",
         "Remove dora. adapter.rslora works with every algorithm.",
     ),
     Rule(
@@ -294,7 +312,7 @@ SPEC_RULES: tuple[Rule, ...] = (
     Rule(
         "trainer.tokensPerMicroBatch",
         "!has(self.trainer.tokensPerMicroBatch) || self.trainer.tokensPerMicroBatch >= "
-        "self.rollout.maxPromptTokens + (self.algorithm.type == 'dpo' ? 2 : 1) * self.rollout.maxResponseTokens",
+        f"self.rollout.maxPromptTokens + ({_PAIRS} ? 2 : 1) * self.rollout.maxResponseTokens",
         "be at least rollout.maxPromptTokens + rollout.maxResponseTokens, the longest sample; for dpo, with the pair's "
         "second answer",
         "Raise tokensPerMicroBatch, or lower the two limits.",

@@ -98,7 +98,7 @@ class Backend(ABC):
         fused = device.name != "cpu"
         self.optimizer = AdapterOptimizer(self.model, spec.trainer, fused=fused)
         self.critic: Critic | None = None
-        if spec.algorithm.has_critic:
+        if spec.algorithm.about.critic:
             self.critic = Critic(device, self.model, self.layout, spec, plan.micro_batch_tokens, fused=fused)
         self._reference = spec.reference
         self._decay = spec.algorithm.kl.effective_decay if spec.algorithm.kl else None

@@ -42,7 +42,7 @@ def training_identity(spec: LoRARLJobSpec, model_fingerprint: str) -> dict[str, 
     Only the same training resumes from a checkpoint. Steps, learning rate, batch sizes, cluster and storage may change.
     """
     limits = {"maxPromptTokens": spec.rollout.max_prompt_tokens}
-    if spec.algorithm.from_data:  # rows with a longer answer are left out
+    if spec.algorithm.about.from_data:  # rows with a longer answer are left out
         limits["maxResponseTokens"] = spec.rollout.max_response_tokens
     algorithm = spec.algorithm  # effective values: writing a default out later does not make another training
     parts = {

@@ -38,7 +38,7 @@ def best_by(spec: LoRARLJobSpec) -> BestBy | None:
     chosen = spec.checkpoint.keep_best
     if chosen is None:
         return None
-    result = "loss" if spec.algorithm.type == "sft" else "score"
+    result = "loss" if spec.algorithm.about.learns_from == "answers" else "score"
     metric = result if chosen.pass_at_k is None else f"pass_at_{chosen.pass_at_k}"
     return BestBy(eval_column(chosen.eval or "", metric), largest=metric != "loss")
 

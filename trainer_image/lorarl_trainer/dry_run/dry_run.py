@@ -203,7 +203,7 @@ def _time_lines(job: LoRARLJob, model: JudgedModel, data: inputs.EncodedData, ou
     time = step_time(job.spec, model.sizes, prompt, arithmetic_speed())
     longest = job.spec.rollout.max_response_tokens
     short = max(1, round(SHORT * longest))
-    what = "answers" if job.spec.algorithm.from_data else "completions"
+    what = "answers" if job.spec.algorithm.about.from_data else "completions"
     return [
         f"time     roughly {_for_all(time.least, steps)}, if {what} end after {short} token{'s' * (short > 1)},",
         f"         to {_for_all(time.most, steps)}, if all have {longest}; and half a minute to start",
@@ -219,7 +219,7 @@ def shorter(job: LoRARLJob, time: StepTime) -> list[str]:
     if fitting >= _FEWEST_STEPS:
         return [f"         for a first look within ten minutes: --set spec.trainer.steps={fitting}"]
     fields = ["spec.rollout.promptsPerStep", "spec.rollout.maxResponseTokens", "spec.algorithm.groupSize"]
-    named = ", ".join(fields[: 2 if job.spec.algorithm.from_data else 3])
+    named = ", ".join(fields[: 2 if job.spec.algorithm.about.from_data else 3])
     return [f"         for a first look within ten minutes, lower {named}: half of one is about half the time"]
 
 

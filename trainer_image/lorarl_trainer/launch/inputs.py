@@ -223,14 +223,14 @@ def _rewards_of(spec: LoRARLJobSpec, source: DataSource, field: str) -> Mapping[
 
 
 def _needs_answers(spec: LoRARLJobSpec, rewards: Mapping[str, RewardSpec]) -> bool:
-    return spec.algorithm.from_data if not rewards else any(map(needs_answers, rewards.values()))
+    return spec.algorithm.about.from_data if not rewards else any(map(needs_answers, rewards.values()))
 
 
 def _learned(spec: LoRARLJobSpec, source: DataSource) -> Literal["prompts", "answers", "lessons", "pairs"]:
     """Return what is used of the rows of a source: prompts for completions, also in an evaluation with a reward."""
-    if not spec.algorithm.from_data or getattr(source, "reward", None):
+    if not spec.algorithm.about.from_data or getattr(source, "reward", None):
         return "prompts"
-    if spec.algorithm.type == "dpo":
+    if spec.algorithm.about.learns_from == "pairs":
         return "pairs"
     return "lessons" if source.has_lessons else "answers"
 

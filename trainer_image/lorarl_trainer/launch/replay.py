@@ -32,7 +32,7 @@ class Rehearsal:
             InputError: the job has no rollouts, or the folder lacks what it replays.
         """
         option = DUMP if self.dump else REPLAY if self.replay else None
-        if option and job.spec.algorithm.from_data:
+        if option and job.spec.algorithm.about.from_data:
             kind = job.spec.algorithm.type
             raise InputError(option, f"a job of the type {kind}", "one that generates", f"Remove {option}.")
         if self.replay is None:

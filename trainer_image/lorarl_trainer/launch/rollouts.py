@@ -57,7 +57,7 @@ def make_rollouts(
     algorithm = get_algorithm(spec.algorithm, spec.rollout.max_response_tokens)
     if replay is not None:
         return Replay(replay, stream.position, algorithm.group_size)
-    if spec.algorithm.type == "distillation":
+    if spec.algorithm.about.learns_from == "teacher":
         if scorers.teacher is not None:
             scorers.teacher.knows(vocabulary.token_text)
         return Taught(
@@ -75,7 +75,7 @@ def make_rollouts(
         decoders = vocabulary.decode, vocabulary.decode_prompts
         generated = Generation(spec, workers, progress, *decoders, evaluations) if evaluations else None
         held_out, per_step = rows.evals, spec.rollout.prompts_per_step
-        if spec.algorithm.type == "dpo":
+        if spec.algorithm.about.learns_from == "pairs":
             return Pairs(stream, held_out, per_step, workers, algorithm.loss, generated)
         return Answers(stream, held_out, per_step, workers, generated)
     make: Callable[..., Lockstep] = Lockstep

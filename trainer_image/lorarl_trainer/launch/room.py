@@ -85,7 +85,7 @@ def checkpoint_bytes(job: LoRARLJob, sizes: ModelSizes) -> int:
     """
     spec = job.spec
     trained = AdapterSize.of(spec.adapter, sizes).written()
-    state = _STATE_BYTES * (1 + spec.algorithm.has_critic) + 4 * (spec.reference == "average")
+    state = _STATE_BYTES * (1 + spec.algorithm.about.critic) + 4 * (spec.reference == "average")
     return trained * (state + (4 if spec.precision == "fp32" else 2))
 
 

@@ -49,7 +49,7 @@ def step_time(spec: LoRARLJobSpec, model: ModelSizes, prompt_tokens: float, spee
 
     def seconds(response_tokens: float) -> float:
         trained = prompts * prompt_tokens + prompts * group * response_tokens
-        generated = 0.0 if spec.algorithm.from_data else trained
+        generated = 0.0 if spec.algorithm.about.from_data else trained
         return _OVERHEAD_SECONDS + forward * (generated + 2 * trained) / (speed * _SHARE_OF_SPEED)
 
     longest = spec.rollout.max_response_tokens

@@ -171,7 +171,7 @@ def decide(
     group = spec.algorithm.effective_group_size
     completions = spec.rollout.prompts_at_once * group
     longest = spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens
-    least = longest + (spec.rollout.max_response_tokens if spec.algorithm.type == "dpo" else 0)
+    least = longest + (spec.rollout.max_response_tokens if spec.algorithm.about.learns_from == "pairs" else 0)
     sequences = min(-(-completions // engines), MOST_SEQUENCES)
     unshared = why_not_shared(model, trainer_ranks, engine_ranks)
     fused = fuses_layers(spec, model)
@@ -198,7 +198,7 @@ def decide(
         trained=-(-completions * trainer_ranks * context_ranks // spec.world_size),
         longest=longest,
         least_tokens=least,
-        critic=spec.algorithm.has_critic,
+        critic=spec.algorithm.about.critic,
         rollouts=spec.generates,
         held_adapters=(spec.reference != "base") + (spec.algorithm.teacher_adapter is not None),
         sequences=sequences,

@@ -97,12 +97,12 @@ def work_of(spec: LoRARLJobSpec) -> Work:
         prompt_tokens=spec.rollout.max_prompt_tokens,
         longest=longest,
         mean=longest / 2,
-        more_forwards=(spec.algorithm.effective_kl_coefficient > 0 or spec.algorithm.type == "dpo")
+        more_forwards=(spec.algorithm.effective_kl_coefficient > 0 or spec.algorithm.about.learns_from == "pairs")
         + (spec.adapter.dropout > 0)
         + (spec.algorithm.teacher_adapter is not None)
         + (spec.algorithm.correction is not None and spec.algorithm.effective_updates_per_step > 1)
-        + 3 * spec.algorithm.has_critic,  # its values, and its own update
-        generates=not spec.algorithm.from_data,
+        + 3 * spec.algorithm.about.critic,  # its values, and its own update
+        generates=not spec.algorithm.about.from_data,
     )
 
 
