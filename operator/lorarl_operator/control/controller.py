@@ -33,6 +33,7 @@ from lorarl_operator.decide.decision import (
     DeleteJob,
     DeletePod,
     RemoveFinalizer,
+    Want,
 )
 from lorarl_operator.decide.models import FINALIZER, Evidence, Job, Observed, Refusal
 from lorarl_operator.decide.settings import Settings
@@ -66,6 +67,7 @@ class _Memory:
     refusal: Refusal | None = None
     evidence: Evidence | None = None
     evidence_at: float = float("-inf")
+    wanted: Want | None = None
     foreign_at: float = float("-inf")
     written: tuple[int, str] | None = None
     """Hash of the last written status, and the job's resourceVersion after that write."""
@@ -158,15 +160,17 @@ class Controller:
             if memory.evidence is not None:
                 memory.evidence = None
             return decision
-        if self._clock() - memory.evidence_at < EVIDENCE_SECONDS:
+        if self._clock() - memory.evidence_at < EVIDENCE_SECONDS and memory.wanted is decision.wants_evidence:
             return decision
         self._memories[key] = memory
-        memory.evidence_at = self._clock()
+        memory.evidence_at, memory.wanted = self._clock(), decision.wants_evidence
         try:
             memory.evidence = await self._evidence.fetch(observed, decision.wants_evidence)
         except ApiError as error:
             log.warning("%s/%s: the reason why it is stuck could not be fetched: %s", *key, error)
-            return decision
+            if not error.refused:
+                return decision
+            memory.evidence = Evidence(refused=True)
         return decide(replace(observed, evidence=memory.evidence), datetime.now(UTC), self._settings)
 
     async def _is_outdated(self, key: Key, observed: Observed, decision: Decision) -> bool:

@@ -14,7 +14,7 @@ from lorarl_operator.decide.permanent import why_permanent
 from lorarl_operator.decide.pod_ends import Kind, Outcome
 from lorarl_operator.decide.reasons import Ended, News, Reason, Waiting
 from lorarl_operator.decide.snapshot import Snapshot, deletions
-from lorarl_operator.decide.status import FAILED, SUCCEEDED, Draft
+from lorarl_operator.decide.status import FAILED, RUNNING, SUCCEEDED, Draft
 from lorarl_operator.decide.valid_spec import whole_number
 
 _DEFAULT_BACKOFF_LIMIT = 3
@@ -51,12 +51,15 @@ def end_attempt(snapshot: Snapshot, outcome: Outcome) -> Decision:
 def count_outcome(snapshot: Snapshot, draft: Draft, outcome: Outcome) -> None:
     """Count an attempt that ended or lost workers, and the fault of its node.
 
-    A loss that ends its attempt because the recovery failed was counted before.
+    A loss that ends its attempt because the recovery failed was counted before. So was that of an attempt that waits
+    since then in its queue.
     """
     if outcome.faulty_node:
         draft.put("faultyNodes", snapshot.faults_after(outcome))
     if outcome.kind is Kind.PREEMPTED and snapshot.recovering_since is None:
-        draft.count("preemptions")
+        waits_since_a_loss = snapshot.current and snapshot.current.suspended and draft.is_true("Disrupted")
+        if not waits_since_a_loss or draft.phase == RUNNING:
+            draft.count("preemptions")
         message = f"Attempt {snapshot.attempt}: {outcome.message}"
         draft.condition("Disrupted", True, outcome.reason, message)
         _count_progress(snapshot, draft)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lorarl_operator.decide.attempt_end import fail
+from lorarl_operator.decide.attempt_queue import is_stopped
 from lorarl_operator.decide.attempt_start import applicable, blocked, never_started, resume, start_deadline
-from lorarl_operator.decide.blockers import EVENT_REASONS, Blocker, queued, refused, starting
+from lorarl_operator.decide.blockers import EVENT_REASONS, Blocker, refused, starting
 from lorarl_operator.decide.changed_while_waiting import replace_changed
 from lorarl_operator.decide.decision import Apply, Decision, Event, Want
 from lorarl_operator.decide.kept_image import image_in_use
+from lorarl_operator.decide.kueue import queued
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import RayJob
 from lorarl_operator.decide.outcome import Unsettled, attempt_outcome
@@ -25,8 +27,6 @@ from lorarl_operator.decide.valid_spec import section, whole_number
 _ENDED = frozenset({"Complete", "Failed"})
 _AT_WORK = frozenset({"RUNNING", "SUCCEEDED", "FAILED", "STOPPED"})
 """Ray's states of a job whose process has started."""
-_HERE = frozenset({"", "ray.io/kuberay-operator"})
-"""Values of a RayJob's managedBy with which this cluster's KubeRay runs it."""
 _SLOWEST_LOOK = 120.0
 _SILENT_SECONDS = 300.0
 """How much longer a training may report nothing on a node of which Kubernetes hears nothing either.
@@ -73,7 +73,7 @@ def _stalled(snapshot: Snapshot) -> Outcome:
 
 def follow(snapshot: Snapshot, ray_job: RayJob) -> Decision:
     """Report a RayJob that has not ended. The trainer of a new one gets its permission first."""
-    if ray_job.managed_by not in _HERE:
+    if not ray_job.runs_here:
         return _sent_away(snapshot, ray_job)
     decision = _report(snapshot, ray_job)
     if snapshot.attempt_is_recorded or decision.status is None:
@@ -105,15 +105,17 @@ def _report(snapshot: Snapshot, ray_job: RayJob) -> Decision:
     resume(draft)
     if ray_job.deployment_status in _ENDED:  # The cause is not known yet.
         return Decision(recheck_seconds=settle)
-    held = ray_job.suspended or ray_job.deployment_status in {"Suspending", "Suspended"}
+    is_refused = ray_job.is_refused and ray_job.queue != ""
+    held = not is_refused and (ray_job.suspended or ray_job.deployment_status in {"Suspending", "Suspended"})
     # A RayJob whose driver has started stays Running, even if Ray's dashboard does not answer for a while.
     at_work = ray_job.deployment_status == "Running" and (ray_job.job_status in _AT_WORK or draft.phase == RUNNING)
     runs = draft.phase == RUNNING or (at_work and not held)
-    if not runs and (decision := replace_changed(snapshot, draft, ray_job)):
+    if not (runs or is_stopped(snapshot)) and (decision := replace_changed(snapshot, draft, ray_job)):
         return decision
     if held:
         return _queued(snapshot, draft, ray_job)
-    draft.start_clock()
+    if not ray_job.suspended:
+        draft.start_clock()
     if at_work:
         return _running(snapshot, draft, ray_job, settle)
     return _starting(snapshot, draft, ray_job, settle)
@@ -138,25 +140,31 @@ def _running(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float | 
 
 def _queued(snapshot: Snapshot, draft: Draft, ray_job: RayJob) -> Decision:
     """A RayJob that a queue holds, or whose machines a queue took back. It resumes by itself when there is room."""
-    blocker = queued(ray_job, snapshot.observed.evidence)
+    blocker = queued(ray_job, snapshot.observed.evidence, dict(snapshot.job.passed_labels))
+    # Without evidence there is no news: the queue's last message still holds.
+    has_news = snapshot.observed.evidence is not None and snapshot.observed.evidence.workload is not None
+    if not has_news and is_stopped(snapshot):
+        blocker = Blocker(Waiting.QUEUE_STOPPED, draft.message("Running"))
     events = []
     if draft.phase == RUNNING:
-        draft.count("preemptions")
+        if snapshot.recovering_since is None:  # Otherwise the loss for which the queue does so is counted.
+            draft.count("preemptions")
         message = blocker.message
-        if ray_job.queue:
+        if ray_job.queue and blocker.reason != Waiting.QUEUE_STOPPED:
             message = (
                 f"Queue {ray_job.queue} took back the machines of attempt {snapshot.attempt}. "
                 "The attempt resumes from its checkpoint when there is room."
             )
-        draft.condition("Disrupted", True, Ended.PREEMPTED, message)
-        events = [Event("Warning", Ended.PREEMPTED, message)]
+        reason = Ended.QUEUE_STOPPED if blocker.reason == Waiting.QUEUE_STOPPED else Ended.PREEMPTED
+        draft.condition("Disrupted", True, reason, message)
+        events = [Event("Warning", reason, message)]
     elif draft.reason("Running") != blocker.reason:
-        events = [Event("Normal", blocker.reason, blocker.message)]
+        events = [
+            Event("Warning" if blocker.reason == Waiting.QUEUE_STOPPED else "Normal", blocker.reason, blocker.message)
+        ]
     draft.phase = PENDING
     draft.put("gpus", snapshot.gpus)
     draft.put("startTime", None)
-    # Without evidence there is no news: the queue's last message still holds.
-    has_news = snapshot.observed.evidence is not None and snapshot.observed.evidence.workload is not None
     if has_news or draft.reason("Running") != blocker.reason:
         draft.condition("Running", False, blocker.reason, blocker.message)
     age = (snapshot.now - ray_job.created_at).total_seconds()
@@ -179,7 +187,8 @@ def _starting(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float |
         blocker, Blocker(known, draft.message("Running")), pods, snapshot.observed.evidence, snapshot.now
     )
     # If a queue let the RayJob go and KubeRay has not begun yet, the RayJob's age is its time in the queue.
-    began = ray_job.started_at or (None if ray_job.queue else ray_job.created_at)
+    waits_in_queue = ray_job.queue and not ray_job.is_refused
+    began = ray_job.started_at or (None if waits_in_queue else ray_job.created_at)
     age = (snapshot.now - began).total_seconds() if began else 0.0
     limit = start_deadline(snapshot)
     left = _left_of_default(snapshot) if limit is None else limit - age

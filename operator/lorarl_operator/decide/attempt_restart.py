@@ -8,7 +8,7 @@ from lorarl_operator.decide.attempt_end import end_attempt
 from lorarl_operator.decide.attempt_progress import outcome_of
 from lorarl_operator.decide.blockers import GOING_SECONDS
 from lorarl_operator.decide.decision import Decision
-from lorarl_operator.decide.in_place import end_head, goes_on
+from lorarl_operator.decide.in_place import awaits_its_end, end_head, goes_on
 from lorarl_operator.decide.models import RETRYING, RayJob
 from lorarl_operator.decide.outcome import HEAD_GONE, Unsettled
 from lorarl_operator.decide.pod_ends import Outcome
@@ -26,7 +26,7 @@ def restart(snapshot: Snapshot, ray_job: RayJob) -> Decision | None:
             case Outcome() as outcome:
                 then = replace(ray_job, cluster_name=ended.cluster_name)
                 return end_attempt(replace(snapshot, current=then), outcome)
-    if ray_job.failures < snapshot.restarts_in_place and ray_job.deployment_status == "Running":
+    if awaits_its_end(snapshot, ray_job) and ray_job.deployment_status == "Running":
         # KubeRay asks for the head every 3 s, but has it gone only when its grace period is over.
         return Decision(actions=tuple(end_head(snapshot, ray_job)), recheck_seconds=GOING_SECONDS)
     return Decision(recheck_seconds=GOING_SECONDS) if ray_job.deployment_status == RETRYING else None

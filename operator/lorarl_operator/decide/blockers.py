@@ -47,6 +47,8 @@ _SUBMITTER_TAKEN = re.compile(r'jobs\.batch "([^"]+)" already exists')
 _KUBELET_IS_BUSY = re.compile(r"failed to sync (configmap|secret) cache: timed out")
 """What the kubelet says about an object that exists, but that the API server was slow to send."""
 _NO_KUBERAY_AFTER = timedelta(seconds=10)
+_GATED_AFTER = timedelta(seconds=10)
+"""Kueue's own gate for a topology lasts a second after each start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,34 +64,6 @@ class Blocker:
     message: str
     stuck: bool = True
     ours: bool = False
-
-
-def queued(ray_job: RayJob, evidence: Evidence | None) -> Blocker:
-    """What a suspended RayJob waits for."""
-    if not ray_job.queue:
-        return Blocker(
-            Waiting.RAY_JOB_SUSPENDED,
-            f"RayJob {ray_job.name} was suspended, but not by Kueue, and KubeRay will not resume it. "
-            f"Delete it (kubectl delete rayjob {ray_job.name}); lorarl recreates it.",
-        )
-    if evidence is None or evidence.workload is None:
-        return Blocker(Waiting.QUEUED, f"The job waits for its turn in queue {ray_job.queue}.")
-    if not evidence.workload.name:
-        return Blocker(
-            Waiting.QUEUED,
-            f"The job waits in queue {ray_job.queue}, but Kueue has created no Workload for RayJob {ray_job.name}. "
-            "Check that Kueue is running.",
-        )
-    conditions = {kind: (holds, reason, message) for kind, holds, reason, message in evidence.workload.conditions}
-    reserved, reason, message = conditions.get("QuotaReserved", (False, "", ""))
-    if not reserved:
-        hint = "Run kubectl get localqueues to list this namespace's queues." if reason == "Inadmissible" else ""
-        why = message or "Kueue has not looked at it yet"
-        return Blocker(Waiting.QUEUED, sentences(f"The job waits in queue {ray_job.queue}: {why}", hint))
-    _, _, message = conditions.get("Admitted", (False, "", ""))
-    why = message or "its admission checks are not complete"
-    problem = f"The job waits in queue {ray_job.queue}, which has reserved quota, but has not admitted it yet: {why}"
-    return Blocker(Waiting.QUEUED, sentences(problem))
 
 
 def no_kuberay(ray_job: RayJob, namespace: str, began: datetime | None, now: datetime) -> Blocker | None:
@@ -142,7 +116,7 @@ def starting(
         )
     if not found and (loss := newest(lost_early, now)):
         found = Blocker(loss.reason, sentences(loss.message, "KubeRay replaces the pod."))
-    found = found or next((blocker for pod in pods if (blocker := _of_pod(job, pod))), None)
+    found = found or next((blocker for pod in pods if (blocker := _of_pod(job, pod, now))), None)
     found = found or _of_events(job, pods, evidence, now)
     if found:
         return found
@@ -192,7 +166,7 @@ def name_taken(kind: str, name: str) -> Blocker:
 
 
 def _refused_by_kuberay(ray_job: RayJob) -> Blocker | None:
-    if ray_job.deployment_status != "ValidationFailed":
+    if not ray_job.is_refused:
         return None
     problem = f"KubeRay refuses RayJob {ray_job.name}: {ray_job.message}"
     hint = "Correct the job and apply it again; cluster.podTemplateOverrides may be the cause."
@@ -219,7 +193,7 @@ def _creation_failed(job: Job, message: str) -> Blocker:
     return Blocker(Waiting.POD_REFUSED, sentences(message, "Correct what the message names."))
 
 
-def _of_pod(job: Job, pod: Pod) -> Blocker | None:
+def _of_pod(job: Job, pod: Pod, now: datetime) -> Blocker | None:
     if pod.deletion_asked_at:
         return None
     if pod.unschedulable:
@@ -242,7 +216,7 @@ def _of_pod(job: Job, pod: Pod) -> Blocker | None:
             problem = f"{where} cannot be created: {message or container.reason}"
             hint = "Correct the image or cluster.podTemplateOverrides."
             return _missing(job, message) or Blocker(Waiting.CONTAINER_REFUSED, sentences(problem, hint))
-    if pod.gated:
+    if pod.gated and now - pod.created_at >= _GATED_AFTER:
         return Blocker(
             Waiting.SCHEDULING_GATED,
             f"A scheduling gate blocks the {pod.role} pod {pod.name}. Check the queue that set the gate.",

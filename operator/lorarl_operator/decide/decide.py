@@ -19,7 +19,8 @@ the status, and the status names the RayJob only after that. So the job asks for
 trainer runs before it may report.
 
 `attempt_start.py` creates an attempt, `attempt_progress.py` follows it, `attempt_recovery.py` lets it replace lost
-workers, `attempt_restart.py` starts it again in its RayJob, and `attempt_end.py` ends it.
+workers, `attempt_restart.py` starts it again in its RayJob, `attempt_queue.py` says what its queue did to it, and
+`attempt_end.py` ends it.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ from datetime import datetime
 
 from lorarl_operator.decide.attempt_end import count_outcome, end_attempt, fail, finished, out_of_attempts, succeed
 from lorarl_operator.decide.attempt_progress import follow, outcome_of
+from lorarl_operator.decide.attempt_queue import ended_by_queue, is_stopped
 from lorarl_operator.decide.attempt_recovery import recover
 from lorarl_operator.decide.attempt_restart import restart, uncounted_end
 from lorarl_operator.decide.attempt_start import create_attempt
 from lorarl_operator.decide.blockers import GOING_SECONDS, ray_job_stays
 from lorarl_operator.decide.decision import Decision, Event
 from lorarl_operator.decide.deletion import decide_deletion, finalizer_actions
+from lorarl_operator.decide.in_place import awaits_its_end
 from lorarl_operator.decide.late_steps import steps_to_do
 from lorarl_operator.decide.models import Observed
 from lorarl_operator.decide.outcome import Unsettled, lost
@@ -64,8 +67,10 @@ def _decide_live(snapshot: Snapshot) -> Decision:
     """Decide about a job that is not being deleted."""
     if snapshot.phase in FINISHED:
         return finished(snapshot)
-    if snapshot.spec.get("suspend") is True:
+    if snapshot.spec.get("suspend") is True and not is_stopped(snapshot):
         return _suspend(snapshot)
+    if decision := ended_by_queue(snapshot):
+        return decision
     if snapshot.current and (decision := restart(snapshot, snapshot.current)):
         return decision
     recovery = recover(snapshot, snapshot.current) if snapshot.current else None
@@ -88,6 +93,8 @@ def _suspend(snapshot: Snapshot) -> Decision:
     draft = snapshot.draft()
     before = uncounted_end(snapshot, snapshot.current) if snapshot.current else None
     last = before or snapshot.current
+    if snapshot.current and before is None and awaits_its_end(snapshot, snapshot.current):
+        last = None  # That end is counted.
     outcome = outcome_of(replace(snapshot, current=last), last) if last else None
     if isinstance(outcome, Outcome) and outcome.kind is Kind.SUCCEEDED and steps_to_do(snapshot) is None:
         return succeed(snapshot, draft)

@@ -31,6 +31,11 @@ def goes_on(ray_job: RayJob) -> bool:
     return ray_job.backoff_limit > 0 and not ray_job.deleted_at and ray_job.deployment_status not in _FOR_GOOD
 
 
+def awaits_its_end(snapshot: Snapshot, ray_job: RayJob) -> bool:
+    """Whether the job has counted an end of the RayJob that KubeRay does not know yet."""
+    return ray_job.failures < snapshot.restarts_in_place
+
+
 def restartable(snapshot: Snapshot, outcome: Outcome, pause: float) -> RayJob | None:
     """The RayJob if it can start again in place after this loss, which it has not counted yet; otherwise None.
 

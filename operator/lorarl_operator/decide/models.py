@@ -130,6 +130,16 @@ class RayJob:
     backoff_limit: int = 0
     last_end: RayJob | None = None
 
+    @property
+    def runs_here(self) -> bool:
+        """Whether this cluster's KubeRay runs it."""
+        return self.managed_by in ("", "ray.io/kuberay-operator")
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether KubeRay refuses its spec, at which it looks also while a queue holds the RayJob."""
+        return self.deployment_status == "ValidationFailed"
+
 
 @dataclass(frozen=True, slots=True)
 class RayCluster:
@@ -242,10 +252,15 @@ class KubeEvent:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Kueue's Workload of a RayJob. Its conditions are (type, whether True, reason, message)."""
+    """Kueue's Workload of a RayJob. Its conditions are (type, whether True, reason, message).
+
+    Attributes:
+        active: `spec.active`. One that is not active stays out of its queue until someone sets it.
+    """
 
     name: str
     conditions: tuple[tuple[str, bool, str, str], ...]
+    active: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,10 +270,12 @@ class Evidence:
     Attributes:
         events: Warnings, and Events about nodes that are being added; the newest first.
         workload: None if it was not fetched. A Workload without a name says that Kueue has none for the RayJob.
+        refused: Whether the operator may not read what it asked for.
     """
 
     events: tuple[KubeEvent, ...] = ()
     workload: Workload | None = None
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

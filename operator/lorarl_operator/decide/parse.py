@@ -196,6 +196,7 @@ def workload(raw: Raw) -> Workload:
         conditions=tuple(
             (_text(c, "type"), c.get("status") == "True", _text(c, "reason"), _text(c, "message")) for c in conditions
         ),
+        active=_dict(raw, "spec").get("active") is not False,
     )
 
 

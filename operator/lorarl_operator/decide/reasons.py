@@ -47,6 +47,11 @@ class Waiting(_Row):
         "Kueue has no quota for the job now. The message is Kueue's.",
         "Wait, or see `kubectl get localqueues`.",
     )
+    QUEUE_STOPPED = (
+        "QueueStopped",
+        "An administrator stopped the job's Workload, or its queue. The job keeps its checkpoint.",
+        "Ask for what the message names: `kueuectl resume workload NAME`. A change of the job does not end it.",
+    )
     UNSCHEDULABLE = (
         "Unschedulable",
         "No node has room, or none fits.",
@@ -292,6 +297,22 @@ class Ended(_Row):
         "Preempted",
         "A queue took its machines back. The attempt resumes in the same RayJob when there is room.",
         Counts.PREEMPTION,
+    )
+    QUEUE_STOPPED = (
+        "QueueStopped",
+        "An administrator stopped the job in its queue, and it waits until that ends. "
+        "If its RayJob is deleted meanwhile, the job fails.",
+        Counts.PREEMPTION,
+    )
+    QUEUE_TIME_LIMIT = (
+        "QueueTimeLimit",
+        "The job has trained as long as its queue allows (label `kueue.x-k8s.io/max-exec-time-seconds`).",
+        Counts.JOB_FAILS,
+    )
+    QUEUE_GAVE_UP = (
+        "QueueGaveUp",
+        "Kueue has deactivated the job for good: too many starts without ready pods, or a refused admission check.",
+        Counts.JOB_FAILS,
     )
     NO_PROGRESS = (
         "NoProgress",

@@ -26,10 +26,10 @@ MAY_HAVE_RUN = frozenset({STARTING, RUNNING})
 RECONCILING: Final = "Reconciling"
 """Condition of a job that is on its way: it waits, starts, restarts, recovers or is being suspended."""
 STALLED: Final = "Stalled"
-"""Condition of a job that gets no further by itself: it failed, or its spec has to be corrected."""
+"""Condition of a job that gets no further by itself: it failed, was stopped, or its spec has to be corrected."""
 
-_FOR_THE_USER: frozenset[str] = frozenset({Waiting.INVALID})
-"""Reasons of the condition Running with which a waiting job is stalled: only a change of its spec helps."""
+_FOR_A_PERSON: frozenset[str] = frozenset({Waiting.INVALID, Waiting.QUEUE_STOPPED})
+"""Reasons of the condition Running with which a waiting job is stalled: only a person can end that."""
 
 COUNTERS = ("attempts", "preemptions")
 FIELDS = (
@@ -198,7 +198,7 @@ class Draft:
         object is current: a job is from when it runs, as a Job of batch/v1 is.
         https://github.com/kubernetes-sigs/cli-utils/blob/master/pkg/kstatus/README.md
         """
-        stalled = self.phase == FAILED or (self.phase == PENDING and self.reason("Running") in _FOR_THE_USER)
+        stalled = self.phase == FAILED or (self.phase == PENDING and self.reason("Running") in _FOR_A_PERSON)
         settled = self.phase in (*FINISHED, SUSPENDED) or self.is_true("Running")
         for kind, holds in ((STALLED, stalled), (RECONCILING, not stalled and not settled)):
             if holds and "Running" in self._conditions:

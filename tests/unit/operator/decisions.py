@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from lorarl_operator.decide.decide import decide
+from lorarl_operator.decide.models import Evidence, Workload
 from unit.operator.observed_world import SETTINGS, START, ago, condition, observed, raw_ray_job
 
 QUEUE = {"kueue.x-k8s.io/queue-name": "research"}
 DELETE = {"checkpoint": {"uri": "s3://team/adapters", "deletionPolicy": "Delete"}}
 RUNNING = {"jobDeploymentStatus": "Running", "jobStatus": "RUNNING"}
+
+
+PREEMPTED = Evidence(workload=Workload("rayjob-demo-1", (("Evicted", True, "Preempted", ""),)))
+"""What Kueue says of a RayJob whose machines it gave to another."""
 
 
 def status_of(phase, name="demo-1", **rest):

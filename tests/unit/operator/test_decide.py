@@ -10,7 +10,17 @@ from lorarl_operator.decide import parse
 from lorarl_operator.decide.decide import decide
 from lorarl_operator.decide.decision import AddFinalizer, Create, Delete, RemoveFinalizer, Want
 from lorarl_operator.decide.models import Refusal
-from unit.operator.decisions import DELETE, QUEUE, RUNNING, conditions, decided, gone_since, running_status, status_of
+from unit.operator.decisions import (
+    DELETE,
+    PREEMPTED,
+    QUEUE,
+    RUNNING,
+    conditions,
+    decided,
+    gone_since,
+    running_status,
+    status_of,
+)
 from unit.operator.observed_world import SETTINGS, START, ago, condition, observed, raw_job, raw_pod, raw_ray_job
 
 
@@ -29,7 +39,9 @@ class TestQueue:
 
     def test_a_queue_that_takes_its_machines_back_is_counted_once(self):
         decision = decided(
-            raw_job(status=running_status(), labels=QUEUE), self.queued(jobDeploymentStatus="Suspending")
+            raw_job(status=running_status(), labels=QUEUE),
+            self.queued(jobDeploymentStatus="Suspending"),
+            evidence=PREEMPTED,
         )
         assert decision.status["preemptions"] == 1
         assert decision.status["phase"] == "Pending"

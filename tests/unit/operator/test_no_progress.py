@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from unit.operator.decisions import RUNNING, conditions, decided, running_status, status_of
+from unit.operator.decisions import PREEMPTED, RUNNING, conditions, decided, running_status, status_of
 from unit.operator.observed_world import START, ago, condition, raw_job, raw_pod, raw_ray_job
 
 UP = {"jobDeploymentStatus": "Initializing"}
@@ -55,7 +55,7 @@ class TestNoProgress:
     def test_a_queue_that_takes_its_machines_back_is_not_counted(self):
         ray_job = raw_ray_job(suspend=True)
         ray_job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "research"
-        decision = decided(raw_job(status=running_status(preemptionsWithoutProgress=19)), ray_job)
+        decision = decided(raw_job(status=running_status(preemptionsWithoutProgress=19)), ray_job, evidence=PREEMPTED)
         assert (decision.status["phase"], decision.status["preemptionsWithoutProgress"]) == ("Pending", 19)
 
 
@@ -167,7 +167,7 @@ class TestStalled:
     def test_a_queue_that_takes_its_machines_back_comes_first(self):
         ray_job = raw_ray_job(suspend=True, **RUNNING)
         ray_job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "research"
-        decision = decided(self.job(self.status(), reported=601), ray_job)
+        decision = decided(self.job(self.status(), reported=601), ray_job, evidence=PREEMPTED)
         assert (decision.status["phase"], decision.status["attempts"]) == ("Pending", 0)
 
     def test_without_a_deadline_it_may_take_any_time(self):

@@ -264,5 +264,5 @@ class TestLimits:
 
     def test_a_queue_may_take_the_machines_back_meanwhile(self):
         decision = decided(raw_job(None, recovering("a")), raw_ray_job(suspend=True, jobDeploymentStatus="Suspending"))
-        assert (decision.status["phase"], decision.status["preemptions"]) == ("Pending", 2)
+        assert (decision.status["phase"], decision.status["preemptions"]) == ("Pending", 1)
         assert "recoveringSince" not in decision.status

@@ -13,16 +13,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from unit.operator.observed_world import condition, steps_of
+from unit.operator.queue_world import QueueWorld
 from unit.operator.world import World
 
+LIMITS = ("MaximumExecutionTimeExceeded", "RequeuingLimitExceeded")
 OFTEN = {"look": 8, "killed": 6, "stale": 2, "bring_up": 8, "collect": 6, "wait": 5, "long": 2, "fail": 4, "resume": 3}
 MOVES = (
     *(name for name, times in OFTEN.items() for _ in range(times)),
     *("behead",) * 4,
-    "evict",
+    *("evict",) * 6,
     "someone",
-    *("queue",) * 3,
-    "suspend",
+    *("queue",) * 5,
+    *("admit",) * 6,
+    *("replace",) * 4,
+    *("stop", "start", "limit", "retention"),
+    *("suspend",) * 3,
     "steps",
     "succeed",
 )
@@ -37,7 +42,7 @@ def wish(world: World, suspend: bool) -> None:
 def by_hand(world: World) -> None:
     """Someone deletes the RayJob."""
     if world.current:
-        world.losses += 1
+        world.lose()
         world.delete_ray_job(world.current["metadata"]["name"])
 
 
@@ -57,7 +62,13 @@ HAPPENINGS = {
     "evict": lambda world, rng: world.evict(rng),
     "behead": lambda world, rng: world.behead(),
     "someone": lambda world, rng: by_hand(world),
-    "queue": lambda world, rng: take_back(world),
+    "queue": lambda world, rng: world.kueue_stops(rng.choice(["Preempted", "NodeFailures"]), active=True),
+    "admit": lambda world, rng: world.kueue_admits(),
+    "replace": lambda world, rng: world.replace_workers(),
+    "stop": lambda world, rng: world.kueue_stops("Deactivated", active=False),
+    "start": lambda world, rng: world.reactivate(),
+    "limit": lambda world, rng: world.kueue_stops(f"DeactivatedDueTo{rng.choice(LIMITS)}", active=False),
+    "retention": lambda world, rng: world.retention(),
     "suspend": lambda world, rng: wish(world, True),
     "resume": lambda world, rng: wish(world, False),
     "steps": lambda world, rng: world.touch(spec={"trainer": {"steps": rng.randrange(100, 1000)}}),
@@ -70,25 +81,14 @@ def move(world: World, name: str, rng: random.Random) -> None:
     HAPPENINGS[name](world, rng)
 
 
-def take_back(world: World) -> None:
-    """Kueue suspends or admits the RayJob."""
-    ray_job = world.current
-    if ray_job is None or ray_job["status"].get("jobDeploymentStatus") in ("Complete", "Failed"):
-        return
-    world.losses += 1
-    ray_job["spec"]["suspend"] = not ray_job["spec"]["suspend"]
-    kept = {"failed": ray_job["status"].get("failed", 0)}
-    ray_job["status"] = {"rayClusterName": f"{ray_job['status']['rayClusterName']}x", **kept}
-
-
 def ended_well(world: World) -> None:
     """Let the undisturbed job reach its end."""
     for _ in range(200):
         if world.phase in ("Succeeded", "Failed", "Suspended") and world.current_is_at_rest():
             return
         world.step()
-        if world.current and world.current["spec"]["suspend"]:
-            world.current["spec"]["suspend"] = False
+        world.reactivate()
+        world.kueue_admits()
         world.collect()
         world.bring_up()
         world.step()
@@ -97,7 +97,20 @@ def ended_well(world: World) -> None:
     raise AssertionError(f"no end: {world.job['status']}, {world.ray_jobs}")
 
 
-class Life(World):
+def held_by_its_queue(world: Life) -> None:
+    """Nothing that was stopped goes on by itself."""
+    stopped = world.stopped_by()
+    if not stopped or world.job["spec"].get("suspend"):
+        return
+    later(world, 10)  # A RayJob that has just been created waits for its Workload, too.
+    world.step()
+    if stopped == "Deactivated":
+        assert (world.phase, world.reason) == ("Pending", "QueueStopped")
+    else:
+        assert (world.phase, world.reason[:5]) == ("Failed", "Queue")
+
+
+class Life(QueueWorld):
     """A world whose counters a test watches."""
 
     def current_is_at_rest(self) -> bool:
@@ -105,6 +118,11 @@ class Life(World):
         if job["status"].get("phase") == "Suspended":
             return job["spec"].get("suspend") is True and not self.ray_jobs
         return True
+
+    @property
+    def reason(self) -> str:
+        """Reason of the condition Running."""
+        return next(each["reason"] for each in self.job["status"]["conditions"] if each["type"] == "Running")
 
     def made_all_steps(self) -> bool:
         return self.job["status"]["step"] >= steps_of(self.job["spec"])
@@ -119,13 +137,15 @@ class Life(World):
     moves=st.lists(st.sampled_from(MOVES), min_size=20, max_size=100),
     seed=st.integers(0, 2**16),
     queued=st.booleans(),
+    recovers=st.booleans(),
     limit=st.sampled_from([0, 2, 1000]),
 )
-def test_a_random_history(moves, seed, queued, limit):
+def test_a_random_history(moves, seed, queued, recovers, limit):
     rng = random.Random(seed)
     world = Life(
         {"backoffLimit": limit, "maxPreemptionsWithoutProgress": 1000},
         {"kueue.x-k8s.io/queue-name": "research"} if queued else None,
+        recovers=recovers,
     )
     before = world.counters()
     finished = ""
@@ -140,18 +160,20 @@ def test_a_random_history(moves, seed, queued, limit):
             assert world.made_all_steps(), (
                 f"{name} ended a job at step {world.job['status']['step']}: {world.job['spec']}"
             )
+        if name == "look":
+            held_by_its_queue(world)
         finished = world.phase if world.phase in ("Succeeded", "Failed") else ""
         before = after
     ended_well(world)
     assert finished or world.phase != "Succeeded" or world.made_all_steps()
     attempts, preemptions = world.counters()
-    assert preemptions <= world.losses
+    assert preemptions <= len(world.lost)
     # A failure during a suspension, or after the loss of a pod, may be caused by that.
     assert len(world.plain_failures) <= attempts <= len(world.failures), (
         f"{attempts}, {world.plain_failures}, {world.failures}"
     )
     assert attempts <= limit + 1
-    if world.phase == "Failed":
+    if world.phase == "Failed" and not world.reason.startswith("Queue"):
         assert attempts == limit + 1
 
 

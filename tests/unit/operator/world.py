@@ -21,15 +21,18 @@ from lorarl_operator.decide.decision import (
     DeletePod,
     Event,
     RemoveFinalizer,
+    Want,
 )
 from lorarl_operator.decide.models import (
     FINALIZER,
     LABEL_ATTEMPT,
     LABEL_ROLE,
     RETRYING,
+    Evidence,
     Observed,
     RayJob,
     Refusal,
+    Workload,
 )
 from lorarl_operator.decide.outcome import HEAD_GONE
 from lorarl_operator.decide.status import FIELDS, timestamp
@@ -39,8 +42,12 @@ from unit.operator.observed_world import SETTINGS, START, Raw, condition, observ
 class World:
     """Objects of one job, changed by a test, with an operator that may be killed between any two of its writes."""
 
-    def __init__(self, spec: Raw | None = None, labels: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, spec: Raw | None = None, labels: dict[str, str] | None = None, *, recovers: bool = False
+    ) -> None:
         self.now = START
+        self.recovers = recovers
+        """Whether the trainer can continue with other workers."""
         self.job: Raw | None = raw_job(spec, labels=labels or {})
         self.older_job = copy.deepcopy(self.job)
         self.ray_jobs: dict[str, Raw] = {}
@@ -56,8 +63,11 @@ class World:
         self.steps: dict[str, int] = {}
         """By RayJob, the steps that its training does: it sees no change."""
         self.failures: set[int] = set()
-        self.losses = 0
-        """How often someone took a pod or the RayJob away."""
+        self.workloads: dict[str, Raw] = {}
+        """Kueue's Workloads by the uid of their RayJob."""
+        self.lost: set[tuple[str, str, int]] = set()
+        """What someone took away: a RayJob's uid, its cluster, and how often that had lost workers before."""
+        self.replaced = 0
         self.plain_failures: set[int] = set()
         """Failures that nothing else can have caused."""
 
@@ -96,6 +106,9 @@ class World:
         """Observe, decide and carry out once."""
         seen = self.look(stale_job=stale_job)
         decision = decide(seen, self.now, SETTINGS)
+        if decision.wants_evidence is Want.WORKLOAD:
+            evidence = Evidence(workload=self._workload())
+            decision = decide(replace(seen, evidence=evidence), self.now, SETTINGS)
         self.carry_out(decision, seen, killed_after)
         return decision
 
@@ -147,7 +160,7 @@ class World:
     def _delete_pod(self, uid: str) -> None:
         for pod in self.pods:
             if pod["metadata"]["uid"] == uid:
-                self._ask_to_go(pod)
+                self.ask_to_go(pod)
 
     def _release(self) -> None:
         self.job["metadata"]["finalizers"] = []
@@ -174,9 +187,16 @@ class World:
         status = {"rayClusterName": f"cluster-{self.made}"}
         spec = {"suspend": queued, "backoffLimit": manifest["spec"]["backoffLimit"]}
         self.ray_jobs[name] = {"metadata": about, "spec": spec, "status": status}
+        if queued:
+            self.workloads[about["uid"]] = {"metadata": {"name": f"rayjob-{name}"}, "spec": {"active": True}}
         live = [each for each in self.ray_jobs.values() if "deletionTimestamp" not in each["metadata"]]
         assert len(live) == 1, f"two live RayJobs: {[each['metadata']['name'] for each in live]}"
         return True
+
+    def _workload(self) -> Workload:
+        uids = [each["metadata"]["uid"] for each in self.ray_jobs.values()]
+        found = [self.workloads[uid] for uid in uids if uid in self.workloads]
+        return parse.workload(found[0]) if found else Workload("", ())
 
     # ---- everyone else
 
@@ -215,9 +235,9 @@ class World:
         about = self.ray_jobs[name]["metadata"]
         about.setdefault("deletionTimestamp", timestamp(self.now))
         for pod in self.pods:
-            self._ask_to_go(pod)
+            self.ask_to_go(pod)
 
-    def _ask_to_go(self, pod: Raw) -> None:
+    def ask_to_go(self, pod: Raw) -> None:
         pod["metadata"].setdefault("deletionTimestamp", timestamp(self.now + timedelta(seconds=120)))
         pod["metadata"].setdefault("deletionGracePeriodSeconds", 120)
 
@@ -231,7 +251,7 @@ class World:
             number, kept = self.current["status"]["failed"], self.current["status"]["startTime"]
             cluster = f"{self.current['metadata']['uid']}-{number}"
             self.current["status"] = {"failed": number, "rayClusterName": cluster, "startTime": kept}
-        roles = {pod["metadata"]["labels"][LABEL_ROLE] for pod in self.pods}
+        roles = {_role(pod) for pod in self.pods}
         if self._at_work() and "head" not in roles:
             self.kuberay_failed(message=HEAD_GONE)
 
@@ -250,7 +270,7 @@ class World:
         self.kuberay(jobDeploymentStatus=RETRYING)
         self.current["metadata"]["managedFields"] = [{"subresource": "status", "time": timestamp(self.now)}]
         for pod in self.pods:
-            self._ask_to_go(pod)
+            self.ask_to_go(pod)
 
     def bring_up(self) -> None:
         """The RayCluster is up and its driver runs."""
@@ -264,15 +284,54 @@ class World:
         attempt, cluster = int(ray_job["metadata"]["labels"][LABEL_ATTEMPT]), ray_job["status"]["rayClusterName"]
         if not any(pod["metadata"]["labels"]["ray.io/cluster"] == cluster for pod in self.pods):
             for role in ("head", "worker"):
-                pod = raw_pod(role, attempt, conditions=[condition("Ready", True)])
-                pod["metadata"]["labels"]["ray.io/cluster"] = cluster
-                self.pods.append(pod)
+                self._add_pod(role, attempt, cluster)
         self.kuberay(
             jobDeploymentStatus="Running",
             jobStatus="RUNNING",
             dashboardURL="demo-head:8265",
             startTime=timestamp(self.now),
         )
+        self._report_workers(attempt, cluster)
+
+    def _add_pod(self, role: str, attempt: int, cluster: str) -> None:
+        self.made += 1
+        pod = raw_pod(role, attempt, name=f"demo-{attempt}-{role}-{self.made}", conditions=[condition("Ready", True)])
+        pod["metadata"]["uid"] = f"pod-{self.made}"
+        pod["metadata"]["labels"]["ray.io/cluster"] = cluster
+        self.pods.append(pod)
+
+    def _report_workers(self, attempt: int, cluster: str) -> None:
+        """The trainer names the pods that it trains with, if it can continue with others."""
+        if self.recovers:
+            names = [pod["metadata"]["name"] for pod in self.here(cluster) if _role(pod) == "worker"]
+            self.touch(self.job["status"] | {"workers": {"attempt": attempt, "pods": names}})
+
+    def here(self, cluster: str) -> list[Raw]:
+        """Pods of a cluster that are not being deleted."""
+        return [
+            pod
+            for pod in self.pods
+            if pod["metadata"]["labels"]["ray.io/cluster"] == cluster and "deletionTimestamp" not in pod["metadata"]
+        ]
+
+    def replace_workers(self) -> None:
+        """KubeRay replaces a lost worker, and the trainer continues with the new one."""
+        if not (self._at_work() and self.recovers) or self.current["spec"]["suspend"]:
+            return
+        attempt, cluster = self._attempt(), self.current["status"]["rayClusterName"]
+        if {_role(pod) for pod in self.here(cluster)} == {"head"}:
+            self._add_pod("worker", attempt, cluster)
+            self._report_workers(attempt, cluster)
+            self.replaced += 1
+
+    def _attempt(self) -> int:
+        return int(self.current["metadata"]["labels"][LABEL_ATTEMPT])
+
+    def lose(self) -> None:
+        """Someone takes something of the live RayJob away. Until it has it again, all that it loses is one loss."""
+        if self.current:
+            about = self.current
+            self.lost.add((about["metadata"]["uid"], about["status"].get("rayClusterName", ""), self.replaced))
 
     def succeed(self) -> None:
         """The trainer finishes its steps and reports that."""
@@ -314,15 +373,19 @@ class World:
     def behead(self) -> None:
         """Someone deletes the head at once, which KubeRay sees first."""
         if self._at_work() and self.current["spec"]["backoffLimit"]:
-            self.pods = [pod for pod in self.pods if pod["metadata"]["labels"][LABEL_ROLE] != "head"]
-            self.losses += 1
+            self.pods = [pod for pod in self.pods if _role(pod) != "head"]
+            self.lose()
             self.kuberay_failed(message=HEAD_GONE)
 
     def evict(self, rng: random.Random) -> None:
         """A node evicts one of the pods."""
         staying = [pod for pod in self.pods if "deletionTimestamp" not in pod["metadata"]]
         if staying:
-            self.losses += 1
+            self.lose()
             pod = rng.choice(staying)
             pod["status"]["conditions"] = [condition("DisruptionTarget", True, "PreemptionByScheduler", "preempted")]
-            self._ask_to_go(pod)
+            self.ask_to_go(pod)
+
+
+def _role(pod: Raw) -> str:
+    return str(pod["metadata"]["labels"][LABEL_ROLE])
