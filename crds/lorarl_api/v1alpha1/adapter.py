@@ -8,6 +8,7 @@ from pydantic import Field
 
 from lorarl_api.rules import Rule
 from lorarl_api.v1alpha1.common import Model, SecretName, Uri, uri_rules
+from lorarl_api.v1alpha1.stores import READABLE
 
 SERVED_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The values that vLLM accepts for the largest rank that it serves (`max_lora_rank`)."""
@@ -50,7 +51,7 @@ class BaseModelSpec(Model):
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        *uri_rules("uri", ["hf", "s3", "gs", "az", "pvc", "file"]),
+        *uri_rules("uri", READABLE),
         Rule(
             "revision",
             "!has(self.revision) || self.uri.startsWith('hf://')",
@@ -168,7 +169,5 @@ class AdapterSpec(Model):
             "not contain a name that is also in targetModules",
             "Remove the name from one of the two lists.",
         ),
-        *uri_rules(
-            "initFrom", ["hf", "s3", "gs", "az", "pvc", "file"], optional=True, secret="checkpoint.credentialsSecret"
-        ),
+        *uri_rules("initFrom", READABLE, optional=True, secret="checkpoint.credentialsSecret"),
     )

@@ -9,6 +9,7 @@ from pydantic import Field
 from lorarl_api.rules import Rule
 from lorarl_api.v1alpha1.common import Model, Uri, uri_rules
 from lorarl_api.v1alpha1.scoring import ApiServer, retries_field
+from lorarl_api.v1alpha1.stores import READABLE
 
 
 class GrpoSpec(Model):
@@ -177,9 +178,7 @@ class DistillationSpec(Model):
             "be set if server is not, and only then",
             "Name the teacher: an adapter of the same base model, or a server.",
         ),
-        *uri_rules(
-            "adapter", ["hf", "s3", "gs", "az", "pvc", "file"], optional=True, secret="checkpoint.credentialsSecret"
-        ),
+        *uri_rules("adapter", READABLE, optional=True, secret="checkpoint.credentialsSecret"),
     )
 
 

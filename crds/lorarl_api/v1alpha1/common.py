@@ -11,6 +11,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from lorarl_api.rules import Rule, Ruled
+from lorarl_api.v1alpha1.stores import HUBS, PLACES
 
 GROUP = "lorarl.io"
 VERSION = "v1alpha1"
@@ -101,25 +102,6 @@ class Model(Ruled):
         return schema
 
 
-_FORMS = {
-    "hf": r"hf://[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9_.-]+)?",
-    "s3": r"s3://[^/].*",
-    "gs": r"gs://[^/].*",
-    "az": r"az://[^/].*",
-    "pvc": r"pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/.*)?",
-    "https": r"https?://[^/].*",
-    # In file://FOLDER, FOLDER would be the name of a host. A ~ would be a folder of that name: no shell expands it.
-    "file": r"file:(/|///)?[^/~].*",
-}
-_HINTS = {
-    "hf": ("hf://ORG/NAME",),
-    "s3": ("s3://",),
-    "gs": ("gs://",),
-    "az": ("az://",),
-    "pvc": ("pvc://CLAIM/PATH",),
-    "https": ("http(s)://HOST",),
-    "file": ("file:///PATH", "file:PATH"),
-}
 # A user before an @ in the authority, or a query with credentials (S3's presigned URLs, Azure's SAS).
 _CREDENTIALS = r"://[^/]*@|[?&;](?i:[a-z0-9_.-]*(key|token|secret|sig|signature|password|credential)[a-z0-9_.-]*)="
 
@@ -133,18 +115,19 @@ def uri_rules(
 
     Args:
         field: Name of the field in the model.
-        schemes: The permitted schemes, of hf, s3, gs, az, pvc, https and file.
+        schemes: The permitted schemes, of `PLACES`.
         optional: Whether the field may be absent.
         secret: The field that credentials belong in.
     """
     absent = f"!has(self.{field}) || " if optional else ""
-    hints = [hint for scheme in schemes for hint in _HINTS[scheme]]
+    places = [PLACES[scheme] for scheme in schemes]
+    begins = [begin for place in places for begin in place.begins]
     return (
         Rule(
             field,
-            f"{absent}self.{field}.matches(r'^({'|'.join(_FORMS[scheme] for scheme in schemes)})$')",
-            f"be a URI that starts with {', '.join(hints[:-1])} or {hints[-1]}",
-            ("Write a name on the hub as hf://ORG/NAME, and a" if "hf" in schemes else "Write a")
+            f"{absent}self.{field}.matches(r'^({'|'.join(place.pattern for place in places)})$')",
+            f"be a URI that starts with {', '.join(begins[:-1])} or {begins[-1]}",
+            ("Write a name on the hub as hf://ORG/NAME, and a" if set(HUBS) & set(schemes) else "Write a")
             + " local path as file:PATH, without ~.",
         ),
         without_credentials(field, absent=absent, secret=secret),

@@ -10,6 +10,7 @@ from lorarl_api.rules import Rule
 from lorarl_api.v1alpha1.common import EvalName, FieldName, Model, SecretName, Uri, uri_rules
 from lorarl_api.v1alpha1.reward import RewardSpec
 from lorarl_api.v1alpha1.scoring import GymTask
+from lorarl_api.v1alpha1.stores import READABLE
 
 
 def _only_hub(field: str) -> Rule:
@@ -118,7 +119,7 @@ class DataSource(Model):
             "be set if reasoningGym is not, and only then",
             "Set uri for rows of a file or of the hub, or reasoningGym for generated ones.",
         ),
-        *uri_rules("uri", ["hf", "s3", "gs", "az", "pvc", "file"], optional=True, secret="data.credentialsSecret"),
+        *uri_rules("uri", READABLE, optional=True, secret="data.credentialsSecret"),
         Rule(
             "uri",
             "!has(self.uri) || self.uri.startsWith('hf://') || self.uri.matches(r'[.](?i:jsonl|parquet|csv)$')",

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from lorarl_api.rules import Rule
 from lorarl_api.v1alpha1.common import Model, ObjectName, SecretName, Uri, uri_rules
+from lorarl_api.v1alpha1.stores import WRITABLE
 
 
 class RewardSource(Model):
@@ -46,7 +47,7 @@ class RewardSource(Model):
             "be set if uri is not, and only then",
             "Name a ConfigMap, or the URI of a file, a wheel or a folder.",
         ),
-        *uri_rules("uri", ["s3", "gs", "az", "pvc", "file"], optional=True),
+        *uri_rules("uri", WRITABLE, optional=True),
         Rule(
             "credentialsSecret",
             "!has(self.credentialsSecret) || has(self.uri)",

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from lorarl_api.rules import Rule
 from lorarl_api.v1alpha1.common import EvalName, Model, SecretName, Uri, uri_rules
+from lorarl_api.v1alpha1.stores import WRITABLE
 
 StopText = Annotated[str, Field(min_length=1, max_length=256, examples=["</answer>"])]
 
@@ -329,7 +330,7 @@ class CheckpointSpec(Model):
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        *uri_rules("uri", ["s3", "gs", "az", "pvc", "file"]),
+        *uri_rules("uri", WRITABLE),
         Rule(
             "keep",
             "!self.keepAll || self.keep == 3",

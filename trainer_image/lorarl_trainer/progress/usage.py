@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from lorarl_api.v1alpha1 import served_rank
 from lorarl_api.v1alpha1.algorithm_types import FROM_DATA
+from lorarl_api.v1alpha1.stores import STORES
 from lorarl_trainer.progress.evaluations import evaluations_of
 from lorarl_trainer.progress.metrics_file import METRICS, REPORT
 
@@ -37,16 +38,11 @@ def local_path(uri: str) -> str:
 def download_command(uri: str, folder: str = ADAPTER_FOLDER) -> str | None:
     """Return the store's own command that downloads a folder; None for a local folder or a name on the hub."""
     parts = urlsplit(uri)
-    if parts.scheme == "s3":
-        return f"aws s3 cp --recursive {shlex.quote(uri)} {folder}"
-    if parts.scheme == "gs":
-        return f"gcloud storage rsync --recursive {shlex.quote(uri)} {folder}"
-    if parts.scheme == "az":
-        # Blobs keep their path below the destination, so the last command moves the folder to its place.
-        path = parts.path.strip("/")
-        source = f"--source {shlex.quote(parts.netloc)} --pattern {shlex.quote(path + '/*')}"
-        return f"az storage blob download-batch {source} --destination . && mv {shlex.quote(path)} {folder}"
-    return None
+    place, path = STORES.get(parts.scheme), parts.path.strip("/")
+    if place is None or not place.download:
+        return None
+    filled = {"uri": uri, "bucket": parts.netloc, "path": path, "pattern": f"{path}/*"}
+    return place.download.format(folder=folder, **{name: shlex.quote(text) for name, text in filled.items()})
 
 
 def download_commands(summary: Mapping[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from lorarl_api.v1alpha1.stores import FOLDERS
 from lorarl_trainer.storage.base import UPLOADS, WRITE_CHECK, Data, Entry, Store, Tag
 from lorarl_trainer.storage.local import LocalStore
 from lorarl_trainer.storage.retries import RetryPolicy, usual_policy
@@ -58,7 +59,7 @@ def open_store(
     """
     parsed = parse_uri(uri, field)
     policy = retries or usual_policy()
-    if parsed.scheme in ("pvc", "file"):
+    if parsed.scheme in FOLDERS:
         return LocalStore(Path(parsed.path), uri=parsed.text, lock_seconds=policy.deadline_seconds, field=field)
     # Imported here so that a process that uses only folders starts without the network library.
     from lorarl_trainer.storage.remote import RemoteStore

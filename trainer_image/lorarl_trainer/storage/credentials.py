@@ -10,47 +10,14 @@ from typing import TYPE_CHECKING, Any
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
+from lorarl_api.v1alpha1.stores import STORES
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.storage.uri import StoreUri
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
-S3_KEYS = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "AWS_REGION",
-    "AWS_DEFAULT_REGION",
-    "AWS_ENDPOINT_URL",
-    "AWS_ENDPOINT_URL_S3",
-    "AWS_VIRTUAL_HOSTED_STYLE_REQUEST",
-    "AWS_SKIP_SIGNATURE",
-)
-GCS_KEYS = (
-    "GOOGLE_SERVICE_ACCOUNT",
-    "GOOGLE_SERVICE_ACCOUNT_KEY",
-    "GOOGLE_APPLICATION_CREDENTIALS",
-    "GOOGLE_BASE_URL",
-    "GOOGLE_SKIP_SIGNATURE",
-)
-AZURE_KEYS = (
-    "AZURE_STORAGE_ACCOUNT_NAME",
-    "AZURE_STORAGE_ACCOUNT_KEY",
-    "AZURE_STORAGE_SAS_TOKEN",
-    "AZURE_STORAGE_TOKEN",
-    "AZURE_STORAGE_ENDPOINT",
-    "AZURE_CLIENT_ID",
-    "AZURE_CLIENT_SECRET",
-    "AZURE_TENANT_ID",
-    "AZURE_FEDERATED_TOKEN_FILE",
-)
-KEYS = {"s3": S3_KEYS, "gs": GCS_KEYS, "az": AZURE_KEYS}
-ENDPOINT_KEYS = {
-    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
-    "gs": ("GOOGLE_BASE_URL",),
-    "az": ("AZURE_STORAGE_ENDPOINT",),
-}
+CLIENTS: Mapping[str, type[S3Store | GCSStore | AzureStore]] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
 CREDENTIAL_RETRIES: RetryConfig = {
     "max_retries": 2,
     "backoff": {"init_backoff": timedelta(milliseconds=100), "base": 2},
@@ -59,9 +26,8 @@ CREDENTIAL_RETRIES: RetryConfig = {
 
 def endpoint_of(uri: StoreUri, secret: Mapping[str, str]) -> str | None:
     """Return the server's address from the secret, else from the environment; None for the cloud's own."""
-    given = [secret.get(key) for key in ENDPOINT_KEYS[uri.scheme]] + [
-        os.environ.get(key) for key in ENDPOINT_KEYS[uri.scheme]
-    ]
+    keys = STORES[uri.scheme].endpoints
+    given = [secret.get(key) for key in keys] + [os.environ.get(key) for key in keys]
     return next((endpoint for endpoint in given if endpoint), None)
 
 
@@ -70,7 +36,7 @@ def client_config(uri: StoreUri, secret: Mapping[str, str]) -> dict[str, str]:
 
     Other keys of the secret (HF_TOKEN, ...) are left out.
     """
-    config = {key: secret[key] for key in KEYS[uri.scheme] if secret.get(key)}
+    config = {key: secret[key] for key in STORES[uri.scheme].keys if secret.get(key)}
     if uri.scheme == "s3" and "AWS_ACCESS_KEY_ID" in config:
         # Otherwise the environment's token, which belongs to another key, would be sent too.
         config.setdefault("AWS_SESSION_TOKEN", "")
@@ -104,15 +70,7 @@ def client_for(
         options["read_timeout"] = timedelta(seconds=stall_seconds)
     prefix = uri.path or None
     try:
-        if uri.scheme == "s3":
-            return S3Store(
-                uri.bucket, prefix=prefix, config=config, client_options=options, retry_config=CREDENTIAL_RETRIES
-            )
-        if uri.scheme == "gs":
-            return GCSStore(
-                uri.bucket, prefix=prefix, config=config, client_options=options, retry_config=CREDENTIAL_RETRIES
-            )
-        return AzureStore(
+        return CLIENTS[uri.scheme](
             uri.bucket, prefix=prefix, config=config, client_options=options, retry_config=CREDENTIAL_RETRIES
         )
     except (BaseError, ValueError) as error:
@@ -127,5 +85,7 @@ def client_for(
             if "Account must be specified" in str(error)
             else f"keys that the store's client refuses (given: {names})"
         )
-        hint = f"Check the Secret named by credentialsSecret. {uri.scheme}:// uses {', '.join(KEYS[uri.scheme])}."
+        hint = (
+            f"Check the Secret named by credentialsSecret. {uri.scheme}:// uses {', '.join(STORES[uri.scheme].keys)}."
+        )
         raise InputError(field, f"{uri.text} with {reason}", "keys that fit the store", hint) from None

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lorarl_api.v1alpha1 import BaseModelSpec, claim_of
+from lorarl_api.v1alpha1.stores import FOLDERS
 from lorarl_trainer.errors import InputError, LorarlError, StorageError, unreadable
 from lorarl_trainer.storage import hub
 from lorarl_trainer.storage.base import Entry
@@ -29,7 +30,6 @@ MODEL_FILES = (WEIGHTS, "*.json", "*.jinja", "*.model", "*.tiktoken", "vocab.txt
 
 Training states, other formats and subfolders are not fetched.
 """
-_LOCAL = ("file", "pvc")
 REPEATED_WEIGHTS = "consolidated*.safetensors"
 """The same weights in another format."""
 NOT_MODEL_FILES = ("*/*", REPEATED_WEIGHTS)
@@ -94,7 +94,7 @@ def fetch_model(
     if scheme == "hf":
         patterns = [pattern for pattern in MODEL_FILES if weights or pattern != WEIGHTS]
         folder = hub.fetch_files(spec, patterns, NOT_MODEL_FILES, secret.get("HF_TOKEN"), on_bytes)
-    elif scheme in _LOCAL:
+    elif scheme in FOLDERS:
         folder = local_path(spec.uri, field)
     else:
         store = open_folder(spec.uri, secret)
@@ -105,7 +105,7 @@ def fetch_model(
         wanted = files if weights else [file for file in files if file.path not in known]
         folder = _download_once(cache_dir() / "models", spec.uri, store, wanted, field, on_bytes)
     try:
-        if known is None and (weights or scheme in _LOCAL):
+        if known is None and (weights or scheme in FOLDERS):
             known = _weights_in(folder)
         _check_model(folder, spec.uri, known)
     except OSError as error:
@@ -129,7 +129,7 @@ def fetch_model_config(spec: BaseModelSpec, *, secret: Mapping[str, str], open_f
     scheme = spec.uri.partition(":")[0]
     if scheme == "hf":
         return _read_json(hub.fetch_file(spec, name, secret.get("HF_TOKEN")))
-    if scheme in _LOCAL:
+    if scheme in FOLDERS:
         folder = local_path(spec.uri, field)
         if not folder.is_dir():
             raise _not_a_folder(folder, spec.uri)
@@ -160,7 +160,7 @@ def fetch_data(
         LorarlError: there is no space for it.
         StorageError: the store could not be reached.
     """
-    if uri.partition(":")[0] in _LOCAL:
+    if uri.partition(":")[0] in FOLDERS:
         return local_path(uri, field)
     folder, _, name = uri.rpartition("/")
     store = open_folder(folder, secret)

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_api.v1alpha1.stores import STORES
 from lorarl_trainer.errors import InputError
 
 type Secrets = Mapping[str, Mapping[str, str]]
@@ -84,8 +85,8 @@ def _usual_key(spec: LoRARLJobSpec, field: str) -> str:
         "spec.adapter": [spec.adapter.init_from or ""],
     }
     schemes = [uri.partition("://")[0] for uri in uris.get(field.rpartition(".")[0], [])]
-    known = {"hf": "HF_TOKEN", "gs": "GOOGLE_SERVICE_ACCOUNT_KEY", "az": "AZURE_STORAGE_ACCOUNT_KEY"}
-    return next((known[scheme] for scheme in schemes if scheme in known), "AWS_ACCESS_KEY_ID")
+    keys = [STORES[scheme].usual_key for scheme in schemes if scheme in STORES]
+    return next((key for key in keys if key), STORES["s3"].usual_key)
 
 
 def read_named(name: str | None, field: str) -> Secrets:

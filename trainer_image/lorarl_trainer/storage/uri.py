@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lorarl_api.v1alpha1 import CLAIMS_FOLDER
+from lorarl_api.v1alpha1.stores import STORES, WRITABLE
 from lorarl_trainer.errors import InputError
 
-REMOTE_SCHEMES = ("s3", "gs", "az")
-EXPECTED = (
-    "s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, az://CONTAINER/FOLDER, pvc://CLAIM/FOLDER, file:///FOLDER or file:FOLDER"
-)
+_FORMS = [form for place in STORES.values() for form in place.folder]
+EXPECTED = f"{', '.join(_FORMS[:-1])} or {_FORMS[-1]}"
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def parse_uri(uri: str, field: str = "uri") -> StoreUri:
         InputError: it has none of the known forms. The message contains no secrets.
     """
     scheme, separator, rest = uri.partition(":")
-    if not separator or scheme not in (*REMOTE_SCHEMES, "pvc", "file"):
+    if not separator or scheme not in WRITABLE:
         raise InputError(field, redact(uri), EXPECTED, "Write the URI in one of these forms.")
     if scheme == "file":
         return _parse_file(uri, rest, field)
