@@ -30,8 +30,8 @@ NO_SLOT = SimpleNamespace(request=None, version=0, version_in_vllm=0)
 
 @contextlib.contextmanager
 def variant_of_vllm(variant: str, arguments: dict[str, Any]) -> Iterator[None]:
-    """Give every engine dummy weights, and no LoRA with the variant `none`. The plan decides about vLLM's layers."""
-    from lorarl_trainer.engine.vllm import engine
+    """Give every engine dummy weights, vLLM's own layers unless it is `one_adapter`, and no LoRA if it is `none`."""
+    from lorarl_trainer.engine.vllm import binding, engine, names
     from lorarl_trainer.engine.vllm.imports import import_vllm
 
     import_vllm()
@@ -50,6 +50,9 @@ def variant_of_vllm(variant: str, arguments: dict[str, Any]) -> Iterator[None]:
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(vllm, "EngineArgs", engine_arguments))
+        if variant != "one_adapter":
+            gone = {"gone": binding.used("vllm:gone")}  # a name that vLLM lacks turns lorarl's layers off
+            stack.enter_context(mock.patch.dict(names.AdapterLayers.names, gone))
         if variant == "none":
             stack.enter_context(mock.patch.object(engine, "AdapterSlot", lambda *_: NO_SLOT))
         yield
@@ -67,7 +70,8 @@ def start(
     import torch.distributed as dist
     from transformers import Qwen2Config
 
-    from lorarl_trainer.engine.vllm.engine import EngineConfig, RolloutEngine
+    from lorarl_trainer.engine.vllm.config import EngineConfig
+    from lorarl_trainer.engine.vllm.engine import RolloutEngine
 
     torch.cuda.set_device(0)
     if not dist.is_initialized():
@@ -90,7 +94,6 @@ def start(
         plan=replace(
             plan,
             kv_cache_bytes=min(kv_cache, kv_cache_most or kv_cache),
-            one_adapter=variant == "one_adapter",
         ),
         rank=options.rank,
         target_modules=LINEARS,

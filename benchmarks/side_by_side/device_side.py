@@ -23,19 +23,20 @@ SYNCS, SWITCHES = 30, 5
 def main() -> None:
     from lorarl_api.load import load_job
     from lorarl_trainer.devices.base import Device
-    from lorarl_trainer.engine.vllm import engine
-    from lorarl_trainer.engine.vllm.arguments import device_arguments
+    from lorarl_trainer.engine.vllm import arguments
     from lorarl_trainer.planning.execution import ExecutionPlan
     from lorarl_trainer.workers.worker import Rank, Worker
 
     model, job = Path(sys.argv[1]), load_job(Path(sys.argv[2]), sys.argv[3:])
     worker = Worker(job.spec, Rank(0, 1, 0, None, None))
 
+    usual = arguments.device_arguments
+
     def eager(device: Device, plan: ExecutionPlan) -> dict[str, Any]:
-        return device_arguments(device, plan) | {"enforce_eager": True}
+        return usual(device, plan) | {"enforce_eager": True}
 
     clock = time.perf_counter()
-    with mock.patch.object(engine, "device_arguments", eager):
+    with mock.patch.object(arguments, "device_arguments", eager):
         worker.start(model, (1,), None)
     started = time.perf_counter() - clock
     # A first generation, because some things are made on demand.

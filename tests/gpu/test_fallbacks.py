@@ -5,7 +5,6 @@ vLLM's FlashAttention 3 alone is Hopper's own. All others work from compute capa
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -16,11 +15,11 @@ from lorarl_trainer.backends.megatron import fused_steps
 from lorarl_trainer.backends.megatron.platform_cuda import CudaPlatform
 from lorarl_trainer.devices.cuda import CudaDevice
 from lorarl_trainer.engine.sync import copy_plan
-from lorarl_trainer.engine.vllm import engine
-from lorarl_trainer.engine.vllm.patches import sampler
+from lorarl_trainer.engine.vllm import arguments, names
 from lorarl_trainer.kernels import logprobs
 from lorarl_trainer.planning import execution
 from support.in_process import Colocated, prompts, samples_of
+from support.own_layers import without_a_name
 from support.tiny_models import VOCABULARY
 from support.training import BareTrainer, grouped_samples, relative_difference
 
@@ -128,12 +127,12 @@ def with_arguments(**changes: Any) -> Callable[[pytest.MonkeyPatch], None]:
     """Start vLLM with other arguments; None leaves one out."""
 
     def switch(patch: pytest.MonkeyPatch) -> None:
-        usual = engine.device_arguments
+        usual = arguments.device_arguments
 
-        def arguments(*of: Any) -> dict[str, Any]:
+        def changed(*of: Any) -> dict[str, Any]:
             return {name: value for name, value in (usual(*of) | changes).items() if value is not None}
 
-        patch.setattr(engine, "device_arguments", arguments)
+        patch.setattr(arguments, "device_arguments", changed)
 
     return switch
 
@@ -152,7 +151,10 @@ ENGINES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "FlashAttention 3": with_arguments(attention_config={"flash_attn_version": 2}),
     "flash attention": with_arguments(attention_config={"backend": "TRITON_ATTN"}),
     "CUDA graphs": with_arguments(enforce_eager=True, compilation_config={"mode": 0}),
-    "our sampler": lambda patch: patch.setattr(sampler, "rollout_sampler", contextlib.nullcontext),
+    "our sampler": lambda patch: without_a_name(patch, names.Sampling),
+    "our decoding attention": lambda patch: without_a_name(patch, names.Attention),
+    "the lean start": lambda patch: without_a_name(patch, names.LeanStart),
+    "our CUDA graphs": lambda patch: without_a_name(patch, names.AdapterGraphs),
     "a shared base": own_base,
     "the copy kernel": plain_copies,
 }

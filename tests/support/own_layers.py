@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from lorarl_trainer.engine.vllm.patches import adapters
+from lorarl_trainer.engine.vllm import binding, names
 from lorarl_trainer.samples.sample import Completion
 
 from .in_process import Colocated
@@ -19,9 +19,13 @@ from .in_process import Colocated
 def vllm_lora_layers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Engines that are started within have vLLM's own layers."""
     with monkeypatch.context() as patch:
-        patch.setattr(adapters, "one_adapter_layers", contextlib.nullcontext)
-        patch.setattr(adapters, "skip_adapter_lookup", lambda worker: None)
+        without_a_name(patch, names.AdapterLayers)
         yield
+
+
+def without_a_name(patch: pytest.MonkeyPatch, feature: type[binding.Feature]) -> None:
+    """Let the feature need a name that vLLM does not have, as if a later version had renamed one."""
+    patch.setitem(feature.names, "gone", binding.used("vllm:gone"))
 
 
 def layer_kinds(worker: Colocated) -> Counter[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from textwrap import shorten
 
 from lorarl_trainer.engine.vllm import gpu_slices as _gpu_slices  # noqa: F401  # adds its own to `slices.SLICES`
+from lorarl_trainer.engine.vllm import model_slices as _model_slices  # noqa: F401
 from lorarl_trainer.engine.vllm import names, slices
 
 MISSING = "MISSING"
@@ -53,6 +54,14 @@ def record(root: Path) -> list[str]:
         followed |= {name.path for name in feature.names.values() if name.replaced}
     paths |= {f"{owner}.{member}" for owner, protocol in slices.SLICES for member in slices.members(protocol)}
     return [source.line(path, hashed=path in followed) for path in sorted(paths)]
+
+
+def recorded_names() -> set[str]:
+    """The last part of each name of the record."""
+    paths = {path for feature in names.FEATURES for path in feature.follows}
+    paths |= {name.path for feature in names.FEATURES for name in feature.names.values()}
+    members = {member for _, protocol in slices.SLICES for member in slices.members(protocol)}
+    return members | {path.replace(":", ".").rpartition(".")[2] for path in paths}
 
 
 class Source:
@@ -114,6 +123,8 @@ class Source:
             return f"class ({', '.join(fields)})"
         if isinstance(node, ast.AnnAssign):
             return f": {ast.unparse(node.annotation)}"
+        if isinstance(node, ast.Call):
+            return ast.unparse(node)
         assert isinstance(node, ast.Assign)
         return shorten(f"= {ast.unparse(node.value)}", _LONGEST_VALUE)
 
@@ -157,6 +168,8 @@ def _defines(node: ast.AST, name: str) -> bool:
 
 
 def _sets_on_self(node: ast.AST, name: str) -> bool:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "register_parameter":
+        return isinstance(node.args[0], ast.Constant) and node.args[0].value == name
     return any(
         isinstance(target, ast.Attribute)
         and target.attr == name

@@ -10,7 +10,8 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Device
 from lorarl_trainer.engine.sync.transports import make_sync
 from lorarl_trainer.engine.sync.verify import DeliveryCheck, SyncCheck
-from lorarl_trainer.engine.vllm.engine import EngineConfig, RolloutEngine
+from lorarl_trainer.engine.vllm.config import EngineConfig
+from lorarl_trainer.engine.vllm.engine import RolloutEngine
 from lorarl_trainer.engine.vllm.shared_base import SharedBase
 from lorarl_trainer.lora.adapter import Adapter
 from lorarl_trainer.lora.targets import served_names

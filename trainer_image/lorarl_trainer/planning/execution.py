@@ -74,7 +74,6 @@ class ExecutionPlan:
         held_adapters: adapters that the trainer holds beside its own: a reference, a teacher.
         sequences: sequences that one engine generates at a time.
         engine_step_tokens: tokens of one forward pass of the engine.
-        one_adapter: the engine's layers compute one adapter for every token, and do not look each token's up.
         shared_base: trainer and engine use the same base tensors.
         unshared: why they do not although both are split alike; None otherwise.
         engine_fraction: largest share of the GPU's memory for the engine; None for all that is free.
@@ -110,7 +109,6 @@ class ExecutionPlan:
     held_adapters: int
     sequences: int
     engine_step_tokens: int
-    one_adapter: bool
     shared_base: bool
     unshared: str | None
     engine_fraction: float | None
@@ -202,7 +200,6 @@ def decide(
         rollouts=spec.generates,
         held_adapters=(spec.reference != "base") + (spec.algorithm.teacher_adapter is not None),
         sequences=sequences,
-        one_adapter=True,
         engine_step_tokens=min(sequences * longest, _engine_step_tokens(gpu, engine_ranks)),
         shared_base=unshared is None,
         unshared=unshared if trainer_ranks == engine_ranks else None,

@@ -279,6 +279,7 @@ class Worker:
 
         chosen = chosen_instead(self._spec, plan.backend)
         warnings = [*([chosen] if chosen else []), *self.backend.warnings]
+        warnings += self.engine.engine.warnings if self.engine else ()
         if self.engine and plan.unshared:
             warnings.append(
                 f"vLLM holds its own copy of the base model, which takes that much more memory: {plan.unshared}"

@@ -1,15 +1,18 @@
-"""How vLLM is set up for this machine: its environment, and the arguments of its engine that depend on the device."""
+"""The arguments of vLLM's engine."""
 
 from __future__ import annotations
 
-import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from lorarl_api.v1alpha1 import served_rank
 from lorarl_trainer.devices.base import Device, Host
+from lorarl_trainer.engine.vllm import names
+from lorarl_trainer.engine.vllm.config import EngineConfig
 from lorarl_trainer.planning.execution import ExecutionPlan
 
-BEGUN = "begun"
-"""The name by which a request says how many tokens of its completion were made before."""
+if TYPE_CHECKING:
+    import vllm
+
 WATERMARK = 0.02
 """Share of the KV cache that stays free for the requests that run when another one is admitted.
 
@@ -17,21 +20,71 @@ Without it, requests that have just been admitted are stopped again at once. 2% 
 in the KV cache of a 7B model on an H200, and costs 2% of its room.
 """
 
+_LOGITS_OF_SAMPLER = 3
+"""Copies of a step's logits in float32 that vLLM's own sampler makes: them, their log-softmax, and a temporary."""
 
-def environment() -> dict[str, str]:
-    """Return the variables that vLLM reads. Set them before it is imported."""
-    # vLLM adds over GPUs through NVLink multicast, and ignores the variable that tells PyTorch that there is none.
-    no_multicast = os.environ.get("TORCH_SYMM_MEM_DISABLE_MULTICAST", "0") != "0"
-    return {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's core runs in this process
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # vLLM would bind threads to cores, the trainer's too
-        **({"VLLM_ALLREDUCE_USE_SYMM_MEM": "0"} if no_multicast else {}),
-    }
+
+def engine_arguments(
+    device: Device, config: EngineConfig, hf_config: Any, seed: int, load_format: str
+) -> vllm.EngineArgs:
+    """Return the arguments of the engine of a job. vLLM must have been set up.
+
+    Args:
+        device: this process's.
+        config: what the engine has to know about the job.
+        hf_config: the base model's config.json.
+        seed: vLLM's own.
+        load_format: where the weights come from, as vLLM names it.
+    """
+    from vllm import EngineArgs
+
+    from lorarl_trainer.engine.vllm.scheduler import RolloutScheduler
+    from lorarl_trainer.engine.vllm.worker import RolloutWorker
+
+    plan = config.plan
+    return EngineArgs(
+        model=str(config.model_path),
+        load_format=load_format,
+        skip_tokenizer_init=True,
+        # A model that also takes images, and is trained on text.
+        language_model_only=hasattr(hf_config, "vision_config"),
+        dtype=plan.precision.dtype,
+        max_model_len=config.max_prompt_tokens + config.max_response_tokens,
+        max_num_seqs=plan.sequences,
+        max_num_batched_tokens=plan.engine_step_tokens,
+        enable_lora=True,
+        max_lora_rank=served_rank(config.rank),
+        # By default the embedding and the output layer get an adapter too.
+        lora_target_modules=list(config.target_modules),
+        max_loras=1,
+        max_cpu_loras=1,
+        # Windows are computed, but keys and values stay for whole sequences: our scheduler counts blocks once.
+        disable_hybrid_kv_cache_manager=True,
+        logprobs_mode="processed_logprobs",
+        enable_prefix_caching=True,
+        watermark=WATERMARK,
+        scheduler_cls=RolloutScheduler,
+        worker_cls=f"{RolloutWorker.__module__}.{RolloutWorker.__name__}",
+        disable_log_stats=True,
+        tensor_parallel_size=plan.engine_ranks,
+        distributed_executor_backend="external_launcher",
+        seed=seed,
+        enable_sleep_mode=bool(plan.offload),
+        kv_cache_memory_bytes=plan.kv_cache_bytes - _own_logits(config, hf_config),
+        **device_arguments(device, plan),
+    )
+
+
+def _own_logits(config: EngineConfig, hf_config: Any) -> int:
+    """Return the bytes of the copies of a step's logits that vLLM's own sampler makes, which no plan counts."""
+    if not names.on_gpu() or names.Sampling.is_on:
+        return 0
+    vocabulary: int = hf_config.get_text_config().vocab_size
+    return _LOGITS_OF_SAMPLER * 4 * config.plan.sequences * vocabulary
 
 
 def device_arguments(device: Device, plan: ExecutionPlan) -> dict[str, Any]:
-    """Return the arguments of `vllm.EngineArgs` that depend on the device."""
+    """Return the arguments that depend on the device."""
     gpu = device.memory()
     if isinstance(gpu, Host):
         return {"enforce_eager": True, "block_size": plan.kv_block_tokens}

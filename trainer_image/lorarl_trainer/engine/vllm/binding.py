@@ -1,8 +1,13 @@
-"""How a name inside vLLM becomes an attribute here: imported at its first use, or by `bind`, or reported as missing."""
+"""How a name inside vLLM becomes an attribute here: imported at its first use, or by `bind`, or reported as missing.
+
+Without what makes a run correct, nothing starts. Without what only makes it fast, vLLM's own code runs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from importlib import import_module
+from types import FunctionType
 from typing import Any, ClassVar, NamedTuple
 
 from lorarl_trainer.engine.vllm import slices
@@ -29,18 +34,24 @@ class Name:
         self._feature, self._attribute = feature, attribute
 
     def __get__(self, _: None, feature: type[Feature]) -> Any:
-        bind(self._feature)
+        bind(self._feature, required=(self._feature,))
         return getattr(self._feature, self._attribute)
 
     def bind(self) -> None:
         """Import it."""
-        module, _, path = self.path.partition(":")
-        *parents, name = path.split(".")
-        owner: Any = import_module(module)
-        for parent in parents:
-            owner = getattr(owner, parent)
+        owner, name = _found(self.path)
         value = getattr(owner, name)
         setattr(self._feature, self._attribute, Place(owner, name) if self.replaced else value)
+
+
+def _found(path: str) -> Place:
+    """Import what has the last name of a path as its attribute."""
+    module, _, inside = path.partition(":")
+    *parents, name = inside.split(".")
+    owner: Any = import_module(module)
+    for parent in parents:
+        owner = getattr(owner, parent)
+    return Place(owner, name)
 
 
 def used(path: str) -> Any:
@@ -58,13 +69,19 @@ class Feature:
 
     Attributes:
         what: what does not work without the names.
+        price: what a run costs without it, where vLLM's own code can do the same; None if nothing can.
         follows: code that lorarl repeats, or relies on step by step. If it changes, ours has to be read again.
+        reaches_into: the slices of objects that it uses, where it has a price.
         names: the names, by attribute.
+        is_on: whether the installed vLLM has all of it, as `bind` found.
     """
 
     what: ClassVar[str]
+    price: ClassVar[str | None] = None
     follows: ClassVar[tuple[str, ...]] = ()
+    reaches_into: ClassVar[tuple[type, ...]] = ()
     names: ClassVar[dict[str, Name]]
+    is_on: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
         cls.names = {attribute: name for attribute, name in vars(cls).items() if isinstance(name, Name)}
@@ -77,17 +94,28 @@ def require_version(*features: type[Feature]) -> None:
         InputError: names both versions, and every name of the features that the installed one lacks.
     """
     if _installed() != VERSION:
-        raise _unusable(_missing(*features))
+        raise _unusable([f"{name} ({feature.what})" for feature in features for name in _missing(feature)])
 
 
-def bind(*features: type[Feature]) -> None:
-    """Import all names of the features.
+def bind(*features: type[Feature], required: Collection[type[Feature]] = ()) -> list[str]:
+    """Import all names of the features. One that lacks a name is off if it has a price, and is not `required`.
+
+    Returns:
+        For each feature that is off, a line with its price.
 
     Raises:
-        InputError: names every one that is missing, and its feature.
+        InputError: names every name that cannot be done without, and its feature.
     """
-    if missing := _missing(*features):
-        raise _unusable(missing)
+    gone = {feature: missing for feature in features if (missing := list(_missing(feature)))}
+    refused = [feature for feature in gone if feature.price is None or feature in required]
+    if refused:
+        raise _unusable([f"{name} ({feature.what})" for feature in refused for name in gone[feature]])
+    for feature in features:
+        feature.is_on = feature not in gone
+    return [
+        f"vLLM {_installed()} has no {', '.join(missing)}, so {feature.what} is off: {feature.price}"
+        for feature, missing in gone.items()
+    ]
 
 
 def checked(found: Any, protocol: type, feature: type[Feature]) -> Any:
@@ -102,15 +130,28 @@ def checked(found: Any, protocol: type, feature: type[Feature]) -> Any:
     return found
 
 
-def _missing(*features: type[Feature]) -> list[str]:
-    missing = []
-    for feature in features:
-        for name in feature.names.values():
+def _missing(feature: type[Feature]) -> Iterator[str]:
+    for name in feature.names.values():
+        try:
+            name.bind()
+        except (ImportError, AttributeError):
+            yield name.path
+    for path, protocol in slices.SLICES:
+        if protocol in feature.reaches_into:
             try:
-                name.bind()
+                owner = getattr(*_found(path))
             except (ImportError, AttributeError):
-                missing.append(f"{name.path} ({feature.what})")
-    return missing
+                yield path
+            else:
+                yield from (f"{path}.{member}" for member in slices.members(protocol) if not _defines(owner, member))
+
+
+def _defines(owner: type, member: str) -> bool:
+    """Whether a class has an attribute, or names it in a method, as one does that sets it on an object."""
+    bodies = [vars(base) for base in owner.__mro__]
+    declared = any(member in body or member in body.get("__annotations__", ()) for body in bodies)
+    methods = (one for body in bodies for one in body.values() if isinstance(one, FunctionType))
+    return declared or any(member in method.__code__.co_names for method in methods)
 
 
 def _unusable(missing: list[str]) -> InputError:

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from lorarl_api.v1alpha1 import served_rank
 from lorarl_trainer.devices.base import Device
 from lorarl_trainer.engine.vllm import names, parts, slices
 from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
-from lorarl_trainer.engine.vllm.arguments import BEGUN, WATERMARK, device_arguments
+from lorarl_trainer.engine.vllm.arguments import engine_arguments
 from lorarl_trainer.engine.vllm.batching import in_chunks
-from lorarl_trainer.engine.vllm.imports import bind_names, for_rollouts, import_vllm
+from lorarl_trainer.engine.vllm.config import BEGUN, EngineConfig
+from lorarl_trainer.engine.vllm.imports import bind_names, import_vllm
 from lorarl_trainer.engine.vllm.memory import EngineMemory, Offloaded
 from lorarl_trainer.engine.vllm.refusals import refusals
 from lorarl_trainer.engine.vllm.shared_base import LOAD_FORMAT, SharedBase
 from lorarl_trainer.engine.vllm.stop_strings import StopStrings
 from lorarl_trainer.errors import StaleAdapterError
-from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.samples.occupancy import Occupancy
 from lorarl_trainer.samples.sample import Completion
 from lorarl_trainer.samples.sampling import Sampling
@@ -37,31 +34,6 @@ if TYPE_CHECKING:
     from lorarl_trainer.engine.vllm.worker import RolloutWorker
 
 
-@dataclass(frozen=True)
-class EngineConfig:
-    """What the engine has to know about the job.
-
-    Attributes:
-        plan: how it runs, on how many ranks and in how much memory.
-        rank: of the adapter.
-        target_modules: the linear layers that it changes, by the last part of their Hugging Face names (q_proj).
-        max_prompt_tokens, max_response_tokens: together the longest sequence.
-        sampling: of rollouts.
-        stop_token_ids: any of them ends a completion.
-        stop: texts that end a completion too.
-    """
-
-    model_path: Path
-    plan: ExecutionPlan
-    rank: int
-    target_modules: tuple[str, ...]
-    max_prompt_tokens: int
-    max_response_tokens: int
-    sampling: Sampling
-    stop_token_ids: tuple[int, ...]
-    stop: tuple[str, ...] = ()
-
-
 class RolloutEngine:
     """One vLLM engine core inside the worker's process.
 
@@ -69,6 +41,7 @@ class RolloutEngine:
         llm_engine: vLLM's front end.
         vllm_worker: vLLM's worker of this rank.
         slot: the adapter that it generates with.
+        warnings: what is slower than it could be with this vLLM.
     """
 
     def __init__(
@@ -94,79 +67,32 @@ class RolloutEngine:
         from transformers import AutoConfig
 
         import_vllm()
-        bind_names(sleeps=bool(config.plan.offload))
-        from vllm import EngineArgs, LLMEngine
+        hf_config = AutoConfig.from_pretrained(config.model_path)
+        self.warnings = bind_names(config, hf_config)
+        from vllm import LLMEngine
 
-        from lorarl_trainer.engine.vllm.patches.adapters import one_adapter_layers, skip_adapter_lookup
-        from lorarl_trainer.engine.vllm.patches.attention import decoding_attention
-        from lorarl_trainer.engine.vllm.patches.cpu_linear import cpu_linear
-        from lorarl_trainer.engine.vllm.patches.cpu_sampler import cpu_sampler
-        from lorarl_trainer.engine.vllm.patches.sampler import rollout_sampler
-        from lorarl_trainer.engine.vllm.patches.start import lean_start
+        from lorarl_trainer.engine.vllm.patches import applied, skip_adapter_lookup
         from lorarl_trainer.engine.vllm.routing import recorded_routing
-        from lorarl_trainer.engine.vllm.scheduler import RolloutScheduler
-        from lorarl_trainer.engine.vllm.worker import RolloutWorker, timed_start
+        from lorarl_trainer.engine.vllm.worker import timed_start
 
         self._config, self._clock = config, clock or StartClock("engine", "process")
-        plan = config.plan
-        hf_config = AutoConfig.from_pretrained(config.model_path)
         if base:
             base.register()
-        with (
-            for_rollouts(),
-            lean_start(hf_config.architectures or (), config.sampling.temperature),
-            one_adapter_layers(plan.expert_rank) if plan.one_adapter else nullcontext(),
-            rollout_sampler(),
-            decoding_attention(),
-            cpu_sampler(),
-            cpu_linear(),
-            timed_start(self._clock),
-            recorded_routing(plan.router_replay is not None),
-            refusals(hf_config, config),
-        ):
+        recorded = recorded_routing(config.plan.router_replay is not None)
+        with applied(config, hf_config), timed_start(self._clock), recorded, refusals(hf_config, config):
             # `vllm.LLM` is this with the imports of a server: pooling, tools, OpenAI's types.
-            arguments = EngineArgs(
-                model=str(config.model_path),
-                load_format=LOAD_FORMAT if base else "auto",
-                skip_tokenizer_init=True,
-                # A model that also takes images, and is trained on text.
-                language_model_only=hasattr(hf_config, "vision_config"),
-                dtype=plan.precision.dtype,
-                max_model_len=config.max_prompt_tokens + config.max_response_tokens,
-                max_num_seqs=plan.sequences,
-                max_num_batched_tokens=plan.engine_step_tokens,
-                enable_lora=True,
-                max_lora_rank=served_rank(config.rank),
-                # By default the embedding and the output layer get an adapter too.
-                lora_target_modules=list(config.target_modules),
-                max_loras=1,
-                max_cpu_loras=1,
-                # Windows are computed, but keys and values stay for whole sequences: our scheduler counts blocks once.
-                disable_hybrid_kv_cache_manager=True,
-                logprobs_mode="processed_logprobs",
-                enable_prefix_caching=True,
-                watermark=WATERMARK,
-                scheduler_cls=RolloutScheduler,
-                worker_cls=f"{RolloutWorker.__module__}.{RolloutWorker.__name__}",
-                disable_log_stats=True,
-                tensor_parallel_size=plan.engine_ranks,
-                distributed_executor_backend="external_launcher",
-                seed=seed,
-                enable_sleep_mode=bool(plan.offload),
-                kv_cache_memory_bytes=plan.kv_cache_bytes,
-                **device_arguments(device, plan),
-            )
+            load_format = LOAD_FORMAT if base else "auto"
+            arguments = engine_arguments(device, config, hf_config, seed, load_format)
             self.llm_engine: Any = LLMEngine.from_engine_args(arguments)
-        if plan.one_adapter:
-            self.llm_engine.collective_rpc(skip_adapter_lookup)
         self.vllm_worker = parts.worker(self.llm_engine)
+        skip_adapter_lookup(self.vllm_worker, config)
         self.slot = AdapterSlot(self.vllm_worker, self.llm_engine)
         self._core = parts.engine_core(self.llm_engine)
         self._stop_strings = StopStrings.of_model(config.model_path, config.stop)
         self._recorder = cast("RolloutWorker", self.vllm_worker).routing
         self._routing: dict[str, torch.Tensor] = {}  # of requests that have ended, until their completions are made
         adapter = self.slot.addresses
-        self._memory = EngineMemory(self.vllm_worker, plan.offload, adapter) if plan.offload else None
+        self._memory = EngineMemory(self.vllm_worker, config.plan.offload, adapter) if config.plan.offload else None
 
     def sleep(self) -> bool:
         """Give up the memory that the trainer needs meanwhile; return whether there is any."""

@@ -157,6 +157,11 @@ class AllocationData(Protocol):
     is_asleep: bool
 
 
+@slice_of("vllm.distributed.device_communicators.cuda_wrapper:CudaRTLibrary")
+class CudaRTLibrary(Protocol):
+    def cudaMemcpy(self, dst: int, src: int, count: int) -> None: ...  # noqa: N802
+
+
 @slice_of("vllm.device_allocator.cumem:CuMemAllocator")
 class CuMemAllocator(Protocol):
     pointer_to_data: Mapping[int, AllocationData]

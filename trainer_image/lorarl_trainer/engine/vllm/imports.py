@@ -1,14 +1,15 @@
-"""Importing vLLM without what a rollout never uses. TorchInductor alone takes seconds."""
+"""Importing vLLM, set up for this process, without what a rollout never uses. TorchInductor alone takes seconds."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from lorarl_trainer.devices.imports import compile_at_first_call, import_without_compiler, stand_ins, without
 from lorarl_trainer.engine.vllm import binding, names
-from lorarl_trainer.engine.vllm.arguments import environment
+from lorarl_trainer.engine.vllm.config import EngineConfig
 
 _WARMUP = "vllm.model_executor.warmup.kernel_warmup"
 """What `names.LeanStart` replaces, and what would load TorchInductor to warm it up."""
@@ -22,6 +23,18 @@ _OF_SERVERS = (
 """Downloads, chats, tools and answers by a grammar. They load OpenAI's types, an HTTP client and parsers."""
 _OPTIONAL = ("scipy", "sklearn", "pandas", "cv2")
 """What vLLM imports if it is installed, for sound, for drafts of another model, for AMD's kernels and for videos."""
+
+
+def environment() -> dict[str, str]:
+    """Return the variables that vLLM reads. Set them before it is imported."""
+    # vLLM adds over GPUs through NVLink multicast, and ignores the variable that tells PyTorch that there is none.
+    no_multicast = os.environ.get("TORCH_SYMM_MEM_DISABLE_MULTICAST", "0") != "0"
+    return {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's core runs in this process
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # vLLM would bind threads to cores, the trainer's too
+        **({"VLLM_ALLREDUCE_USE_SYMM_MEM": "0"} if no_multicast else {}),
+    }
 
 
 @contextmanager
@@ -47,19 +60,35 @@ def import_vllm() -> None:
     binding.require_version(*names.ALWAYS)
 
 
-def bind_names(*, sleeps: bool) -> None:
-    """Import the names that an engine on this device needs, and choose vLLM's runner of models.
+def bind_names(config: EngineConfig, hf_config: Any) -> list[str]:
+    """Import the names that an engine on this device needs for the job, and choose vLLM's runner of models.
 
-    `sleeps`: it gives memory up between rollouts.
+    Returns:
+        For each patch that stays off because a name of it is gone, a line that names its price.
 
     Raises:
-        InputError: names every one that is missing, and its feature.
+        InputError: names every name that is missing and cannot be done without, and its feature.
     """
+    plan, required = config.plan, set[type[binding.Feature]]()
     if names.on_gpu():
         # vLLM takes its older runner for most mixtures of experts, which starts a kernel for each request's random
         # number. 12 layers of Qwen3-30B-A3B generated 512 x 256 tokens in 3.2 s with it, and in 2.2 s with this one
         # (benchmarks/results/gpu-2026-11-28-experts.json).
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
+        required |= _for_correctness(config, hf_config)
+    if plan.expert_rank is not None:
+        required |= {names.Experts, names.GpuExperts if names.on_gpu() else names.CpuExperts}
+    if plan.router_replay is not None:
+        required.add(names.Routing)
+    if plan.offload:
+        required.add(names.SleepingMemory)
     of_device = names.ON_GPU if names.on_gpu() else names.ON_CPU
     with for_rollouts(), stand_ins(_WARMUP):
-        binding.bind(*names.ALWAYS, *of_device, *((names.SleepingMemory,) if sleeps else ()))
+        return binding.bind(*{*names.ALWAYS, *of_device, *required}, required=required)
+
+
+def _for_correctness(config: EngineConfig, hf_config: Any) -> set[type[binding.Feature]]:
+    """Return what otherwise only makes a GPU faster, and this job would be wrong without."""
+    windows = set(getattr(hf_config.get_text_config(), "layer_types", None) or ())
+    needs = {names.Sampling: config.sampling.truncates, names.Attention: len(windows) > 1}
+    return {feature for feature, needed in needs.items() if needed}

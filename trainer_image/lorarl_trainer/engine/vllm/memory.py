@@ -54,7 +54,7 @@ class EngineMemory:
             backup = self._backups[address] = torch.empty(size, dtype=torch.uint8, pin_memory=True)
         elif not any(address <= one < address + size for one in self._adapter):
             return
-        SleepingMemory.libcudart.cudaMemcpy(backup.data_ptr(), address, size)
+        _copy(backup.data_ptr(), address, size)
 
     def wake(self, *tags: Offloaded) -> bool:
         """Take memory back: weights with their content, the KV cache empty. Return whether any of it slept."""
@@ -67,11 +67,16 @@ class EngineMemory:
             SleepingMemory.create_and_map(allocation.handle)
             allocation.is_asleep = False
             if (backup := self._backups.get(address)) is not None:
-                SleepingMemory.libcudart.cudaMemcpy(address, backup.data_ptr(), backup.nbytes)
+                _copy(address, backup.data_ptr(), backup.nbytes)
         self.asleep -= waking
         if "kv_cache" in waking:
             self._worker.model_runner.post_kv_cache_wake_up()
         return True
+
+
+def _copy(target: int, source: int, size: int) -> None:
+    runtime: gpu_slices.CudaRTLibrary = SleepingMemory.libcudart
+    runtime.cudaMemcpy(target, source, size)
 
 
 def _allocations(tags: Collection[str]) -> list[tuple[int, gpu_slices.AllocationData]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lorarl_trainer.engine.vllm import slices
+from lorarl_trainer.engine.vllm import model_slices, slices
 from lorarl_trainer.engine.vllm.binding import checked
 from lorarl_trainer.engine.vllm.names import AdapterSlots, GpuWorker, Requests
 
@@ -18,7 +18,7 @@ def engine_core(llm_engine: Any) -> slices.EngineCore:
 
 def worker(llm_engine: Any) -> slices.Worker:
     """Return the worker of a `vllm.LLMEngine` that runs in this process."""
-    workers: list[Any] = []
+    workers: list[slices.Worker] = []
     llm_engine.collective_rpc(workers.append)
     return checked(workers[0], slices.Worker, GpuWorker)
 
@@ -30,10 +30,10 @@ def adapter_manager(of: slices.Worker) -> slices.LoRAModelManager:
     return checked(loras._adapter_manager, slices.LoRAModelManager, AdapterSlots)
 
 
-def name_mapper(model: Any) -> Any | None:
+def name_mapper(model: Any) -> model_slices.WeightsMapper | None:
     """Return what turns names of Hugging Face's into those of a model of vLLM's; None if it has them.
 
     Layers that vLLM fuses keep their own names.
     """
-    mapper = getattr(model, "hf_to_vllm_mapper", None)
+    mapper: model_slices.WeightsMapper | None = getattr(model, "hf_to_vllm_mapper", None)
     return None if mapper is None else mapper.get_unstacked_mapper()

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lorarl_trainer.engine.vllm.config import EngineConfig
 from lorarl_trainer.errors import InputError
-
-if TYPE_CHECKING:
-    from lorarl_trainer.engine.vllm.engine import EngineConfig
 
 _TOO_SMALL = re.compile(r"\(([\d.]+ GiB) KV cache is needed.*available KV cache memory \(([\d.]+ GiB)\)", re.DOTALL)
 

@@ -16,13 +16,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 
 from lorarl_trainer.devices.transfer import to_device
-from lorarl_trainer.engine.vllm import names, slices
+from lorarl_trainer.engine.vllm import model_slices, names, slices
 from lorarl_trainer.engine.vllm.names import Routing
 from lorarl_trainer.samples.routing import own_choice, routing_type
 
@@ -81,9 +80,9 @@ def start_recording(
     model: torch.nn.Module, cache: slices.KVCacheConfig, device: torch.device
 ) -> RoutingRecorder | None:
     """Let a model with experts record from now on, if that is wanted. CUDA graphs are captured later."""
-    runners: list[Any] = [module for module in model.modules() if isinstance(module, Routing.MoERunner)]
-    if not _WANTED.get() or not runners:
+    if not _WANTED.get():
         return None
+    runners: list[model_slices.MoERunner] = [one for one in model.modules() if isinstance(one, Routing.MoERunner)]
     moe, block_size = runners[0].moe_config, cache.kv_cache_groups[0].kv_cache_spec.block_size
     sizes = len(runners), moe.num_experts, moe.experts_per_token
     recorder = RoutingRecorder(cache.num_blocks * block_size, *sizes, block_size, device)

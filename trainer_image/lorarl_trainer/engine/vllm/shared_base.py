@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from lorarl_trainer.engine.vllm import parts, slices
+from lorarl_trainer.engine.vllm import model_slices, parts
 from lorarl_trainer.engine.vllm.names import BaseModel
 from lorarl_trainer.engine.vllm.patches.parameters import unallocated_parameters
 from lorarl_trainer.planning.execution import PlanError
@@ -93,7 +93,7 @@ class SharedBase:
         if tensor is None or tensor.dtype != parameter.dtype or tensor.numel() != parameter.numel():
             return None
         if fused == _QUERY_KEY_VALUE and self._qkv_by_group:
-            layer: slices.QKVParallelLinear = model.get_submodule(".".join([*parents, module]))
+            layer: model_slices.QKVParallelLinear = model.get_submodule(".".join([*parents, module]))
             tensor = query_key_value(tensor, layer.num_heads, layer.num_kv_heads, layer.head_size)
         return tensor if tensor.shape == parameter.shape else None
 

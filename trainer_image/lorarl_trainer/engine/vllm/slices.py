@@ -36,6 +36,11 @@ def members(protocol: type) -> list[str]:
     return sorted({*protocol.__annotations__, *methods})
 
 
+@slice_of("vllm.platforms.interface:Platform")
+class Platform(Protocol):
+    def is_cuda(self) -> bool: ...
+
+
 # ---- requests and the engine's core ---------------------------------------------------------------------------------
 
 
@@ -79,6 +84,12 @@ class LogprobsLists(Protocol):
     """[tokens, 1 + top log-probabilities]: column 0 belongs to the sampled token."""
     sampled_token_ranks: Ints
     """[tokens]: our samplers put there how many tokens were possible."""
+
+
+@slice_of("vllm.v1.engine:FinishReason")
+class FinishReason(Protocol):
+    STOP: Any
+    LENGTH: Any
 
 
 @slice_of("vllm.v1.engine:EngineCoreOutput")
@@ -130,6 +141,9 @@ class InprocClient(Protocol):
 class LLMEngine(Protocol):
     engine_core: InprocClient
 
+    def from_engine_args(self, engine_args: Any) -> LLMEngine: ...
+    def collective_rpc(self, method: Callable[[Worker], Any]) -> list[Any]: ...
+    def reset_prefix_cache(self) -> bool: ...
     def add_lora(self, lora_request: LoRARequest) -> bool: ...
     def remove_lora(self, lora_id: int) -> bool: ...
 
@@ -137,9 +151,19 @@ class LLMEngine(Protocol):
 # ---- the scheduler --------------------------------------------------------------------------------------------------
 
 
+@slice_of("vllm.v1.kv_cache_interface:KVCacheSpec")
+class KVCacheSpec(Protocol):
+    block_size: int
+
+
+@slice_of("vllm.v1.kv_cache_interface:KVCacheGroupSpec")
+class KVCacheGroupSpec(Protocol):
+    kv_cache_spec: KVCacheSpec
+
+
 @slice_of("vllm.v1.kv_cache_interface:KVCacheConfig")
 class KVCacheConfig(Protocol):
-    kv_cache_groups: Sequence[Any]
+    kv_cache_groups: Sequence[KVCacheGroupSpec]
     num_blocks: int
 
 
@@ -212,10 +236,21 @@ class ModelRunnerOutput(Protocol):
 # ---- workers and model runners --------------------------------------------------------------------------------------
 
 
+@slice_of("vllm.config.cache:CacheConfig")
+class CacheConfig(Protocol):
+    kv_cache_memory_bytes: int | None
+
+
+@slice_of("vllm.config.vllm:VllmConfig")
+class VllmConfig(Protocol):
+    cache_config: CacheConfig
+
+
 @slice_of("vllm.v1.worker.gpu_worker:Worker", "vllm.v1.worker.cpu_worker:CPUWorker")
 class Worker(Protocol):
     model_runner: ModelRunner
     device: torch.device
+    vllm_config: VllmConfig
 
     def init_device(self) -> None: ...
     def load_model(self) -> None: ...
@@ -245,6 +280,13 @@ class CachedRequestState(Protocol):
     output_token_ids: list[int]
 
 
+@slice_of("vllm.v1.worker.gpu_input_batch:InputBatch")
+class InputBatch(Protocol):
+    """The requests of a step of the V1 runner."""
+
+    def add_request(self, request: CachedRequestState) -> int: ...
+
+
 # ---- adapters -------------------------------------------------------------------------------------------------------
 
 
@@ -269,12 +311,28 @@ class LoRAModelManager(Protocol):
     lora_index_to_id: list[int | None]
     _registered_adapters: MutableMapping[int, Any]
     _active_adapters: MutableMapping[int, None]
-    _set_adapter_mapping: Callable[[Any], None]
 
     def add_adapter(self, adapter: Any) -> bool: ...
     def activate_adapter(self, lora_id: int) -> bool: ...
     def remove_adapter(self, adapter_id: int) -> bool: ...
     def list_adapters(self) -> Mapping[int, Any]: ...
+
+
+@slice_of("vllm.lora.model_manager:LRUCacheLoRAModelManager")
+class AdapterMapping(Protocol):
+    """What works out each token's adapter before a step."""
+
+    _set_adapter_mapping: Callable[[Any], None]
+
+
+@slice_of("vllm.lora.lora_model:LoRAModel")
+class LoRAModel(Protocol):
+    def from_lora_tensors(self, lora_model_id: int, tensors: Mapping[str, torch.Tensor], **options: Any) -> Any: ...
+
+
+@slice_of("vllm.lora.peft_helper:PEFTHelper")
+class PEFTHelper(Protocol):
+    def from_dict(self, config_dict: Mapping[str, Any]) -> Any: ...
 
 
 @slice_of("vllm.lora.layers.base_linear:BaseLinearLayerWithLoRA")
@@ -284,28 +342,6 @@ class LoRALayer(Protocol):
     lora_b_stacked: tuple[torch.Tensor, ...]
     _get_quant_method: Callable[[], Any]
 
+    def can_replace_layer(self, **arguments: Any) -> bool: ...
     def create_lora_weights(self, max_loras: int, lora_config: LoRAConfig, model_config: Any) -> None: ...
     def apply(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor: ...
-
-
-# ---- the base model -------------------------------------------------------------------------------------------------
-
-
-@slice_of("vllm.model_executor.models.registry:_LazyRegisteredModel")
-class RegisteredModel(Protocol):
-    def load_model_cls(self) -> type[torch.nn.Module]: ...
-
-
-@slice_of("vllm.model_executor.models.registry:_ModelRegistry")
-class ModelRegistry(Protocol):
-    models: Mapping[str, RegisteredModel]
-    """By architecture."""
-
-    def register_model(self, model_arch: str, model_cls: type[torch.nn.Module]) -> None: ...
-
-
-@slice_of("vllm.model_executor.layers.linear:QKVParallelLinear")
-class QKVParallelLinear(Protocol):
-    num_heads: int
-    num_kv_heads: int
-    head_size: int

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lorarl_trainer.engine.vllm.arguments import capture_sizes, environment
+from lorarl_trainer.engine.vllm.arguments import capture_sizes
+from lorarl_trainer.engine.vllm.imports import environment
 
 
 @pytest.mark.parametrize("sequences", [1, 3, 8, 100, 128, 129, 512, 700, 1024])

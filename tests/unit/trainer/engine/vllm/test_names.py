@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ast
 import difflib
+import re
 import subprocess
 import sys
+from contextlib import ExitStack
+from contextvars import ContextVar
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 import lorarl_trainer
 from lorarl_trainer.engine.vllm import binding, slices
@@ -16,6 +21,13 @@ from support import vllm_names
 
 RECORD = Path(__file__).with_name("names.txt")
 PRODUCT = Path(lorarl_trainer.__file__).parent
+VLLM = PRODUCT / "engine/vllm"
+OF_TORCH = (torch.Tensor, torch.nn.Module, torch.Generator, torch.cuda.Stream, np.ndarray)
+OF_PYTHON = (ContextVar, ExitStack, Path, re.Pattern, str, list, dict, set, type)
+LIBRARIES = {name for kind in OF_TORCH + OF_PYTHON for name in dir(kind)}
+LIBRARIES |= {"architectures", "batch_decode", "from_pretrained", "get_text_config", "layer_types"}  # of Transformers
+LIBRARIES |= {"max_position_embeddings", "vision_config", "vocab_size"}
+LIBRARIES |= {"__annotations__", "__code__", "__version__", "co_names", "element_ty"}
 
 
 def test_the_installed_version_is_the_one_that_was_read() -> None:
@@ -59,10 +71,58 @@ def test_no_other_module_imports_from_inside_vllm() -> None:
     assert {(module, name) for _, module, name in inside} == documented
 
 
+def test_every_attribute_of_an_object_of_vllm_is_recorded() -> None:
+    """What our files read, call or set that is neither recorded, nor lorarl's, nor of a library that they import."""
+    known = vllm_names.recorded_names() | defined_names(PRODUCT) | LIBRARIES
+    unknown = sorted(used for path in VLLM.rglob("*.py") for used in attributes(path) if used[0] not in known)
+    assert not unknown, "add it to slices.py, or to the names of another library here"
+
+
+@pytest.mark.parametrize(
+    "line", ["model.new_of_vllms()", "x = getattr(model, 'new_of_vllms', None)", "runner.new_of_vllms = 1"]
+)
+def test_a_new_attribute_is_noticed(tmp_path: Path, line: str) -> None:
+    (tmp_path / "new.py").write_text(f"import torch\ndef use(model, runner):\n    torch.sum(model)\n    {line}\n")
+    assert attributes(tmp_path / "new.py") == {("new_of_vllms", "new.py", 4)}
+
+
+def attributes(path: Path) -> set[tuple[str, str, int]]:
+    """The attributes that a file uses, but for those of imported modules: name, file and line."""
+    tree, found = ast.parse(path.read_text()), set()
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
+    modules = {(one.asname or one.name).split(".")[0] for node in imports for one in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node).split(".")[0] not in modules:
+            found.add((node.attr, path.name, node.lineno))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr", "setattr"):
+            found |= {
+                (str(one.value), path.name, node.lineno) for one in node.args[1:2] if isinstance(one, ast.Constant)
+            }
+    return found
+
+
+def defined_names(folder: Path) -> set[str]:
+    """What our classes, functions and assignments define."""
+    names = set()
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                names.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+            elif (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.ctx, ast.Store)
+                and ast.unparse(node.value) == "self"
+            ):
+                names.add(node.attr)
+    return names
+
+
 @pytest.mark.parametrize(
     ("modules", "absent"),
     [
-        ("arguments, batching, gpu_slices, imports, names, running, slices", "vllm, torch"),
+        ("arguments, batching, config, gpu_slices, imports, model_slices, names, running, slices", "vllm, torch"),
         pytest.param("adapter_slots, engine, memory, shared_base", "vllm", marks=pytest.mark.slow),
     ],
 )

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from lorarl_trainer.engine.vllm import binding, gpu_slices, names, parts, slices
-from lorarl_trainer.engine.vllm.names import AdapterGraphs, AdapterLayers, CpuExperts
+from lorarl_trainer.engine.vllm.names import AdapterGraphs, AdapterLayers, AdapterLookup, CpuExperts
 from lorarl_trainer.engine.vllm.patches import cpu_experts, gpu_experts
 from lorarl_trainer.engine.vllm.patches.expert_buffers import expert_buffers
 from lorarl_trainer.engine.vllm.patches.linear import linear_classes
@@ -26,31 +26,34 @@ def one_adapter_layers(expert_rank: int | None) -> Iterator[None]:
     `expert_rank` is the rank of the adapter on experts; None for a model without.
     """
     with ExitStack() as stack:
-        place = AdapterLayers.all_lora_classes
-        # The first class that fits a layer is used.
-        classes = linear_classes()
-        if names.on_gpu():
-            if expert_rank is not None:
-                classes += (gpu_experts.one_adapter_experts(expert_rank),)
+        classes = linear_classes() if AdapterLayers.is_on else ()
+        if expert_rank is not None and names.on_gpu():
+            classes += (gpu_experts.one_adapter_experts(expert_rank),)
+        elif expert_rank is not None:
+            classes += (cpu_experts.one_adapter_experts(),)
+            stack.enter_context(replaced(CpuExperts.CPUFusedMOE, cpu_experts.unpacked_experts()))
+        if names.on_gpu() and AdapterLayers.is_on and AdapterGraphs.is_on:
             # Every request has the adapter, so CUDA graphs of batches without one are never used.
             capture_cases = AdapterGraphs.get_lora_capture_cases
             stack.enter_context(replaced(capture_cases, lambda lora, _: [lora.max_loras + 1]))
-        else:
-            classes += (cpu_experts.one_adapter_experts(),)
-            stack.enter_context(replaced(CpuExperts.CPUFusedMOE, cpu_experts.unpacked_experts()))
-        stack.enter_context(replaced(place, (*classes, *getattr(*place))))
+        if classes:  # the first class that fits a layer is used
+            place = AdapterLayers.all_lora_classes
+            stack.enter_context(replaced(place, (*classes, *getattr(*place))))
         yield
 
 
-def skip_adapter_lookup(worker: Any) -> None:
-    """Run in the vLLM worker: if every layer is one of these, stop working out each token's adapter before a step."""
-    manager = parts.adapter_manager(worker)
+def skip_adapter_lookup(worker: slices.Worker, *, with_experts: bool) -> None:
+    """If every layer is one of these, stop working out each token's adapter before a step."""
+    manager, ours = parts.adapter_manager(worker), linear_classes()
     for module in manager.modules.values():
-        if not isinstance(module, expert_buffers()):
+        if isinstance(module, ours):
             binding.checked(module, slices.LoRALayer, AdapterLayers)
-    if all(isinstance(module, (*linear_classes(), expert_buffers())) for module in manager.modules.values()):
-        manager._set_adapter_mapping = _ignore
-        if state := getattr(worker.model_runner, "lora_state", None):  # only the V2 runner has it
+    if with_experts:
+        ours += (expert_buffers(),)
+    if all(isinstance(module, ours) for module in manager.modules.values()):
+        binding.checked(manager, slices.AdapterMapping, AdapterLookup)._set_adapter_mapping = _ignore
+        state = getattr(worker.model_runner, "lora_state", None)  # only the V2 runner has it
+        if state and AdapterGraphs.is_on:
             binding.checked(state, gpu_slices.LoraState, AdapterGraphs)
             get_adapters = partial(_adapter_in_use, state)
             state.get_activate_loras = get_adapters

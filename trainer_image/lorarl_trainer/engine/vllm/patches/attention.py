@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from lorarl_trainer.engine.vllm import binding, gpu_slices, names
+from lorarl_trainer.engine.vllm import binding, gpu_slices
 from lorarl_trainer.engine.vllm.names import Attention
 from lorarl_trainer.engine.vllm.patches.replaced import replaced
 
@@ -34,9 +34,6 @@ _EVERYTHING = (-1, -1)
 @contextmanager
 def decoding_attention() -> Iterator[None]:
     """Let an engine that starts within the block on a GPU decode so."""
-    if not names.on_gpu():
-        yield
-        return
     with replaced(Attention.get_impl_cls, staticmethod(_attention_class)):
         yield
 

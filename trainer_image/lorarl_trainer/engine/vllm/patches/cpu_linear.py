@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lorarl_trainer.engine.vllm import names
 from lorarl_trainer.engine.vllm.names import CpuWorker
 from lorarl_trainer.engine.vllm.patches.replaced import replaced
 
@@ -19,8 +18,5 @@ from lorarl_trainer.engine.vllm.patches.replaced import replaced
 @contextmanager
 def cpu_linear() -> Iterator[None]:
     """Let an engine that starts within the block on a CPU multiply by its base model as torch does."""
-    if names.on_gpu():
-        yield
-        return
     with replaced(CpuWorker.supports_onednn, False):
         yield

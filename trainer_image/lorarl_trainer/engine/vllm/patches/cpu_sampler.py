@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from lorarl_trainer.engine.vllm import names, slices
-from lorarl_trainer.engine.vllm.arguments import BEGUN
+from lorarl_trainer.engine.vllm import slices
+from lorarl_trainer.engine.vllm.config import BEGUN
 from lorarl_trainer.engine.vllm.names import CpuSampling
 from lorarl_trainer.engine.vllm.patches.replaced import replaced
 
@@ -56,9 +56,6 @@ class SeededDraws:
 @contextmanager
 def cpu_sampler() -> Iterator[None]:
     """Let an engine that starts within the block on a CPU use this sampler."""
-    if names.on_gpu():
-        yield
-        return
     place, of_runner, batch = CpuSampling.forward_cpu, CpuSampling.sampler_of_runner, CpuSampling.batch_of_runner
     own = getattr(place.owner, place.name)
     base: Any = getattr(of_runner.owner, of_runner.name)

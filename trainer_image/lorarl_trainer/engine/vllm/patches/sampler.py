@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from lorarl_trainer.engine.vllm import binding, gpu_slices, names, slices
+from lorarl_trainer.engine.vllm import binding, gpu_slices, slices
 from lorarl_trainer.engine.vllm.names import Sampling
 from lorarl_trainer.engine.vllm.patches.replaced import replaced
 
@@ -25,16 +25,13 @@ from lorarl_trainer.engine.vllm.patches.replaced import replaced
 @contextmanager
 def rollout_sampler() -> Iterator[None]:
     """Let an engine that starts within the block on a GPU use this sampler."""
-    if not names.on_gpu():
-        yield
-        return
     with replaced(Sampling.sampler_of_runner, _sampler_class()):
         yield
 
 
 def keep_parts_of_logits(runner: slices.ModelRunner) -> None:
     """Let each tensor-parallel rank have the logits of its own part of the vocabulary, where all had those of all."""
-    if Sampling.get_tp_group().world_size == 1:
+    if not Sampling.is_on or Sampling.get_tp_group().world_size == 1:
         return
     assert isinstance(runner.sampler, _sampler_class()), "vLLM's own sampler would take a part for the whole"
     for module in runner.model.modules():

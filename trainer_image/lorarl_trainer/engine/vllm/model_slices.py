@@ -1,0 +1,162 @@
+# ruff: noqa: D101, D102  # the classes and methods are vLLM's, and documented there
+"""The slices of vLLM's classes of models: how they name their weights, and their experts. See `slices.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lorarl_trainer.engine.vllm.slices import slice_of
+
+if TYPE_CHECKING:
+    import torch
+
+
+# ---- models ---------------------------------------------------------------------------------------------------------
+
+
+@slice_of("vllm.model_executor.models.registry:_LazyRegisteredModel")
+class RegisteredModel(Protocol):
+    def load_model_cls(self) -> type[torch.nn.Module]: ...
+
+
+@slice_of("vllm.model_executor.models.registry:_ModelRegistry")
+class ModelRegistry(Protocol):
+    models: Mapping[str, RegisteredModel]
+    """By architecture."""
+
+    def register_model(self, model_arch: str, model_cls: type[torch.nn.Module]) -> None: ...
+
+
+@slice_of("vllm.model_executor.layers.linear:QKVParallelLinear")
+class QKVParallelLinear(Protocol):
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+
+
+@slice_of("vllm.model_executor.layers.linear:LinearBase")
+class LinearBase(Protocol):
+    quant_method: Any
+
+
+@slice_of("vllm.model_executor.models.interfaces:SupportsLoRA")
+class SupportsLoRA(Protocol):
+    supports_lora: bool
+    packed_modules_mapping: Mapping[str, list[str]]
+    """The layers of Hugging Face's that a fused layer is made of."""
+
+
+@slice_of("vllm.model_executor.models.transformers.base:Base")
+class NamesWeights(Protocol):
+    """A model whose weights Hugging Face names otherwise. Others have no such attribute."""
+
+    hf_to_vllm_mapper: WeightsMapper
+
+
+@slice_of("vllm.model_executor.models.utils:WeightsMapper")
+class WeightsMapper(Protocol):
+    def get_unstacked_mapper(self) -> WeightsMapper: ...
+    def apply_list(self, values: list[str]) -> list[str]: ...
+
+
+@slice_of("vllm.model_executor.model_loader.base_loader:BaseModelLoader")
+class BaseModelLoader(Protocol):
+    def download_model(self, model_config: Any) -> None: ...
+    def load_model(self, vllm_config: Any, model_config: Any) -> torch.nn.Module: ...
+    def load_weights(self, model: torch.nn.Module, model_config: Any) -> None: ...
+
+
+# ---- experts --------------------------------------------------------------------------------------------------------
+
+
+@slice_of("vllm.model_executor.layers.fused_moe.config:FusedMoEParallelConfig")
+class FusedMoEParallelConfig(Protocol):
+    tp_size: int
+    tp_rank: int
+
+
+@slice_of("vllm.model_executor.layers.fused_moe.config:FusedMoEConfig")
+class FusedMoEConfig(Protocol):
+    num_experts: int
+    experts_per_token: int
+    moe_parallel_config: FusedMoEParallelConfig
+
+
+@slice_of("vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method:UnquantizedFusedMoEMethod")
+class ExpertWeights(Protocol):
+    """What this method registers at its layer."""
+
+    w13_weight: torch.Tensor
+    """[experts, gate and up, hidden]."""
+    w2_weight: torch.Tensor
+    """[experts, hidden, inner]."""
+
+
+@slice_of("vllm.model_executor.layers.fused_moe.routed_experts:RoutedExperts")
+class RoutedExperts(Protocol):
+    quant_method: Any
+
+
+@slice_of("vllm.model_executor.layers.fused_moe.router.base_router:BaseRouter")
+class Router(Protocol):
+    def set_capture_fn(self, capture_fn: Callable[[torch.Tensor], None] | None) -> None: ...
+
+
+@slice_of("vllm.model_executor.layers.fused_moe.runner.moe_runner:MoERunner")
+class MoERunner(Protocol):
+    moe_config: FusedMoEConfig
+    router: Router
+    routed_experts: Any
+    _quant_method: Any
+
+    def _replace_quant_method(self, quant_method: Any) -> None: ...
+
+
+@slice_of("vllm.model_executor.layers.fused_moe.fused_moe_method_base:FusedMoEMethodBase")
+class FusedMoEMethod(Protocol):
+    moe: FusedMoEConfig
+    moe_quant_config: Any
+
+    def create_weights(self, *arguments: Any, **options: Any) -> None: ...
+    def get_fused_moe_quant_config(self, layer: Any) -> Any: ...
+    def apply(self, *arguments: Any, **options: Any) -> torch.Tensor: ...
+
+
+@slice_of("vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method:UnquantizedFusedMoEMethod")
+class CpuExpertsMethod(Protocol):
+    cpu_fused_moe: Any
+
+
+@slice_of("vllm.model_executor.layers.fused_moe.cpu_fused_moe:CPUFusedMOE")
+class CPUFusedMOE(Protocol):
+    isa: str
+    forward_method: Callable[..., torch.Tensor]
+
+
+@slice_of("vllm.lora.layers.fused_moe:FusedMoEWithLoRA")
+class FusedMoEWithLoRA(Protocol):
+    base_layer: MoERunner
+    moe_config: FusedMoEConfig
+    tp_size: int
+    tp_rank: int
+    device: torch.device
+    hidden_size: int
+    intermediate_size_per_partition: int
+    local_num_experts: int
+    n_slices: int
+    _w13_slices: int
+    w13_lora_a_stacked: tuple[torch.Tensor, ...]
+    w13_lora_b_stacked: tuple[torch.Tensor, ...]
+    w2_lora_a_stacked: tuple[torch.Tensor, ...]
+    w2_lora_b_stacked: tuple[torch.Tensor, ...]
+
+    def can_replace_layer(self, **arguments: Any) -> bool: ...
+    def create_lora_weights(self, max_loras: int, lora_config: Any, model_config: Any) -> None: ...
+    def set_mapping(self, punica_wrapper: Any) -> None: ...
+
+
+@slice_of("vllm.forward_context:ForwardContext")
+class ForwardContext(Protocol):
+    slot_mapping: Mapping[str, torch.Tensor]
+    """By layer, [tokens]: where in the KV cache a token's keys and values go."""
