@@ -22,6 +22,19 @@ TABLE = ROW.findall(CONTRIBUTING.partition("| you touch |")[2])
 TOUCHED = {name.rstrip("/") for touched, _ in TABLE for name in re.findall(r"`([\w./]+)`", touched)}
 RUN = {path for _, run in TABLE for path in re.findall(r"\btests/[\w./]+", run)}
 PLACES = ROW.findall(CONTRIBUTING.partition("| to add |")[2].partition("\n\n")[0])
+OWNERS = {
+    "an algorithm": ("algorithms/registry.py", "crds/lorarl_api/v1alpha1/algorithm_types.py"),
+    "a family of models": ("models/families.py", "models/fsdp_families.py", "tests/support/tiny_models.py"),
+    "an environment": ("rollout/lockstep.py", "samples/sample.py", "crds/lorarl_api/v1alpha1/data.py"),
+    "a quantization": ("models/stored_weights.py", "planning/precision.py", "engine/vllm/shared_base.py"),
+    "a metric": ("losses/", "rollout/lockstep.py", "loop.py"),
+    "an object store": ("crds/lorarl_api/v1alpha1/stores.py", "storage/credentials.py"),
+    "a field of the manifest": ("checkpoint/identity.py", "tests/unit/contract/test_every_field.py"),
+    "a reason why a job waits": ("operator/lorarl_operator/decide/reasons.py",),
+    "a reason why an attempt ended": ("operator/lorarl_operator/decide/reasons.py", "errors.py"),
+    "an option of the operator": ("operator/lorarl_operator/decide/settings.py",),
+}
+"""What a newcomer adds, and the files that their row must name: the lists that own it."""
 
 
 def exists(name: str) -> bool:
@@ -62,6 +75,14 @@ def test_every_place_to_add_something_is_there() -> None:
     assert [place for place in places if not exists(place)] == []
 
 
+@pytest.mark.parametrize("what", OWNERS)
+def test_the_owner_of_what_is_added_is_named(what: str) -> None:
+    lines = [line for line in CONTRIBUTING.splitlines() if line.startswith(f"| {what}")]
+    assert lines, f"no row says where to add {what}"
+    assert [owner for owner in OWNERS[what] if f"`{owner}`" not in lines[0]] == []
+    assert all(exists(owner) for owner in OWNERS[what])
+
+
 def test_every_part_of_the_trainer_has_its_room_in_the_architecture() -> None:
     named = {name.split("/")[0] for name in re.findall(r"`([\w.]+/?)[\w./]*`", ARCHITECTURE)}
     assert parts_of_the_trainer() - named == set()
@@ -74,6 +95,9 @@ def test_the_floors_of_the_architecture_are_those_of_the_contract() -> None:
     rows = re.findall(r"^\| (\d+) \| (.*?) \|", ARCHITECTURE, re.MULTILINE)
     shown = {room: int(floor) for floor, rooms in rows for room in re.findall(r"`(\w+)", rooms)}
     assert shown == held
+    mixed = [number for number, rooms in enumerate(layers, 1) if ":" in rooms]
+    (said,) = re.findall(r"may import each other only on the floors ([\d, and]+)\.", ARCHITECTURE)
+    assert [int(number) for number in re.findall(r"\d+", said)] == mixed
 
 
 def test_every_file_of_the_architecture_is_there() -> None:
