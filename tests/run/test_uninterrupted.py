@@ -58,7 +58,7 @@ def test_a_finished_job_says_so_before_anything_starts(reference: Ended, referen
     rows = reference.rows
     again = reference_job.run()
     assert again.code == 0, again
-    assert again.stdout.startswith(f"job {NAME} is finished: all {STEPS} steps are made")
+    assert again.stdout.startswith(f"job {NAME} is finished: all {STEPS} steps are done")
     assert "starting Ray" not in again.stdout and reference.adapter_uri in again.stdout
     assert again.rows == rows, "nothing is trained, and nothing is lost"
 

@@ -36,7 +36,7 @@ async def train(session: Session, done: int) -> int:
     Raises:
         LorarlError: what a user can act on; the newest published checkpoint is whole.
     """
-    # Workers that replace others run what those have shown to agree; each of their updates is held to it.
+    # Replacement workers run what has passed the check; every update is still compared with those limits.
     known = session.limits is not None
     if not known:
         session.limits = await check_engine(session)

@@ -158,7 +158,7 @@ class LoRARLJobStatus(Model):
     )
     failure: FailureStatus | None = Field(None, description="Why the newest attempt failed.")
     policy_drift: PolicyDriftStatus | None = Field(None, description="The newest attempt that ended with PolicyDrift.")
-    attempts: int | None = Field(None, ge=0, description="Attempts that failed by the job's own fault.")
+    attempts: int | None = Field(None, ge=0, description="Attempts that failed because of the job itself.")
     preemptions: int | None = Field(
         None,
         ge=0,

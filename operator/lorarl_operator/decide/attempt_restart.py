@@ -27,7 +27,7 @@ def restart(snapshot: Snapshot, ray_job: RayJob) -> Decision | None:
                 then = replace(ray_job, cluster_name=ended.cluster_name)
                 return end_attempt(replace(snapshot, current=then), outcome)
     if awaits_its_end(snapshot, ray_job) and ray_job.deployment_status == "Running":
-        # KubeRay asks for the head every 3 s, but has it gone only when its grace period is over.
+        # KubeRay polls the head every 3 s but treats it as gone only after its grace period.
         return Decision(actions=tuple(end_head(snapshot, ray_job)), recheck_seconds=GOING_SECONDS)
     return Decision(recheck_seconds=GOING_SECONDS) if ray_job.deployment_status == RETRYING else None
 

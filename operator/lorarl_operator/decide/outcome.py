@@ -206,7 +206,7 @@ def _two_heads(pods: Sequence[Pod], now: datetime, settings: Settings) -> Outcom
     if unsettled := _unsettled([heads[-1].created_at], now, settings):
         return unsettled
     names = " and ".join(pod.name for pod in heads)
-    return ended(Ended.TWO_HEADS, f"KubeRay created two head pods, {names}, and then handles neither.")
+    return ended(Ended.TWO_HEADS, f"KubeRay created two head pods, {names}, and handles neither from then on.")
 
 
 def _ended_before_ready(

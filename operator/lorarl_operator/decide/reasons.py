@@ -292,7 +292,7 @@ class Ended(_Row):
     HEAD_LOST = "HeadLost", "The head's pod is gone, or its machine does not respond.", Counts.PREEMPTION
     NODE_LOST = "NodeLost", "A worker's machine or pod is gone.", Counts.PREEMPTION
     INTERRUPTED = "Interrupted", "The trainer was asked to end, and published a checkpoint first.", Counts.PREEMPTION
-    TWO_HEADS = "TwoHeads", "A busy KubeRay created two head pods, and then handles neither.", Counts.PREEMPTION
+    TWO_HEADS = "TwoHeads", "A busy KubeRay created two head pods, and handles neither from then on.", Counts.PREEMPTION
     PREEMPTED = (
         "Preempted",
         "A queue took its machines back. The attempt resumes in the same RayJob when there is room.",

@@ -141,7 +141,7 @@ class Snapshot:
 
     @property
     def _end_is_known(self) -> bool:
-        """Whether the status has the end of the RayJob's start before, and the training runs since the present one."""
+        """Whether the status records how the previous start ended, and training has run since the current one."""
         ray_job, draft = self.current, self.draft()
         if ray_job is None or ray_job.started_at is None or self.phase != RUNNING:
             return False

@@ -102,7 +102,7 @@ class Trainer:
             Metrics, averaged over all workers' response tokens or pairs, and how the engine and the trainer agree about
             the tokens.
         """
-        # Ranks with other tokens drop other elements; tensor-parallel ranks, which share their inputs, the same.
+        # Ranks with different tokens draw different dropout masks; tensor-parallel ranks share inputs and mask.
         torch.manual_seed(request.seed + self._model.parallel.copies_rank)
         totals = Totals(self._model.device)
         self._add(request, totals)

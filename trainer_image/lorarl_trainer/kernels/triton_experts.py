@@ -122,7 +122,7 @@ def mix_few(
     x_T_H, (tokens, active) = x_T_H.contiguous(), chosen_T_K.shape
     experts = len(down[0])
     order_N, place_T_K, ends_E = sort_by_expert(chosen_T_K, 0, experts)
-    # As many as half more than the mean: hardly any expert has more.
+    # 1.5 times the mean; few experts have more.
     block = min(max(triton.next_power_of_2(3 * tokens * active // (2 * experts)), 16), _FEW_ROWS)
     h_N_F = _multiply(x_T_H, order_N, ends_E, *gate_up, active, block, GATE_UP, gated=True)
     y_N_H = _multiply(h_N_F, order_N, ends_E, *down, 0, block, DOWN, gated=False)

@@ -48,7 +48,7 @@ class Stored:
     def learned_from(self, spec: LoRARLJobSpec) -> dict[str, bytes | None]:
         """Return the weights of the adapters that every step reads, by field: a teacher, and the reference of a start.
 
-        Otherwise the adapter of the start is read once, and what becomes of it later matters to nobody.
+        Otherwise the adapter of the start is read once, and later changes to it do not matter.
         """
         reference = self.initial_adapter if spec.reference == "start" else None
         used = {INIT_FROM: reference, TEACHER: self.teacher}

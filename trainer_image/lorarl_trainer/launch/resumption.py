@@ -62,8 +62,8 @@ def beyond_last_step(steps: int, resumed: int) -> list[str]:
     if resumed <= steps:
         return []
     return [
-        f"spec.trainer.steps is {steps}, and the newest checkpoint is of step {resumed}: nothing is left to train, and "
-        f"the adapter is that of step {resumed}. To train {steps} steps only, use another metadata.name. Earlier "
+        f"spec.trainer.steps is {steps}, and the newest checkpoint is of step {resumed}: there is nothing left to "
+        f"train; the adapter is from step {resumed}. To train {steps} steps only, use another metadata.name. Earlier "
         "checkpoints that are kept are beside the newest one."
     ]
 

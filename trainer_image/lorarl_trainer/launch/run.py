@@ -51,7 +51,7 @@ EXIT_ABORTED = 130
 INTERRUPTED = "Interrupted"
 """The reason of a run that was asked to end. Other reasons are those of the errors."""
 _NOTHING_LEFT = (
-    "job {name} is finished: all {step} steps are made{changed}. To train on, raise spec.trainer.steps; to train "
+    "job {name} is finished: all {step} steps are done{changed}. To continue, raise spec.trainer.steps; to train "
     "again, use another metadata.name."
 )
 _RECOVERY_RESCUE_SECONDS = 5.0
@@ -102,7 +102,7 @@ def _finished(launch: Launch) -> str | None:
 def _say_finished(launch: Launch, adapter: str) -> int:
     job, out_dir = launch.job, launch.out_dir
     changes = changes_since_last_start(out_dir, job)
-    changed = f", and nothing is left to train with what has changed since: {', '.join(changes)}" if changes else ""
+    changed = f", and the changed fields need no further training: {', '.join(changes)}" if changes else ""
     print(_NOTHING_LEFT.format(name=job.name, step=job.spec.trainer.steps, changed=changed or ", with this manifest"))
     if (out_dir / SUMMARY).exists():
         print(report_line(out_dir, here=True), final_message(read_summary(out_dir), out_dir), sep="\n")

@@ -86,9 +86,7 @@ SUPPORTED = "; ".join(family.models for family in FAMILIES.values())
 _NO_BRIDGE = "Megatron-Bridge has no conversion for it"
 REFUSED = {
     "gemma4_text": "its layers differ from each other, and Megatron-Bridge does not load a small one",
-    "nemotron": (
-        "its norms multiply by 1 + weight, which Megatron's layers for CPUs do not have, so it cannot be compared"
-    ),
+    "nemotron": ("Megatron's CPU layers lack its (1 + weight) norms, so it cannot be verified"),
     "ministral": _NO_BRIDGE,
     "ministral3": _NO_BRIDGE,
     "glm4": "vLLM looks for the adapters of gate and up apart, and Transformers has one layer for both",

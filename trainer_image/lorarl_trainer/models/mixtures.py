@@ -20,9 +20,9 @@ _PLAIN: Mapping[str, object] = {
 }
 _NOT_COMPARED = "it was not compared with Transformers and vLLM"
 _NO_BRIDGE = "Megatron-Bridge has no conversion for it"
-_BESIDE = "PEFT 0.21 takes an adapter on its dense MLPs or shared experts for one on its experts, and loses it"
+_BESIDE = "PEFT 0.21 mistakes adapters on its dense or shared MLPs for expert adapters, and drops them"
 _NOT_BY_EXPERT = "PEFT 0.21 reads no adapter on single experts of it"
-_OWN_CODE = "its code is the repository's own, which lorarl does not run: Transformers has none"
+_OWN_CODE = "it needs custom code from its repository, which lorarl does not run"
 REASONS: Mapping[str, str] = {
     "gpt_oss": _NOT_BY_EXPERT,
     "glm4_moe": _BESIDE,

@@ -116,7 +116,7 @@ def require_no_other_output(weights: Mapping[str, StoredTensor]) -> None:
             "spec.model.uri",
             f"{weights[output].file.parent}, whose {output} differs from {embedding}",
             "the same weights in both, since tie_word_embeddings is true",
-            f"Set tie_word_embeddings: false in config.json, or remove {output} if it is not of this model.",
+            f"Set tie_word_embeddings: false in config.json, or remove {output} if it belongs to another model.",
         )
 
 

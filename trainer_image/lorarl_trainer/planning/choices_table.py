@@ -139,10 +139,10 @@ def _time(plan: JobPlan) -> str:
     like = "" if is_known(plan.there.name) else ", as fast as an A100"
     parts = f"generation {_brief(seconds.generation)}, training {_brief(seconds.training)}"
     if seconds.moving >= 0.05:
-        parts += f", giving up memory and taking it back {_brief(seconds.moving)}"
+        parts += f", releasing and restoring memory {_brief(seconds.moving)}"
     return (
-        f"About {_brief(seconds.total)} s a step on {gpu}{like}, if prompts are as long as they may be and "
-        f"completions half as long on average: {parts}."
+        f"About {_brief(seconds.total)} s a step on {gpu}{like}, with prompts at their maximum length and "
+        f"completions at half of theirs on average: {parts}."
     )
 
 

@@ -29,7 +29,7 @@ USUAL_MICRO_BATCH_TOKENS = 16_384
 _FUSED_KEEP = 2
 """Fused layers keep about so many times less of a token than others."""
 _SHORT = 8
-"""A micro-batch has keys for samples whose responses are so many times shorter than the longest."""
+"""Budget keys as if responses were 1/8 of the longest."""
 LOGITS_CHUNK, _CPU_LOGITS_CHUNK = 2**28, 2**24
 """Logits that exist at a time in an update: 1 GiB in float32, on CPU 64 MiB."""
 _KV_BLOCK_TOKENS = 16
@@ -40,7 +40,7 @@ _LARGE_GPU_BYTES = 70 << 30
 
 
 class PlanError(RuntimeError):
-    """A model or an engine turned out otherwise than planned: a defect of lorarl, not of the manifest."""
+    """A model or an engine differs from the plan: a defect of lorarl, not of the manifest."""
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ def engine_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPl
     if model.experts:
         mlp = model.active_experts * (5 * model.width("up_proj") + 4 * model.hidden)
     source = f"{tokens:,} tokens of prompts in a layer, logits of {sequences} sequences in fp32"
-    yield Line("vLLM at work", tokens * mlp * width + 4 * sequences * model.vocabulary, "generation", source)
+    yield Line("vLLM activations", tokens * mlp * width + 4 * sequences * model.vocabulary, "generation", source)
     yield Line("vLLM's CUDA graphs", GRAPHS_BYTES, "always", "allowance")
 
 
@@ -155,7 +155,7 @@ def host_engine_lines(model: ModelSizes, adapter: AdapterSize, execution: Execut
     mlp = 3 * model.width("up_proj") + 4 * model.hidden
     source = f"{tokens:,} tokens of prompts in a layer, logits of {sequences} sequences in fp32 and copies"
     yield Line(
-        "vLLM at work", tokens * mlp * width + 4 * _HOST_LOGITS * sequences * model.vocabulary, "generation", source
+        "vLLM activations", tokens * mlp * width + 4 * _HOST_LOGITS * sequences * model.vocabulary, "generation", source
     )
 
 

@@ -32,8 +32,8 @@ def require_fit(plan: JobPlan) -> None:
     if _would_fit_alone(plan):
         what, others = ("GPU", "GPUs") if on_gpu else ("machine", "machines")
         raise OutOfMemoryError(
-            f"only {gigabytes(plan.there.free)} of the {what}'s {gigabytes(plan.there.total)} GB are free, since other "
-            f"processes use it. End them, or give the job other {others}."
+            f"only {gigabytes(plan.there.free)} of the {what}'s {gigabytes(plan.there.total)} GB are free: other "
+            f"processes use the rest. Stop them, or run the job on other {others}."
         )
     place = "on each GPU" if on_gpu else "for each worker"
     got = f"a job that needs {gigabytes(memory.needed)} GB {place}"

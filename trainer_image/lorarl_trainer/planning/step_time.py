@@ -88,7 +88,7 @@ class Work:
 
 
 def work_of(spec: LoRARLJobSpec) -> Work:
-    """Return what a job's step makes if prompts are as long as they may be, and responses half as long on average."""
+    """Return what a step makes with prompts at their maximum length, and responses at half of theirs on average."""
     longest = spec.rollout.max_response_tokens
     return Work(
         workers=spec.world_size,
@@ -111,7 +111,7 @@ class StepSeconds:
     """Seconds of a step.
 
     Attributes:
-        moving: giving up memory and taking it back.
+        moving: releasing and restoring memory.
     """
 
     generation: float

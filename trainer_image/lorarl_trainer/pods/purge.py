@@ -43,7 +43,8 @@ def _end_at(until: datetime) -> None:
     left = (until - datetime.now(UTC)).total_seconds()
     if left <= 0:
         raise FencedError(
-            f"the deadline {until:%FT%TZ} has passed, and a new job of this name may write there: nothing was deleted"
+            f"the deadline {until:%FT%TZ} has passed, and a newer job of this name may be using the folder, so nothing "
+            "was deleted"
         )
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, left)

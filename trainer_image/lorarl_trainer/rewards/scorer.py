@@ -64,8 +64,8 @@ class Scorers:
         for task in waiting:
             raise InputError(
                 tasks[task].field,
-                f"code that is not imported within {self.patience:g} s",
-                "a module that imports at once",
+                f"a module that takes more than {self.patience:g} s to import",
+                "a fast import",
                 f"Move slow work out of the module's top level. A run waits up to {START_SECONDS:g} s.",
             )
 

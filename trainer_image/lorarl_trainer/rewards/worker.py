@@ -153,7 +153,7 @@ def load_function(name: str, places: Sequence[str] = (), source: str = "") -> Ca
         hint = f"Name one of its functions ({', '.join(existing)})." if existing else _define(function_name)
         raise RefusedError(f"{name}, but {module_name} ({where}) {lacks}", hint)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise RefusedError(f"{name} in {where}, which has a yield and so returns no number", "Use return.")
+        raise RefusedError(f"{name} in {where}, which is a generator and returns no number", "Use return.")
     with contextlib.suppress(ValueError):  # some functions written in C have no readable signature
         signature = inspect.signature(function)
         try:

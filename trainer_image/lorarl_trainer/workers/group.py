@@ -319,7 +319,9 @@ class WorkerGroup:
         """
         results: asyncio.Future[Any] = asyncio.gather(*calls)
         loss: asyncio.Future[Exception] = asyncio.create_task(self._nodes.loss(machines))
-        results.add_done_callback(lambda all_: all_.cancelled() or all_.exception())  # asyncio warns if nobody asks
+        results.add_done_callback(
+            lambda all_: all_.cancelled() or all_.exception()
+        )  # asyncio warns if an exception is never retrieved
         try:
             await asyncio.wait((results, loss), return_when=asyncio.FIRST_COMPLETED)
             if not results.done():

@@ -199,7 +199,9 @@ def test_a_module_that_hangs_is_given_up(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import time; time.sleep(3600)\n")
     scorer = make_scorer(RewardSpec(function="mine:score"), tmp_path, processes=1, output=Output(tmp_path / "log"))
     try:
-        with pytest.raises(InputError, match=r"^spec\.reward\.function: got code that is not imported within 0\.5 s"):
+        with pytest.raises(
+            InputError, match=r"^spec\.reward\.function: got a module that takes more than 0\.5 s to import"
+        ):
             asyncio.run(Scorers(scorer, {}, patience=0.5).ready())
     finally:
         scorer.close()

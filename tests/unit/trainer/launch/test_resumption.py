@@ -46,7 +46,7 @@ def test_a_default_that_is_written_out_is_no_change() -> None:
 def test_a_checkpoint_after_the_last_step_is_told() -> None:
     assert beyond_last_step(6, 0) == beyond_last_step(6, 6) == []
     (found,) = beyond_last_step(3, 6)
-    assert "spec.trainer.steps is 3, and the newest checkpoint is of step 6: nothing is left to train" in found
+    assert "spec.trainer.steps is 3, and the newest checkpoint is of step 6: there is nothing left to train" in found
 
 
 def test_the_manifest_of_every_start_is_kept_and_the_last_is_compared(tmp_path: Path) -> None:

@@ -257,7 +257,7 @@ def test_the_table_says_what_was_chosen_and_why() -> None:
     assert rows["trainer.recompute"].endswith("as in the manifest")
     assert rows["trainer.tensorParallelSize"].endswith("the smallest that fits")
     assert rows["rollout.gpuMemoryFraction"].split()[1] == "0.36"
-    assert "s a step on an NVIDIA H200, if prompts are as long as they may be and completions half as long" in table
+    assert "s a step on an NVIDIA H200, with prompts at their maximum length and completions at half" in table
     assert "512 sequences of 320 tokens" in rows["KV cache"]
     kept = plan_table(chosen("32B", "trainer.recompute=none", "rollout.offload=[]"))
     assert re.search(r"KV cache .* sequences of 320 tokens.* at half of it", kept)

@@ -171,7 +171,7 @@ def test_a_gpu_without_flash_attention_is_refused() -> None:
 
 def test_a_gpu_that_others_use_is_no_fault_of_the_manifest() -> None:
     """Such as a pod that is still ending: another attempt may find the memory free."""
-    with pytest.raises(OutOfMemoryError, match=r"only 20\.0 of the GPU's 80\.0 GB are free, since other processes use"):
+    with pytest.raises(OutOfMemoryError, match=r"only 20\.0 of the GPU's 80\.0 GB are free: other processes use"):
         judge(job(), SHAPES["7B"], replace(GPUS[80], free=20 * GB))
     assert refusal(job(), LARGER["32B"], replace(GPUS[48], free=30 * GB)).startswith("spec: got a job that needs ")
 

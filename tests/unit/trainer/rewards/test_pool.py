@@ -249,7 +249,7 @@ def test_a_step_in_which_everything_fails_stops_the_run_and_says_why(scorer):
         ),
         ("importing:scor", "has no such function", "Name one of its functions (score)."),
         ("passing_on:scor", "has no such function", "Name one of its functions (dumps)."),
-        ("lazy:score", "which has a yield and so returns no number", "Use return."),
+        ("lazy:score", "which is a generator and returns no number", "Use return."),
         ("my_rewards:wrong_signature", "(prompt, completion) in ", "wrong_signature(prompt, completion, answer, row)"),
         ("broken:score", "ZeroDivisionError: division by zero (broken.py, line 1)", "Fix the module"),
         ("unparsable:score", "SyntaxError: ", "Fix the module"),
