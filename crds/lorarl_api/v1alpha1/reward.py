@@ -26,10 +26,10 @@ class RewardSpec(Model):
 
     type: Literal["exact", "numeric", "regex", "math_verify", "format"] | None = Field(
         None,
-        description="exact: the stripped completion equals the answer. numeric: its last number equals the answer's "
-        "last number. regex: the match of pattern equals the answer. math_verify: it is mathematically equal, "
-        "according to the package math-verify. format: the whole stripped completion matches pattern, whatever the "
-        "answer. The reward is 1 if so, otherwise 0.",
+        description="exact: the stripped completion equals the answer. numeric: its last number equals the answer, or "
+        "it ends with an answer that is more than one number. regex: the match of pattern equals the answer. "
+        "math_verify: it is mathematically equal, according to the package math-verify. format: the whole stripped "
+        "completion matches pattern, whatever the answer. The reward is 1 if so, otherwise 0.",
         examples=["exact"],
     )
     pattern: str | None = Field(

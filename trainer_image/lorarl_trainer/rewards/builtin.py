@@ -14,6 +14,7 @@ from lorarl_api.v1alpha1 import RewardSpec
 from lorarl_trainer.data.cells import brief
 from lorarl_trainer.data.rows import Row
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.rewards.numbers import answer_in, ends_with, has_digits, is_words, last_number, one_number
 from lorarl_trainer.rewards.scores import Outcome, ToScore
 
 Compare = Callable[[str, str], bool]
@@ -58,19 +59,42 @@ class BuiltinScorer:
 
 
 def unanswerable(rewards: Mapping[str, RewardSpec], rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a warning for each reward that compares numbers, if answers have none: no completion is right there.
+    """Yield a warning for each reward that compares numbers or formulas, and each kind of answers that are none.
 
     `rewards` are by their paths in the manifest.
     """
+    answered = [(row.number, row.answer) for row in rows if row.answer is not None and row.answer.strip()]
     for path, reward in rewards.items():
-        answered = [row for row in rows if row.answer is not None and row.answer.strip()]
-        if reward.type != "numeric" or not (bad := [row for row in answered if last_number(row.answer or "") is None]):
-            continue
-        yield (
-            f"{path}.type: numeric, but {len(bad):,} of {len(rows):,} answers have no number, first that of row "
-            f"{bad[0].number} ({brief(bad[0].answer)}), so every completion gets 0 there. Fix them, or remove those "
-            "rows."
-        )
+        for what, then, is_odd in _ODD_ANSWERS.get(reward.type or "", ()):
+            if odd := [(number, answer) for number, answer in answered if is_odd(answer)]:
+                yield (
+                    f"{path}.type: {reward.type}, but {len(odd):,} of {len(rows):,} answers {what}, first that of row "
+                    f"{odd[0][0]} ({brief(odd[0][1])}){then}"
+                )
+
+
+_ODD_ANSWERS: dict[str, tuple[tuple[str, str, Callable[[str], bool]], ...]] = {
+    "numeric": (
+        (
+            "have no number",
+            ", so every completion gets 0 there. Fix them, or remove those rows.",
+            lambda answer: not has_digits(answer),
+        ),
+        (
+            "are more than one number",
+            ". A completion is right there if it ends with all of that text. Keep one number in the column, or use "
+            "math_verify for formulas, and exact or regex for others.",
+            lambda answer: has_digits(answer) and one_number(answer) is None,
+        ),
+    ),
+    "math_verify": (
+        (
+            "are words",
+            ". They are compared as texts. Use exact or regex for words.",
+            is_words,
+        ),
+    ),
+}
 
 
 def make_measure(spec: RewardSpec, path: str = "spec.reward") -> Measure:
@@ -154,55 +178,20 @@ def _compiled(
 # text that differs from N by a deletion.
 _BRACE = re.compile(r"\\N\{[^}]*\}|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<brace>\{(?!\d+\}|\d*,\d*\}))", re.DOTALL)
 
-# A sign counts only if no word, number or bracket precedes it, so 12-5 ends with 5 and x=-5 with -5.
-_SIGN = r"(?:(?<![\w.)\]])[+-](?:\\?[$€£¥])?)?"
-_DIGITS = r"(?:(?<!\d)\d{1,3}(?:,\d{3})+(?!\d)|\d+)"
-_FRACTION = r"(?<![\d.,/])\d+/\d+(?![\d./])"  # so that a date is not a fraction
-_DECIMAL = rf"(?:{_DIGITS}(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?"
-_NUMBER = re.compile(f"{_SIGN}(?:{_FRACTION}|{_DECIMAL})")
-_TAIL_REVERSED = re.compile(r"\d[\d.,eE+/-]*(?:[$€£¥]\\?[+-])?")
-_CURRENCY_AND_COMMAS = str.maketrans("", "", "\\$€£¥,")
-_MAX_CHARACTERS, _MAX_EXPONENT = 100, 400
 
-
-def last_number(text: str) -> Fraction | int | None:
-    """Return the exact value of the last number in a text; None if there is none.
-
-    A number has an optional sign (+, -, or the minus sign U+2212), digits with or without commas between thousands,
-    decimals after a point, and an exponent (1.5e-3); or it is a fraction of whole numbers a/b. Currency and percent
-    signs are ignored: 50% is 50, -$5 is -5. Numbers of more than 100 characters, or with an exponent beyond 400, do not
-    count: comparing them would take forever.
-    """
-    text = text.replace("\N{MINUS SIGN}", "-")
-    # Search from the end, because a completion may be long: the last digit, and the characters of a number before it.
-    tail = _TAIL_REVERSED.search(text[::-1])
-    if tail is None:
-        return None
-    start, end = len(text) - tail.end(), len(text) - tail.start()
-    if tail[0].isdigit() and len(tail[0]) <= _MAX_CHARACTERS:
-        return int(tail[0][::-1])
-    numbers = _NUMBER.findall(text, max(start, end - 2 * _MAX_CHARACTERS), end)
-    return _value(numbers[-1]) if numbers else None
-
-
-def _value(number: str) -> Fraction | None:
-    number = number.translate(_CURRENCY_AND_COMMAS)
-    numerator, _, denominator = number.partition("/")
-    exponent = numerator.lower().partition("e")[2]
-    if len(number) > _MAX_CHARACTERS or (exponent and abs(int(exponent)) > _MAX_EXPONENT):
-        return None
-    if denominator and int(denominator) == 0:
-        return None
-    return Fraction(numerator) / int(denominator or 1)
-
-
-_last_number_of_answer = lru_cache(maxsize=4096)(last_number)  # a group's completions share their answer
+@lru_cache(maxsize=4096)  # a group's completions share their answer
+def _one_number(answer: str) -> Fraction | int | None:
+    return one_number(answer)
 
 
 def is_numerically_equal(completion: str, answer: str, tolerance: Fraction) -> bool:
-    """Compare the last numbers of both texts; false if one has none."""
-    want = _last_number_of_answer(answer)
+    """Compare the last numbers of both texts; false if one has none. Thoughts in <think> are no answer.
+
+    Of an answer that is more than one number, the completion must end with all: a quarter is not three quarters, and 25
+    cm^2 not 36 cm^2, though both have the same last digits.
+    """
+    completion = answer_in(completion)
+    if (want := _one_number(answer)) is None:
+        return has_digits(answer) and ends_with(completion, answer, tolerance)
     got = last_number(completion)
-    if want is None or got is None:
-        return False
-    return want == got or abs(Fraction(want) - Fraction(got)) <= tolerance
+    return got is not None and (want == got or abs(Fraction(want) - Fraction(got)) <= tolerance)

@@ -3,11 +3,14 @@
 import math
 import time
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from lorarl_api.v1alpha1 import RewardSpec
+from lorarl_trainer.rewards.builtin import is_numerically_equal
+from lorarl_trainer.rewards.mathematics import score
 from lorarl_trainer.rewards.scorer import make_scorer
 from lorarl_trainer.rewards.scores import Scorer, ToScore
 from unit.trainer.rewards.scoring import score_samples
@@ -52,6 +55,65 @@ def started(timeout_seconds: float) -> Iterator[Scorer]:
 )
 def test_math_verify_compares_what_is_meant(math_verify, completion, answer, reward):
     assert score_samples(math_verify, [ToScore("p", completion, answer, {})]).rewards.tolist() == [reward]
+
+
+SAME = [
+    *[
+        ("1200", one)
+        for one in (r"1\,200", "1,200", "1\N{THIN SPACE}200", "€1,200", "£ 1200", "+1200", "1.2 \\times 10^3")
+    ],
+    *[("3 1/2", one) for one in ("3.5", r"3\frac{1}{2}", "3½", "7/2", r"\frac72", "€3.50")],
+    *[("-5", one) for one in ("-5", "\N{MINUS SIGN}5", "\N{EN DASH}5", "-5.0", "-€5", r"-\$5")],
+]
+
+
+@pytest.mark.parametrize("said", ["%s", "The answer is %s", r"\boxed{%s}"])
+@pytest.mark.parametrize(("number", "written"), SAME)
+def test_a_number_is_the_same_for_numeric_and_math_verify(number: str, written: str, said: str) -> None:
+    for completion, answer in ((said % written, number), (said % number, written)):
+        assert is_numerically_equal(completion, answer, Fraction(0))
+        assert score("p", completion, answer, {}) == 1, (completion, answer)
+
+
+RIGHT = [
+    ("B", "The answer is B."),
+    ("C", "The answer is (C)."),
+    ("B", r"\boxed{\text{(B) } 12}"),
+    ("D", "**D**"),
+    ("(-\\infty, 2]", "\\boxed{x \\le 2}"),
+    ("Paris", "The answer is Paris."),
+    ("Paris", r"\boxed{\text{Paris}}"),
+    ("10:30", "We meet at 10:30 or later.\nTime: 10:30"),
+    ("6", r"<think>\boxed{7}</think> \boxed{6}"),
+    ("1e-5", r"\boxed{0.00001}"),
+    (r"\begin{pmatrix} a & b \end{pmatrix}", r"\boxed{\begin{pmatrix} a & b \end{pmatrix}}"),
+]
+WRONG = [
+    ("B", r"\boxed{C}"),
+    ("A", "The answer is A bird"),
+    ("B", "The answer is not B, it is C."),
+    ("Paris", r"\boxed{Pairs}"),
+    ("Zürich", r"\boxed{Zirüch}"),
+    ("10:30", r"\boxed{20:60}"),
+    ("6", r"<think>\boxed{6}</think> The answer is 7."),
+    ("6", r"<think>so \boxed{6}"),
+    ("3 1/2", r"\boxed{3 \cdot \frac{1}{2}}"),
+    (r"\frac{1}{2^{99}}", r"\boxed{\frac{1}{2^{98}}}"),
+    ("0.00001234", r"\boxed{0.000012}"),
+    ("0", r"\boxed{0.0000001}"),
+    ("[2, 3)", r"\boxed{(2, 3]}"),
+    ("2, 3", r"\boxed{2}"),
+]
+
+
+@pytest.mark.parametrize(("answer", "completion"), RIGHT)
+def test_what_math_verify_does_not_read_itself_is_right(answer: str, completion: str) -> None:
+    assert score("p", completion, answer, {}) == 1
+
+
+@pytest.mark.parametrize(("answer", "completion"), WRONG)
+def test_what_math_verify_would_let_pass_is_wrong(answer: str, completion: str) -> None:
+    assert score("p", completion, answer, {}) == 0
 
 
 def test_math_verify_counts_answers_without_mathematics(math_verify):
