@@ -12,20 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from lorarl_trainer.algorithms.base import Floats, Rewards
+from lorarl_trainer.samples.rounding import differ
 
 EPSILON = 1e-6
 """Added to a standard deviation before it divides."""
-_AS_EQUAL = 1e-9
-"""Relative difference of rewards that is rounding: 0.1 + 0.2 is not 0.3."""
 
 
 def with_signal(rewards_P_G: Rewards) -> npt.NDArray[np.bool_]:
     """Return which groups have completions with different rewards, [P]. The others train nothing."""
-    highest_P = np.fmax.reduce(rewards_P_G, axis=1)  # ignores NaN
-    lowest_P = np.fmin.reduce(rewards_P_G, axis=1)
-    largest_P = np.fmax(np.abs(highest_P), np.abs(lowest_P))
-    different_P: npt.NDArray[np.bool_] = highest_P - lowest_P > _AS_EQUAL * largest_P
-    return different_P
+    return differ(np.fmax.reduce(rewards_P_G, axis=1), np.fmin.reduce(rewards_P_G, axis=1))  # these ignore NaN
 
 
 def unused_signal(rewards_P_G: Rewards, advantages_S: Sequence[float | Floats], reason: str) -> str | None:

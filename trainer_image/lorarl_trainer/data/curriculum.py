@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lorarl_api.v1alpha1 import CurriculumSpec
+from lorarl_trainer.samples.rounding import reached
 from lorarl_trainer.schedule import seed_of
 
 _SEEDS = 2**56
@@ -38,7 +39,7 @@ def pass_rate_after(before: float | None, rewards_G: npt.NDArray[np.float64], pa
     scored = rewards_G[~np.isnan(rewards_G)]
     if not len(scored):
         return before
-    now = float(np.mean(scored >= pass_reward))
+    now = float(np.mean(reached(scored, pass_reward)))
     return now if before is None else (before + now) / 2
 
 

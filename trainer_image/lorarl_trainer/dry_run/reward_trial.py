@@ -15,6 +15,7 @@ from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.errors import InputError, LorarlError, RewardServerError
 from lorarl_trainer.rewards.scores import Outcome, Scorer, ToScore, fix_of
 from lorarl_trainer.rewards.source import with_rewards
+from lorarl_trainer.samples.rounding import differ
 
 WRONG = "I do not know."
 PATIENCE_SECONDS = 7.0
@@ -182,7 +183,7 @@ def _warnings(tries: Sequence[Try]) -> Iterator[str]:
             f"({outcome.failure}). {then}"
         )
     values = [one.outcome.value for one in tries if not one.outcome.cause]
-    if len(values) > 1 and len(set(values)) == 1:
+    if len(values) > 1 and not differ(max(values), min(values)):
         why = _WHY_EQUAL if any(one.own for one in tries) else _NO_ANSWERS
         yield f"warning: every completion got {values[0]:g}. {why}"
     own, wrong = (

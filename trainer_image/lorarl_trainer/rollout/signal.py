@@ -9,6 +9,7 @@ import numpy as np
 from lorarl_api.v1alpha1 import RolloutSpec
 from lorarl_trainer.algorithms.base import Rewards
 from lorarl_trainer.algorithms.groups import with_signal
+from lorarl_trainer.samples.rounding import differ
 
 PATIENCE = 3
 """Steps without signal before a warning. One or two may be chance where prompts are few and rewards rare; a first try
@@ -62,7 +63,6 @@ def likely_cause(
         truncated_share: of the newest step's completions, 0 to 1.
         rollout: its temperature and its limit of tokens.
     """
-    seen = {round(reward, 6) for reward in seen}  # 0.7 + 0.2 + 0.1 is not 1.0
     if not (np.sum(~np.isnan(rewards_P_G), axis=1) > 1).any():
         return "unscored", (
             "no group has two completions that could be scored. Fix the reward; the warnings above show why it fails."
@@ -72,24 +72,27 @@ def likely_cause(
             "the completions of each prompt are the same text. "
             f"Raise spec.rollout.temperature ({rollout.temperature:g}), for example to 1."
         )
-    if seen == {0.0} and truncated_share > 0.5:
+    highest = max(seen)
+    constant = not differ(highest, min(seen))
+    zero = constant and not differ(highest, 0.0)
+    if zero and truncated_share > 0.5:
         return "truncated", (
             f"every reward is 0, and {truncated_share:.0%} of the completions were cut off at "
             f"spec.rollout.maxResponseTokens ({rollout.max_response_tokens}). Raise it, or ask for shorter answers."
         )
-    if seen == {0.0}:
+    if zero:
         return "zero", (
             "every reward is 0. Either no completion earns it, or the reward does not recognise those that should. "
             "Look at the completions in samples.jsonl."
         )
-    if seen == {1.0}:
+    if constant and not differ(highest, 1.0):
         return "one", (
             "every reward is 1. Either these prompts are learned or too easy, or the reward accepts everything. "
             "Look at the completions in samples.jsonl."
         )
-    if len(seen) == 1:
+    if constant:
         return "constant", (
-            f"every reward is {seen.pop():g}. The reward seems to ignore the completion. Check what it returns."
+            f"every reward is {highest:g}. The reward seems to ignore the completion. Check what it returns."
         )
     if repeated:
         return "certain", "the completions of each prompt are the same text. The model is certain of its answers."

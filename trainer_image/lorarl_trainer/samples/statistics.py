@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lorarl_trainer.samples.arrays import Sums
+from lorarl_trainer.samples.rounding import reached
 
 _Z = 1.959964
 """Quantile of the normal distribution for 95%."""
@@ -53,7 +54,7 @@ def row_means(rewards_P_K: Sums) -> Sums:
 def row_passes(rewards_P_K: Sums, k: int, least: float) -> Sums:
     """Return each prompt's pass@k, by completions with a reward of at least `least`; NaN if fewer than k are scored."""
     counts_P = (~np.isnan(rewards_P_K)).sum(1)
-    passed_P = (np.nan_to_num(rewards_P_K, nan=-np.inf) >= least).sum(1)
+    passed_P = reached(rewards_P_K, least).sum(1)
     return np.array(
         [pass_at_k(int(n), int(c), k) if n >= k else math.nan for n, c in zip(counts_P, passed_P, strict=True)]
     )

@@ -171,7 +171,7 @@ def test_a_penalty_that_makes_rewards_equal_is_named() -> None:
 
 
 def test_rounding_is_no_signal() -> None:
-    assert not with_signal(np.array([[0.3, 0.1 + 0.2], [-0.3, -0.1 - 0.2], [0, 0]])).any()
+    assert not with_signal(np.array([[0.3, 0.1 + 0.2], [-0.3, -0.1 - 0.2], [0, 0.1 + 0.2 - 0.3]])).any()
     assert with_signal(np.array([[0, 1e-12], [1e6, 1e6 + 1], [-1, 1]])).all()
 
 

@@ -37,6 +37,7 @@ def test_rows_that_teach_most_take_most_turns(rate: float | None, share: float) 
         (None, [NAN, NAN], None),
         (0.25, [NAN, NAN], 0.25),
         (None, [0.8, 0.79, 0.9, 0.1], 0.5),
+        (None, [0.5 + 0.1 + 0.1 + 0.1, 0.1], 0.5),
     ],
 )
 def test_a_group_moves_the_rate_halfway(before: float | None, rewards: list[float], after: float | None) -> None:

@@ -86,6 +86,17 @@ def test_a_gain_has_the_smaller_interval_of_paired_differences() -> None:
     assert estimate_gain(np.append(before, np.nan), np.append(after, 1.0)) == gain, "a row needs both"
 
 
+SUMMED = 0.7 * 1 + 0.2 * 1 + 0.1 * 1
+"""Of a reward of one's own, whose parts are all full: 0.9999999999999999."""
+
+
+def test_a_reward_passes_that_is_the_least_one_but_for_rounding() -> None:
+    assert SUMMED < 1.0
+    rewards = np.array([[SUMMED, SUMMED], [SUMMED, 0.999], [1.0, np.nan]])
+    _, metrics = eval_metrics(rewards, (1, 2), 1.0)
+    assert metrics["pass_at_1"] == pytest.approx(5 / 6) and metrics["pass_at_2"] == 1.0
+
+
 def test_rows_without_enough_scores_are_marked() -> None:
     nan = float("nan")
     rewards = np.array([[1.0, nan], [0.0, 0.5], [nan, nan]])
