@@ -26,7 +26,13 @@ from lorarl_trainer.launch.preparation import UNPUBLISHED, Prepared, look_into_s
 from lorarl_trainer.launch.provenance import provenance
 from lorarl_trainer.launch.ray_cluster import RayCluster
 from lorarl_trainer.launch.replay import Rehearsal
-from lorarl_trainer.launch.resumption import STARTS, beyond_last_step, changes_since_last_start, keep_manifest
+from lorarl_trainer.launch.resumption import (
+    STARTS,
+    beyond_last_step,
+    changes_since_last_start,
+    keep_manifest,
+    left_unfinished,
+)
 from lorarl_trainer.launch.rollouts import make_rollouts
 from lorarl_trainer.launch.runtime import Runtime
 from lorarl_trainer.launch.signals import Interruption
@@ -213,6 +219,7 @@ class OpenRun:
             *built.warnings,
             *resumed.warnings,
             *beyond_last_step(spec.trainer.steps, resumed.step),
+            *left_unfinished(spec, resumed.driver.unfinished),
         ):
             progress.emit(Warned(warning))
         before = recorded(launch.out_dir, spec, resumed.step)

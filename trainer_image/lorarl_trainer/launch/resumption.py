@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import load_job
-from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_api.v1alpha1 import LoRARLJob, LoRARLJobSpec
 from lorarl_trainer.checkpoint.identity import FINGERPRINT, differences, training_identity
 from lorarl_trainer.checkpoint.latest import Latest
 from lorarl_trainer.checkpoint.reader import CheckpointReader, Found
@@ -65,6 +65,20 @@ def beyond_last_step(steps: int, resumed: int) -> list[str]:
         f"spec.trainer.steps is {steps}, and the newest checkpoint is of step {resumed}: there is nothing left to "
         f"train; the adapter is from step {resumed}. To train {steps} steps only, use another metadata.name. Earlier "
         "checkpoints that are kept are beside the newest one."
+    ]
+
+
+def left_unfinished(spec: LoRARLJobSpec, positions: Sequence[int]) -> list[str]:
+    """Return a warning if rows were taken whose answers had not ended, and nothing answers them now.
+
+    `positions`: see `DriverState.unfinished`.
+    """
+    if spec.rollout.partial is not None or not positions:
+        return []
+    return [
+        f"spec.rollout.partial is no longer set, and the answers to {len(positions)} rows of spec.data.train had not "
+        "ended. These rows are left out until the next epoch. To train on them now, stop the run before its next "
+        "checkpoint and set spec.rollout.partial again."
     ]
 
 

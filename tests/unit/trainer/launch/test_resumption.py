@@ -19,6 +19,7 @@ from lorarl_trainer.launch.resumption import (
     changes_since_last_start,
     finished_adapter,
     keep_manifest,
+    left_unfinished,
     what_next,
 )
 from lorarl_trainer.storage import LocalStore
@@ -47,6 +48,16 @@ def test_a_checkpoint_after_the_last_step_is_told() -> None:
     assert beyond_last_step(6, 0) == beyond_last_step(6, 6) == []
     (found,) = beyond_last_step(3, 6)
     assert "spec.trainer.steps is 3, and the newest checkpoint is of step 6: there is nothing left to train" in found
+
+
+def test_rows_that_nothing_answers_any_more_are_told() -> None:
+    partial = {
+        "spec.rollout.partial": {"extraPrompts": 2},
+        "spec.algorithm.correction": {"preset": "decoupled_token_is"},
+    }
+    assert left_unfinished(job(partial).spec, [8, 9]) == left_unfinished(job().spec, []) == []
+    (found,) = left_unfinished(job().spec, [8, 9])
+    assert "spec.rollout.partial is no longer set, and the answers to 2 rows of spec.data.train had not ended" in found
 
 
 def test_the_manifest_of_every_start_is_kept_and_the_last_is_compared(tmp_path: Path) -> None:
