@@ -16,10 +16,10 @@ from trainer.test_resume import start
 
 pytestmark = pytest.mark.both_backends
 
-KL = "klCoefficient: 0.1, kl: {placement: reward}"
+KL = "klCoefficient: 0.1, kl: {placement: reward, target: 0.05}"
 OPTIONS = "{gaeLambda: 0.95, criticLearningRate: 2.0e-2, criticWarmupSteps: 2}"
 PPO = f"{{type: ppo, updatesPerStep: 2, {KL}, ppo: {OPTIONS}}}"
-CHANGES = {"algorithm": PPO, "adapter__dropout": 0.1, "rollout__promptsPerStep": 8}
+CHANGES = {"algorithm": PPO, "adapter__dropout": 0.1, "rollout__promptsPerStep": 8, "trainer__warmupSteps": 2}
 
 
 def digest(out: Path, step: int) -> str:
@@ -52,6 +52,9 @@ def test_a_run_has_the_critics_metrics_and_state(colocated: Callable[..., Coloca
         assert metrics["critic/explained_variance"] <= 1 and metrics["critic/loss"] > 0
     assert found[0]["critic/value"] == 0, "a new critic expects nothing"
     assert found[2]["kl"] == pytest.approx(0, abs=1e-6), "the policy has not learned in the first steps"
+    assert [metrics["kl_coefficient"] for metrics in found[:4]] == pytest.approx([0.1, 0.1, 0.1, 0.098])
+    peak = found[-1]["learning_rate"]
+    assert [metrics["learning_rate"] / peak for metrics in found[:4]] == [0, 0, 0.5, 1], "as its warm-up begins then"
     assert found[-1]["kl"] > 1e-4 and found[0]["grad_norm"] == 0 < found[2]["grad_norm"]
     (folder,) = (tmp_path / "run").glob("checkpoints/*/iter_0000006/trainer_state")
     names = load_file(folder / "state.safetensors").keys()

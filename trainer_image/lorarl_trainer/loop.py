@@ -13,7 +13,7 @@ import numpy as np
 
 from lorarl_trainer.algorithms.groups import unused_signal
 from lorarl_trainer.credit.advantages import scored_samples, with_advantages
-from lorarl_trainer.credit.critic import critic_update
+from lorarl_trainer.credit.critic import critic_update, policy_learning_rate
 from lorarl_trainer.credit.reference import with_old_logprobs
 from lorarl_trainer.guards.nonfinite import count_withheld
 from lorarl_trainer.guards.start import check_engine
@@ -23,7 +23,7 @@ from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.requests import UpdateRequest
 from lorarl_trainer.samples.wire import Samples
-from lorarl_trainer.schedule import evaluations_due, learning_rate, seed_of
+from lorarl_trainer.schedule import evaluations_due, seed_of
 from lorarl_trainer.session import STEP_RESULTS, Session, StepClock
 
 SHOWN_RESULTS = ("reward_mean", "loss")
@@ -115,10 +115,10 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
         total_steps=session.total_steps,
         adapter_version=session.adapter_version,
         metrics={
-            "learning_rate": learning_rate(session.spec.trainer, step, session.total_steps),
+            "learning_rate": policy_learning_rate(algorithm.critic, session.spec.trainer, step, session.total_steps),
             **batch.metrics,
             **found,
-            **session.adapt_kl(found),
+            **session.adapt_kl(step, found),
             **({"withheld_updates": float(withheld)} if withheld else {}),
         },
         tokens=sum(len(sample.tokens) for sample in batch.samples_S),
@@ -144,7 +144,7 @@ def update_requests(
             loss=algorithm.loss,
             total_tokens=max(1, sum(scored[index].trained_length for index in indices)),
             temperature=batch.temperature,
-            learning_rate=learning_rate(trainer, step, session.total_steps),
+            learning_rate=policy_learning_rate(algorithm.critic, trainer, step, session.total_steps),
             seed=seed_of(trainer.seed, "dropout", step, number),
             on_policy=batch.on_policy and first,
             limits=session.limits or batch.limits,

@@ -11,7 +11,7 @@ import math
 from lorarl_api.v1alpha1 import DataSpec, TrainerSpec
 
 
-def learning_rate(spec: TrainerSpec, step: int, last: int) -> float:
+def learning_rate(spec: TrainerSpec, step: int, last: int, skipped: int = 0) -> float:
     """Return the learning rate of a step, counted from 1: linear warm-up, then the schedule.
 
     The first step after the warm-up has the peak (without a warm-up, the first step), and the last step has the minimum
@@ -21,7 +21,11 @@ def learning_rate(spec: TrainerSpec, step: int, last: int) -> float:
         spec: the schedule.
         step: the step.
         last: the last step, which may change during a run. Steps after it have the minimum.
+        skipped: first steps that the schedule does not count. Their rate is 0.
     """
+    step, last = step - skipped, last - skipped
+    if step < 1:
+        return 0.0
     if step < spec.warmup_steps:
         return spec.learning_rate * (step / spec.warmup_steps)
     if spec.learning_rate_schedule == "constant":

@@ -113,13 +113,18 @@ class Session:
     curriculum: Curriculum | None = None
     _reported_step: int = 0
 
-    def adapt_kl(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Let the weight of the KL penalty follow a step's divergence; return the step's own weight as a metric."""
+    def adapt_kl(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Let the weight of the KL penalty follow a step's divergence; return the step's own weight as a metric.
+
+        It stays while the critic learns alone, when no weight could move the policy, and where no token is the policy's
+        own, so that its divergence is not known.
+        """
         kl = self.spec.algorithm.kl
         if self.kl_coefficient is None or kl is None or kl.target is None:
             return {}
-        used = self.kl_coefficient
-        self.kl_coefficient = adapted(used, metrics["kl"], kl.target)
+        used, critic = self.kl_coefficient, self.algorithm.critic
+        if "kl" in metrics and not (critic and critic.learns_alone(step)):
+            self.kl_coefficient = adapted(used, metrics["kl"], kl.target)
         return {"kl_coefficient": used}
 
     @property

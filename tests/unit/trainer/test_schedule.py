@@ -33,6 +33,13 @@ def test_a_schedule_falls_from_the_peak_to_its_share_at_the_last_step(schedule: 
     assert learning_rate(spec, 9, 6) == pytest.approx(0.1), "trainer.steps was lowered during the run"
 
 
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+def test_skipped_steps_have_no_rate_and_the_schedule_begins_after_them(schedule: Any) -> None:
+    spec = TrainerSpec(learning_rate=1.0, warmup_steps=2, learning_rate_schedule=schedule, min_learning_rate_share=0.1)
+    rates = [learning_rate(spec, step, 9, skipped=3) for step in range(1, 10)]
+    assert rates == [0.0, 0.0, 0.0, *(learning_rate(spec, step, 6) for step in range(1, 7))]
+
+
 def test_a_schedule_of_one_step_has_the_peak() -> None:
     assert learning_rate(TrainerSpec(learning_rate=1e-3, learning_rate_schedule="cosine"), 1, 1) == 1e-3
 

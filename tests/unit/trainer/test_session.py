@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from lorarl_api.load import load_job
+from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.checkpoint import Published
 from lorarl_trainer.errors import StorageError, WorkerError
 from lorarl_trainer.progress import CheckpointDone, Event, Progress, Warned
-from lorarl_trainer.session import Session
+from lorarl_trainer.protocols.workers import DriverState, Resumed
+from lorarl_trainer.session import Session, starting_kl_coefficient
 from unit.contract.manifests import manifest
 from unit.trainer.progress.runs import Recorder
 
@@ -87,6 +89,28 @@ def test_what_was_published_before_the_store_failed_is_told() -> None:
     asyncio.run(made.rescue_uploads(failure))
     assert [event.step for event in told if isinstance(event, CheckpointDone)] == [3] and len(told) == 1
     assert made.adapter_uri == "s3://a/3/lora_adapter"
+
+
+PPO_THAT_KEEPS = {
+    "spec.algorithm": {"type": "ppo", "klCoefficient": 0.1, "kl": {"target": 0.05}, "ppo": {"criticWarmupSteps": 3}}
+}
+
+
+def test_the_weight_of_the_kl_penalty_waits_for_the_policy() -> None:
+    made, _ = session()
+    made.spec = load_job(json.dumps(manifest(PPO_THAT_KEEPS))).spec
+    made.algorithm = get_algorithm(made.spec.algorithm, 8)
+    made.kl_coefficient = starting_kl_coefficient(made.spec, Resumed(0, DriverState(), 0, None, ()))
+    used = [made.adapt_kl(step, {"kl": 0.0})["kl_coefficient"] for step in range(1, 7)]
+    assert used[:4] == [0.1] * 4, "the critic learned alone, then the policy's first step has the weight that was asked"
+    assert used[4:] == pytest.approx([0.098, 0.09604])
+
+
+def test_an_unknown_divergence_leaves_the_weight_as_it_is() -> None:
+    made, _ = session()
+    made.spec = load_job(json.dumps(manifest(PPO_THAT_KEEPS))).spec
+    made.algorithm, made.kl_coefficient = get_algorithm(made.spec.algorithm, 8), 0.1
+    assert made.adapt_kl(4, {"loss": 1.0}) == {"kl_coefficient": 0.1} and made.kl_coefficient == 0.1
 
 
 @pytest.mark.parametrize(

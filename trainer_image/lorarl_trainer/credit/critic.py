@@ -55,10 +55,15 @@ async def judged(
     return replace(batch, samples_S=samples_S), advantages_S, metrics
 
 
+def policy_learning_rate(critic: CriticChoice | None, trainer: TrainerSpec, step: int, last: int) -> float:
+    """Return the policy's rate in a step. Its schedule begins when it does: after the critic's warm-up."""
+    return learning_rate(trainer, step, last, skipped=critic.warmup_steps if critic else 0)
+
+
 def critic_update(critic: CriticChoice | None, trainer: TrainerSpec, step: int, last: int) -> CriticUpdate | None:
     """Return how the critic learns in an update of a step; see `schedule.learning_rate`."""
     if critic is None:
         return None
     peak = critic.learning_rate or trainer.learning_rate
     rate = learning_rate(trainer.model_copy(update={"learning_rate": peak}), step, last)
-    return CriticUpdate(rate, critic.clip_range, alone=step <= critic.warmup_steps)
+    return CriticUpdate(rate, critic.clip_range, alone=critic.learns_alone(step))

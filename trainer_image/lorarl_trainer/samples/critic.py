@@ -14,7 +14,7 @@ class CriticChoice:
         trace: how far advantages look beyond the next value (lambda).
         clip_range: how far one step may move a value before it stops to learn.
         learning_rate: its peak; None for the policy's.
-        warmup_steps: first steps, in which it learns alone.
+        warmup_steps: first steps, in which it learns alone: the policy's schedule and KL weight do not count them.
     """
 
     discount: float
@@ -22,6 +22,10 @@ class CriticChoice:
     clip_range: float
     learning_rate: float | None
     warmup_steps: int
+
+    def learns_alone(self, step: int) -> bool:
+        """Return whether the policy stays as it is in a step, counted from 1."""
+        return step <= self.warmup_steps
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 from lorarl_api.v1alpha1 import AlgorithmSpec, TrainerSpec
 from lorarl_trainer.algorithms.ppo import explained_variance, generalised, normalised
 from lorarl_trainer.algorithms.registry import get_algorithm
-from lorarl_trainer.credit.critic import critic_update, judged
+from lorarl_trainer.credit.critic import critic_update, judged, policy_learning_rate
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.samples.critic import CriticChoice
 from lorarl_trainer.samples.sample import Sample
@@ -117,6 +117,17 @@ def test_the_critic_learns_at_its_own_rate_and_first_alone() -> None:
         assert like_policy.learning_rate == learning_rate(trainer, step, 10)
         assert own.learning_rate == pytest.approx(10 * like_policy.learning_rate)
         assert own.alone is (step <= 2)
+
+
+def test_the_policys_schedule_begins_after_the_critics_warm_up() -> None:
+    trainer = TrainerSpec.model_validate({"learningRate": 1e-4, "warmupSteps": 4, "learningRateSchedule": "cosine"})
+    critic = choice(warmup_steps=3)
+    rates = [policy_learning_rate(critic, trainer, step, 10) for step in range(1, 11)]
+    assert rates == [0.0, 0.0, 0.0, *(learning_rate(trainer, step, 7) for step in range(1, 8))]
+    assert rates[3] == 0.25e-4, "the first update has the first rate of the warm-up"
+    assert [policy_learning_rate(None, trainer, step, 10) for step in (1, 5)] == [
+        learning_rate(trainer, step, 10) for step in (1, 5)
+    ]
 
 
 def test_ppo_reads_its_options() -> None:
