@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from lorarl_trainer.data.stream import RowStream
+from lorarl_trainer.losses.fresh import OF_FRESH
 from lorarl_trainer.progress import Progress
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.rollout.partial import Partial
 from lorarl_trainer.samples.agreement import AgreementLimits
+from lorarl_trainer.samples.requests import LOGPROB_DIFFERENCE
 from support.in_process import Colocated, OneWorker, update_request
 from support.loop_runs import CountsEvenTokens, rows, run_in_process, spelled
 
@@ -85,9 +87,16 @@ def test_engine_and_trainer_must_agree_about_what_is_fresh_alone(worker: Colocat
     right = [replace(one, advantage=-1.0) for one in batch.samples_S[2:]]
     limits = AgreementLimits(tolerance=1e-3)
     stale = [replace(one, fresh=False) for one in wrong]
-    assert worker.worker.update(update_request([*stale, *right], limits=limits)).disagreement is None
-    assert worker.worker.update(update_request(stale, limits=limits)).disagreement is None
-    assert worker.worker.update(update_request([*wrong, *right], limits=limits)).disagreement is not None
+    mixed, old, bad = (
+        worker.worker.update(update_request(samples, limits=limits, learning_rate=0.0))
+        for samples in ([*stale, *right], stale, [*wrong, *right])
+    )
+    assert mixed.disagreement is None and old.disagreement is None and bad.disagreement is not None
+    # So are the metrics that compare the two, and those that need the policy's own samples.
+    assert mixed.metrics[LOGPROB_DIFFERENCE] < 1e-5 and mixed.metrics["rollout_kl"] < 1e-5
+    of_right = -np.concatenate(worker.trainer_logprobs(right)).mean()
+    assert mixed.metrics["entropy"] == pytest.approx(of_right, abs=1e-5)
+    assert not old.metrics.keys() & {*OF_FRESH, "logprob_noise"} and old.metrics["loss"] != 0
 
 
 def test_a_run_is_resumed_with_its_unfinished_rows(colocated: Callable[..., Colocated]) -> None:

@@ -129,7 +129,7 @@ class PpoSpec(Model):
         ge=0,
         le=1_000_000,
         description="First steps in which only the critic learns, so that the policy does not follow a critic that "
-        "knows nothing yet.",
+        "knows nothing yet. The policy's learning rate schedule and a kl.target begin after them.",
         examples=[10],
     )
 
@@ -302,9 +302,9 @@ class CorrectionSpec(Model):
     )
     mask: Literal["token", "sequence", "geometric"] | None = Field(
         None,
-        description="Masked importance sampling: tokens outside of maskLow .. maskHigh do not train. token: by their "
-        "own ratio. sequence: by the product of the completion's ratios. geometric: by their geometric mean. "
-        "Default: no mask.",
+        description="Masked importance sampling: tokens outside of maskLow .. maskHigh do not train, neither by "
+        "their advantage nor by a KL penalty in the loss. token: by their own ratio. sequence: by the product of the "
+        "completion's ratios. geometric: by their geometric mean. Default: no mask.",
         examples=["geometric"],
     )
     mask_low: float = Field(0.5, ge=0.0, lt=1.0, description="Least ratio that trains. It applies if mask is set.")

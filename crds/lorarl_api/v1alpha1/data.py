@@ -220,7 +220,10 @@ class EvalSpec(EvalSource):
         description="Values of k, at most samples: pass@k is the unbiased estimate that at least one of k completions "
         "passes (arXiv:2107.03374).",
     )
-    pass_reward: float = Field(1.0, description="Least reward of a completion that passes, for passAtK.")
+    pass_reward: float = Field(
+        1.0,
+        description="Least reward of a completion that passes, for passAtK, but for rounding.",
+    )
 
     rules: ClassVar[tuple[Rule, ...]] = (
         *EvalSource.rules,
@@ -246,7 +249,7 @@ class CurriculumSpec(Model):
     the closer p is to 0 or 1. A row that was not drawn before takes its turn.
     """
 
-    pass_reward: float = Field(1.0, description="Least reward of a completion that passes.")
+    pass_reward: float = Field(1.0, description="Least reward of a completion that passes, but for rounding.")
     least_share: float = Field(
         0.1,
         ge=0.01,

@@ -55,7 +55,7 @@ class Totals:
         """Return the sums by column."""
         return dict(zip(self._sums, torch.stack(list(self._sums.values())).tolist(), strict=True))
 
-    def agreement(self) -> Agreement:
-        """Return the comparison."""
+    def agreement(self) -> Agreement | None:
+        """Return the comparison; None if nothing was compared."""
         differences, uncertainty, tokens = self._by_depth.cpu().numpy()
-        return Agreement(differences, uncertainty, tokens, self._largest.item())
+        return Agreement(differences, uncertainty, tokens, self._largest.item()) if tokens.any() else None

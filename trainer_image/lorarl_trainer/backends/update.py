@@ -137,9 +137,8 @@ class Trainer:
                 totals.add({"loss": loss_N.detach(), **columns})
                 if inputs.on_policy and inputs.rollout is not None:
                     compared = inputs.rollout, inputs.measured, self._depths(samples)
-                    if not all(sample.fresh for sample in samples):
-                        fresh_N = self._per_token([np.full(s.trained_length, s.fresh) for s in samples]) > 0
-                        compared = tuple(values_N[fresh_N] for values_N in compared)
+                    if inputs.fresh is not None:
+                        compared = tuple(values_N[inputs.fresh] for values_N in compared)
                     totals.compare(*compared)
 
     def optim_step(self, learning_rate: float) -> float:
@@ -228,6 +227,7 @@ class Trainer:
             on_policy=request.on_policy,
             sequences=self._sequences(request.loss, [sample.trained_length for sample in samples]),
             old=self._per_token(old) if old else None,
+            fresh=self._fresh(samples),
         )
 
     def _no_inputs(self, request: UpdateRequest) -> LossInputs:
@@ -236,6 +236,11 @@ class Trainer:
         base_N = none_N if request.loss.needs_reference else None
         sequences = self._sequences(request.loss, [])
         return LossInputs(none_N, none_N, none_N, none_N, base_N, request.on_policy, sequences)
+
+    def _fresh(self, samples: Sequence[Sample]) -> torch.Tensor | None:
+        if all(sample.fresh for sample in samples):
+            return None
+        return self._per_token([np.full(sample.trained_length, sample.fresh) for sample in samples]) > 0
 
     def _sequences(self, loss: LossChoice, lengths: Sequence[int]) -> Sequences | None:
         return Sequences.of(lengths, self._model.device) if loss.by_sequence else None

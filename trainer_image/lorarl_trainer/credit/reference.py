@@ -30,7 +30,7 @@ async def rewards_less_kl(workers: Workers, algorithm: Algorithm, batch: StepBat
 
     The penalty of a completion is the sum over its tokens (arXiv:2203.02155, equation 2).
 
-        kl: k3 estimate of KL(policy || reference) per token, in nats.
+        kl: k3 estimate of KL(policy || reference) per fresh token, in nats; absent if there is none.
         kl_penalty: what was subtracted from a reward, mean over all completions.
     """
     penalties_S, metrics = await kl_penalties(workers, algorithm, batch)
@@ -53,9 +53,10 @@ async def kl_penalties(
         assert sample.rollout_logprobs is not None, "samples that have a reward are generated"
         difference = sample.rollout_logprobs.astype(np.float64) - reference
         penalties_S.append(penalty.coefficient * ESTIMATORS[penalty.estimator](difference))
-        kl, tokens = kl + float(ESTIMATORS["k3"](difference).sum()), tokens + len(difference)
+        if sample.fresh:
+            kl, tokens = kl + float(ESTIMATORS["k3"](difference).sum()), tokens + len(difference)
     mean = float(np.mean([penalty_T.sum() for penalty_T in penalties_S]))
-    return penalties_S, {"kl": kl / tokens, "kl_penalty": mean}
+    return penalties_S, {"kl_penalty": mean} | ({"kl": kl / tokens} if tokens else {})
 
 
 async def with_old_logprobs(workers: Workers, algorithm: Algorithm, batch: StepBatch) -> StepBatch:

@@ -28,6 +28,7 @@ class LossInputs:
         on_policy: the policy that is trained generated the samples.
         sequences: which tokens belong to one sample; None unless the choice is `by_sequence`.
         old: the policy's log-probabilities at the beginning of the step; None where they were not computed.
+        fresh: whether a token is of a sample that the newest adapter generated alone, bool; None if all are.
     """
 
     logprobs: torch.Tensor
@@ -38,6 +39,7 @@ class LossInputs:
     on_policy: bool
     sequences: Sequences | None = None
     old: torch.Tensor | None = None
+    fresh: torch.Tensor | None = None
 
 
 class Loss(Protocol):

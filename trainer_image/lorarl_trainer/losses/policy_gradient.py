@@ -6,6 +6,7 @@ import torch
 
 from lorarl_trainer.losses.base import LossInputs
 from lorarl_trainer.losses.correction import importance_weights
+from lorarl_trainer.losses.fresh import of_fresh
 from lorarl_trainer.losses.surrogates import SURROGATES
 from lorarl_trainer.samples.requests import LOGPROB_DIFFERENCE, MOST_LOG_RATIO, LossChoice
 
@@ -13,10 +14,12 @@ from lorarl_trainer.samples.requests import LOGPROB_DIFFERENCE, MOST_LOG_RATIO, 
 def policy_gradient(inputs: LossInputs, choice: LossChoice) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """See `base.Loss`.
 
-    All columns but clipped_share are estimates that need the policy's own samples. Other samples leave them out.
-
         clipped_share: share of tokens whose ratio is clipped, 0 to 1. In the clipped surrogate their gradient is zero,
             and a ratio outside of the range from which the loss pulls back is not counted. The gated one clips nothing.
+
+    The others are estimates that need the policy's own samples. They are means over fresh tokens, and there are none of
+    them in an update that has no such tokens.
+
         mean_abs_logprob_diff: absolute difference of the engine's and the trainer's log-probabilities, in nats.
         rollout_kl: k3 estimate of KL(engine || trainer) per token, in nats: zero but for rounding.
         entropy: -log p of the sampled tokens, in nats, an unbiased estimate of the policy's entropy.
@@ -37,17 +40,24 @@ def policy_gradient(inputs: LossInputs, choice: LossChoice) -> tuple[torch.Tenso
         log_ratio_N = inputs.sequences.means(log_ratio_N)
     loss_N, clipped_N = SURROGATES[choice.surrogate](log_ratio_N, inputs, choice)
     metrics = {"clipped_share": clipped_N.detach().float()}
+    weight_N: torch.Tensor | None = None
     if choice.correction is not None:
         weight_N, columns = importance_weights(old_N - rollout_N, choice.correction, inputs.sequences)
         loss_N, metrics = loss_N * weight_N, metrics | columns
-    if inputs.on_policy:
-        metrics[LOGPROB_DIFFERENCE] = (measured_N - rollout_N).abs()
-        metrics["rollout_kl"] = k3(rollout_N, measured_N)
-        metrics["entropy"] = -measured_N
     if inputs.base is not None:
-        loss_N = loss_N + choice.kl_coefficient * ESTIMATORS[choice.kl_estimator](inputs.logprobs, inputs.base)
-        if inputs.on_policy:
-            metrics["kl"] = k3(measured_N, inputs.base)
+        kl_N = ESTIMATORS[choice.kl_estimator](inputs.logprobs, inputs.base)
+        if weight_N is not None:  # what is masked trains by nothing
+            kl_N = kl_N.masked_fill(weight_N == 0, 0.0)
+        loss_N = loss_N + choice.kl_coefficient * kl_N
+    if inputs.on_policy:
+        own = {
+            LOGPROB_DIFFERENCE: (measured_N - rollout_N).abs(),
+            "rollout_kl": k3(rollout_N, measured_N),
+            "entropy": -measured_N,
+        }
+        if inputs.base is not None:
+            own["kl"] = k3(measured_N, inputs.base)
+        metrics |= of_fresh(own, inputs.fresh)
     return loss_N, metrics
 
 

@@ -9,6 +9,7 @@ import torch
 from lorarl_trainer.losses.base import Loss, LossInputs
 from lorarl_trainer.losses.correction import WEIGHT, WEIGHT_SQUARED, effective_share
 from lorarl_trainer.losses.cross_entropy import cross_entropy
+from lorarl_trainer.losses.fresh import over_fresh
 from lorarl_trainer.losses.policy_gradient import policy_gradient
 from lorarl_trainer.losses.preference import preference
 from lorarl_trainer.samples.requests import LossChoice
@@ -34,8 +35,8 @@ def compute_loss(inputs: LossInputs, choice: LossChoice) -> tuple[torch.Tensor, 
 
 
 def finished(means: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics of an update, given the means of all columns: some are functions of two means."""
-    metrics = dict(means)
+    """Return the metrics of an update, given the means of all columns: some are functions of two."""
+    metrics = over_fresh(means)
     if WEIGHT_SQUARED in metrics:
         share = effective_share(metrics[WEIGHT], metrics.pop(WEIGHT_SQUARED))
         metrics["correction/effective_share"] = share

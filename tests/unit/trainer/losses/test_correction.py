@@ -12,6 +12,7 @@ import torch
 from lorarl_api.v1alpha1.algorithm_options import CorrectionSpec
 from lorarl_trainer.losses.base import LossInputs
 from lorarl_trainer.losses.correction import importance_weights
+from lorarl_trainer.losses.policy_gradient import k3
 from lorarl_trainer.losses.registry import compute_loss, finished
 from lorarl_trainer.losses.sequences import Sequences
 from lorarl_trainer.samples.correction import PRESETS, Correction
@@ -108,6 +109,28 @@ def test_a_correction_weighs_the_loss_by_the_old_policys_ratio(on_policy: bool) 
     (plain,) = torch.autograd.grad(surrogate_N.sum(), values)
     torch.testing.assert_close(gradient, plain * weight_N + penalty, msg="the weight has no gradient")
     assert columns["correction/ratio"].mean() == pytest.approx((before - rollout).exp().mean().item())
+
+
+@pytest.mark.parametrize("estimator", ["k2", "k3"])
+@pytest.mark.parametrize("mask", ["token", "sequence", "geometric"])
+def test_a_masked_token_trains_by_nothing(mask: str, estimator: str) -> None:
+    stream = torch.Generator().manual_seed(0)
+    new, advantages, base = (torch.randn(17, generator=stream) * 0.3 for _ in range(3))
+    rollout, values = new - torch.tensor(log_ratios()), new.clone().requires_grad_()
+    correction = Correction(mask=mask, low=0.98, high=1.02)  # type: ignore[arg-type]
+    choice = LossChoice("policy_gradient", 0.2, 0.1, kl_estimator=estimator, correction=correction)  # type: ignore[arg-type]
+    loss_N, columns = compute_loss(
+        LossInputs(values, new, rollout, advantages, base, on_policy=True, sequences=Sequences.of(LENGTHS, CPU)), choice
+    )
+    (gradient,) = torch.autograd.grad(loss_N.sum(), values)
+    masked = columns["correction/masked_share"] > 0
+    assert masked.any() and not masked.all()
+    assert not gradient[masked].any() and not loss_N[masked].any(), "neither by the advantage nor by the KL penalty"
+    plain = LossChoice("policy_gradient", 0.2, 0.1, kl_estimator=estimator)  # type: ignore[arg-type]
+    all_train, _ = compute_loss(LossInputs(values, new, rollout, advantages, base, on_policy=True), plain)
+    (expected,) = torch.autograd.grad(all_train.sum(), values)
+    torch.testing.assert_close(gradient[~masked], expected[~masked])
+    torch.testing.assert_close(columns["kl"], k3(new, base), msg="the divergence is of all tokens")
 
 
 def test_a_job_may_name_a_preset_or_fields() -> None:
