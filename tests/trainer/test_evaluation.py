@@ -27,14 +27,16 @@ class TimesOut(CountsEvenTokens):
         return [Outcome.failed("timeout", "10 s") for _ in samples]
 
 
-def evaluate(worker: Colocated, count: int, scorer: Scorer, **settings: Any) -> tuple[EvalDone, Collected]:
+def evaluate(
+    worker: Colocated, count: int, scorer: Scorer, step: int = 5, **settings: Any
+) -> tuple[EvalDone, Collected]:
     told = Collected()
     learning, held_out = RowStream(rows(), 0), {"": Evaluation("", rows(count), scorer, **settings)}
     rollouts = Lockstep(
         worker.spec, learning, held_out, 4, OneWorker(worker.worker), scorer, spelled, Progress([told], []), spelled
     )
     worker.sync()
-    return asyncio.run(rollouts.evaluate("", 5, worker.version)), told
+    return asyncio.run(rollouts.evaluate("", step, worker.version)), told
 
 
 def test_one_held_out_row_is_an_evaluation(colocated) -> None:
@@ -52,8 +54,10 @@ def test_several_samples_of_a_row_give_pass_at_k_and_the_same_again(colocated) -
     assert done.score is not None and done.metrics["score_low"] < done.score < done.metrics["score_high"]
     assert 0 <= done.metrics["pass_at_1"] <= done.metrics["pass_at_3"] <= 1
     assert [len(event.samples) for event in told.events if isinstance(event, Sampled)] == [15], "whole groups"
-    again, _ = evaluate(worker, 5, CountsEvenTokens(), **settings)
-    assert (again.score, again.metrics) == (done.score, done.metrics)
+    # After any step: what differs between two evaluations is the adapter.
+    for step in (5, 6, 70):
+        again, _ = evaluate(worker, 5, CountsEvenTokens(), step, **settings)
+        assert (again.score, again.metrics) == (done.score, done.metrics)
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from lorarl_trainer.samples.agreement import AgreementLimits
+from lorarl_trainer.samples.critic import CriticUpdate
+from lorarl_trainer.samples.sample import Sample
 from support.in_process import Colocated, random_adapter, samples_of, update_request, worst
 from support.in_process import prompts as some_prompts
 from support.loop_runs import adapter_digest, run_in_process
@@ -49,6 +55,38 @@ def test_the_reference_is_the_exponential_average_of_the_adapter(colocated, tmp_
     backend.hold(gathered)
     np.testing.assert_array_equal(np.concatenate(worker.trainer_logprobs(samples)), np.concatenate(of_reference))
     backend.hold(None)
+
+
+def test_a_reference_that_follows_stays_while_the_adapter_does(
+    colocated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = penalised(colocated, tmp_path, f"reference: average, decay: {DECAY}", algorithm__type="ppo")
+    worker.load(random_adapter(worker, seed=1))
+    worker.sync()
+    samples = samples_of(some_prompts(4), worker.generate(some_prompts(4)))
+    judged = [replace(one, values=np.zeros(one.trained_length), returns=np.ones(one.trained_length)) for one in samples]
+    backend = worker.worker.backend
+    trainer, optimizer, step = backend._trainer, backend.optimizer, backend._trainer.optim_step
+    trainer.restore_average([torch.zeros_like(value) for value in trainer.averaged])  # so that following shows
+    critic = CriticUpdate(learning_rate=1e-2, clip_range=1.0, alone=False)
+
+    def follows(samples: Sequence[Sample] = judged, **changes: object) -> bool:
+        worker.worker.update(update_request(samples, **{"critic": critic, "limits": None} | changes))
+        return any(value.any() for value in trainer.averaged)
+
+    def poisoned(rate: float) -> float:
+        optimizer.gradients[0].view(-1)[0] = math.nan
+        return step(rate)
+
+    assert not follows(critic=replace(critic, alone=True)), "the critic learns alone"
+    assert not follows([replace(one, advantage=math.inf) for one in judged]), "the loss is not a number"
+    drifted = [replace(one, rollout_logprobs=one.rollout_logprobs - 1) for one in judged]
+    assert not follows(drifted, limits=AgreementLimits(tolerance=1e-3)), "engine and trainer disagree"
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "optim_step", poisoned)
+        assert not follows(), "the gradient is not a number"
+    assert optimizer.updates == 0
+    assert follows(), "an update that is made is followed"
 
 
 @pytest.mark.parametrize("placement", ["loss", "reward"])

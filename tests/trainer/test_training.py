@@ -121,6 +121,18 @@ def test_a_gradient_that_is_not_a_number_changes_nothing_and_is_reported(colocat
     assert any(not torch.equal(tensor, before[name]) for name, tensor in worker.export().items())
 
 
+@pytest.mark.both_backends(quick=True)
+@pytest.mark.parametrize("limit", [1e-3, 1e3])
+def test_a_gradient_larger_than_max_grad_norm_is_scaled_to_it(colocated, limit: float) -> None:
+    worker: Colocated = colocated(trainer__maxGradNorm=limit)
+    worker.sync()
+    norm = worker.worker.update(update_request(rollouts(worker))).metrics["grad_norm"]
+    assert 1e-2 < norm < 1e2, "the scenario needs one limit below the norm, and one above"
+    moments = worker.worker.backend.optimizer.moments("exp_avg")
+    of_moments = math.sqrt(sum(moment.square().sum().item() for moment in moments))
+    assert of_moments == pytest.approx((1 - worker.spec.trainer.beta1) * min(norm, limit), rel=1e-3)
+
+
 def poison(monkeypatch: pytest.MonkeyPatch, worker: Colocated, updates: set[int]) -> None:
     """Give the gradients of these updates, counted from 1, an element that is not a number."""
     trainer, step = worker.worker.backend._trainer, worker.worker.backend._trainer.optim_step

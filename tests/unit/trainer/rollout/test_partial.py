@@ -136,6 +136,19 @@ def test_a_token_has_the_log_probability_that_its_adapter_gave_it() -> None:
     assert older > 0, "the scenario needs answers that are continued"
 
 
+def test_each_turn_of_a_row_and_each_answer_to_it_draws_by_itself() -> None:
+    workers, turns = Scripted(), dict[tuple[int, ...], list[tuple[int, ...]]]()
+    for batch in steps_of(partial(workers, 0), workers, 2 * ROWS // PROMPTS):
+        for sample in batch.samples_S:
+            prompt, response = np.split(sample.tokens, [sample.prompt_length])
+            turns.setdefault(tuple(prompt.tolist()), []).append(tuple(response.tolist()))
+    assert {len(answers) for answers in turns.values()} == {2 * GROUP}
+    distinct = [len(set(answers)) for answers in turns.values()]
+    assert np.mean(distinct) > 2 * GROUP - 1, "neither the members of a group nor two turns of a row are alike"
+    firsts = [answers[0] for answers in turns.values()]
+    assert len(set(firsts)) > ROWS / 2, "nor are rows"
+
+
 def test_a_step_waits_for_no_answer_that_is_not_needed() -> None:
     patient, hasty = Scripted(), Scripted()
     steps_of(partial(patient, 0), patient, 6)
