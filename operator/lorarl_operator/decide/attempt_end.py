@@ -65,6 +65,8 @@ def count_outcome(snapshot: Snapshot, draft: Draft, outcome: Outcome) -> None:
         _count_progress(snapshot, draft)
     elif outcome.kind is Kind.FAILED:
         draft.count("attempts")
+    if outcome.reason == Ended.WORKER_UNREACHABLE and snapshot.recovering_since:
+        draft.put("preemptions", draft.counter("preemptions") - 1)  # The loss that was counted is this failure.
 
 
 def _count_progress(snapshot: Snapshot, draft: Draft) -> None:

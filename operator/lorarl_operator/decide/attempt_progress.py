@@ -14,7 +14,7 @@ from lorarl_operator.decide.kept_image import image_in_use
 from lorarl_operator.decide.kueue import queued
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import RayJob
-from lorarl_operator.decide.outcome import Unsettled, attempt_outcome
+from lorarl_operator.decide.outcome import Report, Unsettled, attempt_outcome, shows_a_loss
 from lorarl_operator.decide.partial_placement import give_back, left_to_place
 from lorarl_operator.decide.pod_ends import Outcome, ended
 from lorarl_operator.decide.reasons import Ended, News, Waiting
@@ -41,10 +41,20 @@ def outcome_of(snapshot: Snapshot, ray_job: RayJob) -> Outcome | Unsettled | Non
     """How the attempt of this RayJob ended; None while it continues."""
     pods, departed = (in_use(each, snapshot.workers) for each in (snapshot.attempt_pods, snapshot.departed_pods))
     found = attempt_outcome(
-        ray_job, pods, departed, snapshot.lost_early, snapshot.report, snapshot.now, snapshot.settings
+        ray_job, pods, departed, snapshot.lost_early, _report_of(snapshot, ray_job), snapshot.now, snapshot.settings
     )
     left = _left_to_progress(snapshot, ray_job)
     return found or (_stalled(snapshot) if left is not None and left <= 0 else None)
+
+
+def _report_of(snapshot: Snapshot, ray_job: RayJob) -> Report | None:
+    """The trainer's report, with what the cluster shows of the loss that it may speak of."""
+    if snapshot.report is None:
+        return None
+    pods = (*snapshot.attempt_pods, *snapshot.all_departed)
+    running_since = snapshot.draft().since("Running") if snapshot.phase == RUNNING else None
+    is_shown = snapshot.recovering_since is not None or shows_a_loss(ray_job, pods, running_since)
+    return replace(snapshot.report, is_shown=is_shown)
 
 
 def _left_to_progress(snapshot: Snapshot, ray_job: RayJob) -> float | None:

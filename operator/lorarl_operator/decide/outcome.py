@@ -47,10 +47,39 @@ class Unsettled:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The trainer's own report of this attempt's failure (`status.failure`)."""
+    """The trainer's own report of this attempt's failure (`status.failure`).
+
+    Attributes:
+        is_shown: Whether the cluster shows the loss that the report speaks of. The job's own code may write any report.
+    """
 
     reason: Foreign
     message: str
+    is_shown: bool = True
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether it reports a loss that nothing shows."""
+        return self.reason in PREEMPTED_REASONS and not self.is_shown
+
+
+def shows_a_loss(ray_job: RayJob, pods: Iterable[Pod], running_since: datetime | None) -> bool:
+    """Whether the cluster took something from an attempt before it ended, or KubeRay has replaced a pod of it.
+
+    Args:
+        ray_job: Its RayJob.
+        pods: Its pods, existing and deleted.
+        running_since: Since when the attempt runs; None if it does not. KubeRay creates later pods as replacements.
+    """
+    if ray_job.deleted_at or ray_job.message == HEAD_GONE:
+        return True
+    return any(
+        pod.silent
+        or taken(pod)
+        or (pod.deletion_asked_at and not (ray_job.ended_at and pod.deletion_asked_at >= ray_job.ended_at))
+        or (running_since and pod.created_at > running_since)
+        for pod in pods
+    )
 
 
 def lost(ray_job: str, report: Report | None) -> Outcome:
@@ -117,6 +146,8 @@ def _of_ended_ray_job(
         and (not ray_job.queue or (ray_job.ended_at and asked < ray_job.ended_at))
         and not exited_container(pod)
     ]
+    if report and report.is_doubtful and (unsettled := _unsettled([ray_job.ended_at], now, settings)):
+        return unsettled
     known = (
         _reported(report)
         or _own_exit([pod for pod in pods if not _cleaned_up(pod, ray_job)])
@@ -238,7 +269,10 @@ def _ended_before_ready(
 def _reported(report: Report | None, *, preempted_only: bool = False) -> Outcome | None:
     if report is None:
         return None
-    kind = Kind.PREEMPTED if report.reason in PREEMPTED_REASONS else Kind.FAILED
+    if report.is_doubtful and not preempted_only:
+        problem = "The training reports that the cluster interrupted it, but nothing in the cluster shows that"
+        return Outcome(Kind.FAILED, report.reason, sentences(problem, report.message))
+    kind = Kind.PREEMPTED if report.reason in PREEMPTED_REASONS and report.is_shown else Kind.FAILED
     return None if preempted_only and kind is Kind.FAILED else Outcome(kind, report.reason, report.message)
 
 

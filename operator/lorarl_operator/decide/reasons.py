@@ -276,6 +276,11 @@ class Ended(_Row):
         "that exits before the attempt runs, twice: Ray gives itself 30 s to start, which a busy machine exceeds.",
         Counts.FAILURE,
     )
+    WORKER_UNREACHABLE = (
+        "WorkerUnreachable",
+        "The training has lost a worker for 75 s whose pod is sound by Kubernetes' account.",
+        Counts.FAILURE,
+    )
     CONTAINER_REFUSED = "ContainerRefused", "A container could not be started.", Counts.FAILURE
     INIT_FAILED = "InitFailed", "Three init containers failed.", Counts.FAILURE
     SUBMISSION_FAILED = "SubmissionFailed", "The training ended at its start.", Counts.FAILURE
@@ -291,7 +296,12 @@ class Ended(_Row):
     RAY_JOB_DELETED = "RayJobDeleted", "Something other than lorarl deleted the RayJob.", Counts.PREEMPTION
     HEAD_LOST = "HeadLost", "The head's pod is gone, or its machine does not respond.", Counts.PREEMPTION
     NODE_LOST = "NodeLost", "A worker's machine or pod is gone.", Counts.PREEMPTION
-    INTERRUPTED = "Interrupted", "The trainer was asked to end, and published a checkpoint first.", Counts.PREEMPTION
+    INTERRUPTED = (
+        "Interrupted",
+        "The trainer was asked to end, and published a checkpoint first. If nothing in the cluster shows that, it is a "
+        "failure: the job's own code may report anything.",
+        Counts.PREEMPTION,
+    )
     TWO_HEADS = "TwoHeads", "A busy KubeRay created two head pods, and handles neither from then on.", Counts.PREEMPTION
     PREEMPTED = (
         "Preempted",

@@ -103,7 +103,7 @@ def unreplaced(workers: Workers, pods: Iterable[Pod], waited: float) -> Outcome 
         return None
     if any(pod.deletion_asked_at or not pod.ready for pod in kept):
         return None
-    return ended(Ended.NODE_LOST, workers.lost)
+    return ended(Ended.WORKER_UNREACHABLE, workers.lost)
 
 
 def to_delete(

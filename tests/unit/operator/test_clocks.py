@@ -32,7 +32,8 @@ class TestReport:
         ray_job = raw_ray_job(**RUNNING, startTime=began)
         ray_job["metadata"]["labels"] |= QUEUE
         head = raw_pod("head", containerStatuses=ended("head", 137, "OOMKilled", age=10))
-        return decided(raw_job(status=running_status(failure=failure)), ray_job, pods=[head]).status
+        leaves = raw_pod("worker", deletionTimestamp=ago(-90), deletionGracePeriodSeconds=120)
+        return decided(raw_job(status=running_status(failure=failure)), ray_job, pods=[head, leaves]).status
 
     def test_a_head_that_is_killed_is_not_taken_for_the_interruption_before(self):
         status = self.killed(reported=ago(300), began=ago(60))

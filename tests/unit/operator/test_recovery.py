@@ -204,10 +204,12 @@ class TestFallback:
         assert decided_on(recovering("a", since=599), worker("new", age=590)).actions == ()
 
     def test_ray_has_lost_a_machine_whose_pod_is_sound(self):
+        """Only the training says so, and its own code may say anything: a failure, and no longer a preemption."""
         decision = decided_on(recovering("a", since=75, lost="a worker's machine is gone"), worker("a"))
-        self.restarts(decision)
+        self.restarts(decision, preemptions=0)
+        assert decision.status["attempts"] == 1
         assert conditions(decision)["Running"]["message"].startswith(
-            "Attempt 1 ended with NodeLost: a worker's machine"
+            "Attempt 1 ended with WorkerUnreachable: a worker's machine"
         )
         assert decided_on(recovering("a", since=74, lost="gone"), worker("a")).actions == ()
 

@@ -31,6 +31,16 @@ MOVES = (
     "steps",
     "succeed",
 )
+UP = ["look", "admit", "bring_up", "look"]
+STORIES = (
+    *(UP,) * 4,
+    ["evict", "look", "queue", "look"],
+    ["evict", "look", "suspend", "look"],
+    ["queue", "look", "someone", "look"],
+    ["limit", "look", "retention", "look"],
+    ["stop", "look", "someone", "look"],
+)
+"""Short sequences that are rare among single moves."""
 
 
 def wish(world: World, suspend: bool) -> None:
@@ -134,13 +144,13 @@ class Life(QueueWorld):
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    moves=st.lists(st.sampled_from(MOVES), min_size=20, max_size=100),
+    parts=st.lists(st.sampled_from([*([one] for one in MOVES), *STORIES * 3]), min_size=10, max_size=60),
     seed=st.integers(0, 2**16),
     queued=st.booleans(),
     recovers=st.booleans(),
     limit=st.sampled_from([0, 2, 1000]),
 )
-def test_a_random_history(moves, seed, queued, recovers, limit):
+def test_a_random_history(parts, seed, queued, recovers, limit):
     rng = random.Random(seed)
     world = Life(
         {"backoffLimit": limit, "maxPreemptionsWithoutProgress": 1000},
@@ -149,7 +159,7 @@ def test_a_random_history(moves, seed, queued, recovers, limit):
     )
     before = world.counters()
     finished = ""
-    for name in moves:
+    for name in (name for part in parts for name in part):
         move(world, name, rng)
         after = world.counters()
         assert all(new >= old for new, old in zip(after, before, strict=True)), f"{name}: {before} became {after}"
