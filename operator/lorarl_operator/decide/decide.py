@@ -69,9 +69,9 @@ def _decide_live(snapshot: Snapshot) -> Decision:
         return finished(snapshot)
     if snapshot.spec.get("suspend") is True and not is_stopped(snapshot):
         return _suspend(snapshot)
-    if decision := ended_by_queue(snapshot):
-        return decision
     if snapshot.current and (decision := restart(snapshot, snapshot.current)):
+        return decision
+    if decision := ended_by_queue(snapshot):
         return decision
     recovery = recover(snapshot, snapshot.current) if snapshot.current else None
     outcome = outcome_of(snapshot, snapshot.current) if snapshot.current and recovery is None else None

@@ -113,7 +113,7 @@ def held_by_its_queue(world: Life) -> None:
     if not stopped or world.job["spec"].get("suspend"):
         return
     later(world, 10)  # A RayJob that has just been created waits for its Workload, too.
-    world.step()
+    world.settle()
     if stopped == "Deactivated":
         assert (world.phase, world.reason) == ("Pending", "QueueStopped")
     else:
