@@ -12,11 +12,6 @@ from unit.operator.decisions import RUNNING, conditions, decided, running_status
 from unit.operator.observed_world import START, ago, condition, ended, raw_job, raw_pod, raw_ray_job
 
 
-def leaving(role, seconds):
-    """A pod whose deletion was requested this long ago."""
-    return raw_pod(role, deletionTimestamp=ago(seconds - 120), deletionGracePeriodSeconds=120)
-
-
 class TestAttemptEnd:
     def failed(self, **status):
         return raw_ray_job(jobDeploymentStatus="Failed", jobStatus="FAILED", endTime=ago(30), **status)
@@ -66,44 +61,6 @@ class TestAttemptEnd:
             "Restarting", "demo-2", conditions=[condition("Running", False, "BackingOff", age=-3600)]
         ) | {"attempts": 1}
         assert decided(raw_job(status=status)).actions
-
-    @pytest.mark.parametrize("reason", ["Interrupted", "NodeLost"])
-    def test_an_interrupted_attempt_counts_as_a_preemption(self, reason):
-        failure = {"reason": reason, "message": "SIGTERM", "attempt": 1}
-        job = raw_job({"backoffLimit": 0}, running_status(failure=failure))
-        decision = decided(job, self.failed(), pods=[leaving("worker", 40)])
-        assert decision.status["phase"] == "Restarting"
-        assert (decision.status["attempts"], decision.status["preemptions"]) == (0, 1)
-        assert conditions(decision)["Disrupted"]["reason"] == reason
-        assert decision.recheck_seconds == 1
-
-    @pytest.mark.parametrize("reason", ["Interrupted", "NodeLost"])
-    @pytest.mark.parametrize("pods", [[], [raw_pod("worker"), raw_pod("head")], ["after the end"]])
-    def test_an_interruption_that_nothing_shows_counts_as_a_failure(self, reason, pods):
-        """The job's own code can report anything, also that it got further."""
-        pods = [leaving("worker", 30)] if "after the end" in pods else pods
-        failure = {"reason": reason, "message": "SIGTERM", "attempt": 1}
-        job = raw_job({"backoffLimit": 0}, running_status(failure=failure, step=100))
-        decision = decided(job, self.failed(), pods=pods)
-        assert (decision.status["phase"], decision.status["attempts"]) == ("Failed", 1)
-        assert "nothing in the cluster shows that. SIGTERM" in conditions(decision)["Failed"]["message"]
-        exited = raw_pod("head", containerStatuses=ended("head", 1, age=10))
-        decision = decided(job, raw_ray_job(**RUNNING), pods=[exited])
-        assert (decision.status["phase"], decision.status["attempts"]) == ("Failed", 1)
-
-    @pytest.mark.parametrize(
-        "pod",
-        [
-            raw_pod("worker", conditions=[condition("DisruptionTarget", True, "EvictionByEvictionAPI")]),
-            raw_pod("worker", age=20),
-            raw_pod("head", conditions=[condition("Ready", False), condition("ContainersReady", True)]),
-        ],
-        ids=["evicted", "replaced", "node does not respond"],
-    )
-    def test_what_shows_an_interruption(self, pod):
-        failure = {"reason": "Interrupted", "message": "SIGTERM", "attempt": 1}
-        decision = decided(raw_job({"backoffLimit": 0}, running_status(failure=failure)), self.failed(), pods=[pod])
-        assert (decision.status["attempts"], decision.status["preemptions"]) == (0, 1)
 
     @pytest.mark.parametrize(
         ("fruitless", "lived", "seconds"),
