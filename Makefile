@@ -50,6 +50,7 @@ lint: setup ## Check format, lint, types, the imports between packages, and gene
 	$(VENV_PYTHON) -m lorarl_operator.pages --check
 	$(VENV_PYTHON) scripts/version.py --check
 	$(VENV_PYTHON) scripts/generate_chart.py --check
+	$(VENV_PYTHON) scripts/pod_schema.py --check
 	$(VENV_PYTHON) scripts/licences.py --check
 
 .PHONY: format
@@ -63,6 +64,7 @@ generate: setup ## Write the CRD, the reference, the tables of reasons, the char
 	$(VENV_PYTHON) -m lorarl_api.generate
 	$(VENV_PYTHON) -m lorarl_operator.pages
 	$(VENV_PYTHON) scripts/generate_chart.py
+	$(VENV_PYTHON) scripts/pod_schema.py
 	$(VENV_PYTHON) scripts/licences.py
 
 .PHONY: lock

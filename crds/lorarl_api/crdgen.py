@@ -38,7 +38,7 @@ _TEMPLATES = {
 UNSEEN = -1
 """`status.observedGeneration` of a job that no operator has seen."""
 # Keys of JSON schema or of this package that a structural schema does not allow.
-_DROPPED = ("examples", "expected")
+_DROPPED = ("examples", "expected", "hint")
 # The order of the keys of a schema, for people who read the CRD. The other keys follow by name.
 _ORDER = [
     "description",

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from lorarl_api.mending import mended
 from lorarl_api.rules import Rule
 from lorarl_api.schema import Schema, in_words, schema_at
 
@@ -92,14 +93,14 @@ def _sentences(details: ErrorDetails) -> Iterator[Fault]:
     elif kind == "pattern":
         yield Fault(dotted(path), shown(got, path), details["msg"], "Correct the pattern, and put it in single quotes.")
     else:
-        yield Fault(dotted(path), shown(got, path), in_words(schema), _change(got, schema))
+        yield Fault(dotted(path), shown(got, path), in_words(schema), _change(got, path, schema))
 
 
 def _unknown_key(path: Path) -> Fault:
     *above, key = path
     known = list((schema_at(above) or {}).get("properties", {}))
-    near = difflib.get_close_matches(_bare(str(key)), [_bare(name) for name in known], n=1, cutoff=0.6)
-    meant = next((name for name in known if near and _bare(name) == near[0]), None)
+    near = difflib.get_close_matches(bare(str(key)), [bare(name) for name in known], n=1, cutoff=0.6)
+    meant = next((name for name in known if near and bare(name) == near[0]), None)
     got = "an unknown key"
     expected = f"one of {', '.join(known)}" if known else "no such key"
     if not above and schema_at(("spec", key)):
@@ -111,7 +112,7 @@ def _unknown_key(path: Path) -> Fault:
     return Fault(dotted(path), got, expected, "Remove it.")
 
 
-def _bare(name: str) -> str:
+def bare(name: str) -> str:
     """A key without the differences between spellings: learning_rate, learning-rate, learningRate."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
@@ -137,22 +138,14 @@ _TYPOGRAPHIC = tuple("“”„‘’‚«»")
 _QUOTES_HINT = 'Use plain quotes (") in place of typographic ones, as a word processor writes them.'
 
 
-def _change(got: Any, schema: Schema) -> str:
+def _change(got: Any, path: Path, schema: Schema) -> str:
+    """What to do about a value that a field does not take. A value that the hint names is one that it takes."""
     if isinstance(got, str) and got[:1] in _TYPOGRAPHIC:
         return _QUOTES_HINT
-    wanted = schema.get("type")
-    if wanted == "string" and isinstance(got, bool):
-        return "Put it in quotes: YAML reads an unquoted y, n, yes, no, on, off, true or false as a boolean."
-    if wanted == "string" and isinstance(got, int | float):
-        return "Put it in quotes, so that YAML reads a string."
-    if (
-        wanted in ("integer", "number", "boolean")
-        and isinstance(got, str)
-        and re.fullmatch(r"[-+.0-9eE]+|true|false", got)
-    ):
-        return "Remove the quotes."
-    if wanted == "array" and isinstance(got, str):
-        return f"Write a list: {_yaml([redacted(got)])}."
+    if (meant := mended(got, schema)) is not None:
+        return _write(got, meant, path)
+    if hint := schema.get("hint"):
+        return str(hint)
     if "uri" in schema.get("properties", {}) and isinstance(got, str):
         return f"Write {{uri: {_yaml(redacted(got))}}} with a scheme, for example {_yaml(example_of(schema))}."
     if "function" in schema.get("properties", {}) and isinstance(got, str):
@@ -165,6 +158,24 @@ def _change(got: Any, schema: Schema) -> str:
         return hint
     example = example_of(schema)
     return "Correct it." if example is None else f"Use a value such as {_yaml(example)}."
+
+
+def _write(got: Any, meant: Any, path: Path) -> str:
+    """Say that `meant` was meant. What people write is shown without secrets."""
+    if isinstance(got, bool):
+        return "Put it in quotes: YAML reads an unquoted y, n, yes, no, on, off, true or false as a boolean."
+    if isinstance(meant, str) and isinstance(got, int | float) and meant == str(got):
+        return "Put it in quotes, so that YAML reads a string."
+    if isinstance(meant, str) and isinstance(got, dict):
+        return f"Write the name alone: {_yaml(meant)}."
+    if isinstance(meant, str):
+        return f"Add a unit: {_yaml(meant)}."
+    if isinstance(got, str) and not isinstance(meant, list):
+        return "Remove the quotes."
+    if isinstance(meant, list):
+        return f"Write a list: {_yaml([redacted(str(one)) if isinstance(one, str) else one for one in meant])}."
+    shown_ = {key: "VALUE" if isinstance(got, list) else value for key, value in meant.items()}
+    return f"Write names with their values: {path[-1]}: {_yaml(shown_)}."
 
 
 def _function_hint(got: str, pattern: str) -> str:
@@ -192,7 +203,9 @@ def _yaml(value: Any) -> str:
             if re.fullmatch(r"[A-Za-z0-9_./:-]*[A-Za-z_/][A-Za-z0-9_./:-]*", value)
             else json.dumps(value, ensure_ascii=False)
         )
-    return json.dumps(value)
+    text = json.dumps(value)
+    # YAML 1.1 takes an exponent without a point for a string.
+    return text.replace("e", ".0e") if isinstance(value, float) and "e" in text and "." not in text else text
 
 
 def _value_at(document: Any, path: Path) -> Any:

@@ -16,7 +16,8 @@ def job_schema() -> Schema:
     """The schema of a whole manifest.
 
     References are inlined, `null` is left out (absent and null are the same), and each field with a default has it.
-    Beyond JSON schema there are `expected` (a pattern in words), `examples` and Kubernetes' own `x-kubernetes-*`.
+    Beyond JSON schema there are `expected` (a pattern in words), `hint` (what to do), `examples` and Kubernetes' own
+    `x-kubernetes-*`.
     """
     return inlined_schema(LoRARLJob)
 

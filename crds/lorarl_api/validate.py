@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import assign, documents, faults
+from lorarl_api.pod_overrides import override_faults
 from lorarl_api.v1alpha1 import RULES_LATER, LoRARLJob
 
 Look = Callable[[LoRARLJob], tuple[str | None, str | None]]
@@ -45,8 +46,11 @@ def _looked_at(path: Path, look: Look | None, overrides: Sequence[str]) -> tuple
     for number, document in enumerate(jobs, start=1):
         which = f"job {number}: " if len(jobs) > 1 else ""
         told = [str(fault) for fault in faults(document)]
+        if not told:
+            job = LoRARLJob.model_validate(document, by_alias=True, by_name=False, context=RULES_LATER)
+            told = [str(fault) for fault in override_faults(job)]
         if not told and look is not None:
-            fault, note = look(LoRARLJob.model_validate(document, by_alias=True, by_name=False, context=RULES_LATER))
+            fault, note = look(job)
             told = [fault] if fault else []
             notes += [f"{which}{note}"] if note else []
         found += [f"{which}{line}" for line in told]

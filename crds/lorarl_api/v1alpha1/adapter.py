@@ -74,7 +74,13 @@ class AdapterSpec(Model):
         description="canonical_lora: a separate adapter for each of q, k, v, gate and up, as in PEFT. "
         "lora: one adapter for the fused QKV and one for the fused gate and up, each with a shared A.",
     )
-    rank: int = Field(32, ge=1, le=MAX_LORA_RANK, description="Rank r of the adapter. vLLM serves at most 512.")
+    rank: int = Field(
+        32,
+        ge=1,
+        le=MAX_LORA_RANK,
+        description="Rank r of the adapter. vLLM serves at most 512.",
+        json_schema_extra={"hint": "Use a rank such as 32: lorarl trains adapters only."},
+    )
     expert_rank: int | None = Field(
         None,
         ge=1,

@@ -43,6 +43,12 @@ SCHEDULING_PREFIXES = (
 )
 """Prefixes of labels and annotations that schedulers and queues read. `lorarl run` has neither."""
 
+_OTHER_GPUS = (
+    *(r"amd\.com", r"(gpu|habana)\.intel\.com", r"habana\.ai", r"google\.com", r"aws\.amazon\.com"),
+    r"huawei\.com",
+)
+"""Vendors of accelerators that neither trainer nor engine is built for, by the prefix of their resources."""
+
 
 class ClusterSpec(Model):
     """The machines, and the pods on them.
@@ -199,6 +205,12 @@ class ClusterSpec(Model):
         ),
         label_keys("serviceAccountAnnotations", "annotations"),
         label_keys("nodeSelector", "labels"),
+        Rule(
+            "gpuResource",
+            f"!self.gpuResource.matches(r'^({'|'.join(_OTHER_GPUS)})/')",
+            "be a resource of NVIDIA GPUs: lorarl trains on no others",
+            "Use a name such as nvidia.com/gpu.",
+        ),
         Rule(
             "gpuClaim",
             "!has(self.gpuClaim) || self.gpusPerNode > 0",

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from lorarl_api.quantities import quantity
 from lorarl_operator.decide.models import Pod
-from lorarl_operator.decide.quantities import quantity
 from lorarl_operator.decide.reasons import Ended
 
 _VOLUME = re.compile(r'Usage of EmptyDir volume "([^"]+)" exceeds the limit')

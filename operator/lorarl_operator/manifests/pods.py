@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from lorarl_api.ahead import PRELOAD, RAY_SETTINGS
+from lorarl_api.faults import ManifestError
 from lorarl_api.pod_merge import merge
+from lorarl_api.pod_overrides import limit_faults
+from lorarl_api.pod_resources import Resources, head_resources, worker_resources
 from lorarl_api.v1alpha1 import CLAIMS_FOLDER, REWARDS_FOLDER, LoRARLJobSpec, PodTemplateOverride
 from lorarl_operator.decide.models import LABEL_ROLE, Job
 from lorarl_operator.decide.names import access_name, labels
@@ -14,9 +17,8 @@ from lorarl_operator.decide.settings import Settings
 from lorarl_operator.manifests.access import service_account_of
 from lorarl_operator.manifests.config import CONFIG_FOLDER, CONFIG_KEY, SECRETS_FOLDER
 from lorarl_operator.manifests.environment import ca_volumes, variables
-from lorarl_operator.manifests.gpu_claim import pod_claims
+from lorarl_operator.manifests.gpu_claim import CLAIM, pod_claims
 from lorarl_operator.manifests.placement import HEAD, WORKER, Template, place_head, place_workers
-from lorarl_operator.manifests.resources import Resources, head_resources, worker_resources
 
 CACHE_FOLDER = "/var/cache/lorarl"
 """Base model, data and compiled kernels, once per node.
@@ -71,7 +73,8 @@ def worker_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Setti
         ManifestError: `cluster.podTemplateOverrides.worker` cannot be merged, or nothing can keep a required topology.
     """
     cluster = spec.cluster
-    resources = worker_resources(spec, queued=queued)
+    claims = {"claims": [{"name": CLAIM}]} if cluster.gpu_claim else {}
+    resources = worker_resources(spec, queued=queued) | claims
     template = _template(job, spec, attempt, WORKER, settings, resources, cluster.disk_per_node)
     pod, container = template["spec"], template["spec"]["containers"][0]
     # Only the driver reports to the API server, so only the head needs a token. Clouds' identity webhooks mount their
@@ -292,7 +295,10 @@ def _overridden(
 ) -> Template:
     if override is None:
         return template
-    merged = merge(template, override.model_dump(exclude_none=True), f"spec.cluster.podTemplateOverrides.{role}")
+    path = f"spec.cluster.podTemplateOverrides.{role}"
+    merged = merge(template, override.model_dump(exclude_none=True), path)
+    if faults := list(limit_faults(merged, path)):
+        raise ManifestError(faults)
     # The operator finds the pods by these labels.
     merged["metadata"]["labels"] = {**merged["metadata"].get("labels", {}), **_labels(job, attempt, role)}
     for container in merged["spec"].get("initContainers", []):

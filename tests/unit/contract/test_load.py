@@ -54,7 +54,8 @@ def test_yaml_is_read_as_kubernetes_reads_it(trap: Trap) -> None:
     [
         (
             {"spec.adapter.rank": 0},
-            "spec.adapter.rank: got 0, expected an integer from 1 to 512. Use a value such as 32.",
+            "spec.adapter.rank: got 0, expected an integer from 1 to 512. "
+            "Use a rank such as 32: lorarl trains adapters only.",
         ),
         (
             {"spec.cluster.cpusPerNode": 1.5},
@@ -64,7 +65,7 @@ def test_yaml_is_read_as_kubernetes_reads_it(trap: Trap) -> None:
         (
             {"spec.cluster.memoryPerNode": "64"},
             'spec.cluster.memoryPerNode: got "64", expected a memory quantity with a unit, such as 512Mi or 64Gi. '
-            "Use a value such as 512Gi.",
+            "Add a unit: 64Gi.",
         ),
         (
             {"spec.cluster.nodeSelector": {"gpu": True}},
@@ -85,7 +86,8 @@ def test_yaml_is_read_as_kubernetes_reads_it(trap: Trap) -> None:
         ),
         (
             {"spec.adapter.rank": 513},
-            "spec.adapter.rank: got 513, expected an integer from 1 to 512. Use a value such as 32.",
+            "spec.adapter.rank: got 513, expected an integer from 1 to 512. "
+            "Use a rank such as 32: lorarl trains adapters only.",
         ),
         (
             {"spec.adapter.rank": "16"},
@@ -345,7 +347,8 @@ def test_validate_prints_one_line_per_fault(tmp_path: Path, capsys: pytest.Captu
     assert validate_files([good, bad, tmp_path / "none.yaml"]) == 1
     assert capsys.readouterr().out.splitlines()[1:] == [
         f"{good}: ok",
-        f"{bad}: spec.adapter.rank: got 0, expected an integer from 1 to 512. Use a value such as 32.",
+        f"{bad}: spec.adapter.rank: got 0, expected an integer from 1 to 512. "
+        "Use a rank such as 32: lorarl trains adapters only.",
         f"{bad}: spec.trainer.steps: got 0, expected an integer from 1 to 10000000. Use a value such as 200.",
         f"{tmp_path / 'none.yaml'}: got no such file or directory, expected a readable file. Check the path.",
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lorarl_operator.decide.quantities import quantity
+from lorarl_api.quantities import quantity
 from unit.operator.decisions import RUNNING, conditions, decided, running_status, status_of
 from unit.operator.observed_world import ago, condition, raw_job, raw_pod, raw_ray_job
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from lorarl_api.v1alpha1 import CPUS_PER_GPU, LoRARLJobSpec
-from lorarl_operator.manifests.gpu_claim import CLAIM
 
 Resources = dict[str, Any]
 
@@ -25,7 +24,7 @@ def head_resources(spec: LoRARLJobSpec) -> Resources:
 
 
 def worker_resources(spec: LoRARLJobSpec, *, queued: bool) -> Resources:
-    """Requests, limits and claims of a worker's container.
+    """Requests and limits of a worker's container.
 
     Kueue refuses a job that requests something that its queue does not cover, and few queues cover disks.
     """
@@ -44,5 +43,4 @@ def worker_resources(spec: LoRARLJobSpec, *, queued: bool) -> Resources:
         requests[cluster.gpu_resource] = limits[cluster.gpu_resource] = gpus
     if cluster.rdma:
         requests[cluster.rdma.resource_name] = limits[cluster.rdma.resource_name] = cluster.rdma.count
-    claims = {"claims": [{"name": CLAIM}]} if cluster.gpu_claim else {}
-    return {kind: values for kind, values in (("requests", requests), ("limits", limits)) if values} | claims
+    return {kind: values for kind, values in (("requests", requests), ("limits", limits)) if values}

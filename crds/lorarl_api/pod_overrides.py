@@ -1,0 +1,182 @@
+"""The faults of `cluster.podTemplateOverrides`, by Kubernetes' own schema of a pod template.
+
+The CRD keeps these keys as they are, and the operator's API server checks them when the pods' objects are created. So
+`lorarl validate` looks for what that would refuse, or would not mean what was meant. A newer Kubernetes may have fields
+that this schema lacks; that is why the operator asks its API server and not this file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from lorarl_api.faults import Fault, ManifestError, bare, dotted, shown
+from lorarl_api.pod_merge import merge
+from lorarl_api.pod_resources import head_resources, worker_resources
+from lorarl_api.quantities import quantity
+from lorarl_api.v1alpha1 import LoRARLJob
+
+CONTAINERS = {"head": "ray-head", "worker": "ray-worker"}
+"""Ray's container, by the pod that it is in."""
+_QUEUE = "kueue.x-k8s.io/queue-name"
+_WHOLE = ("V1PodSpec", "V1PodTemplateSpec")
+"""Types of which an override has only a part, so that nothing is required."""
+_TAKES: Mapping[str, tuple[tuple[type, ...], str, str]] = {
+    "string": ((str,), "a string", "Write it in quotes."),
+    "integer": ((int,), "a whole number", "Write a number without quotes."),
+    "number": ((int, float), "a number", "Write a number without quotes."),
+    "boolean": ((bool,), "true or false", "Write true or false, without quotes."),
+}
+"""By a kind of the schema: Python's types, how a fault names them, and the fix."""
+
+type _Path = tuple[str | int, ...]
+
+
+def override_faults(job: LoRARLJob) -> list[Fault]:
+    """Return what Kubernetes would refuse in a job's overrides, and what cannot be merged into lorarl's own pods."""
+    found: list[Fault] = []
+    for role in CONTAINERS:
+        override = getattr(job.spec.cluster.pod_template_overrides, role)
+        if override is None:
+            continue
+        template, path = override.model_dump(exclude_none=True), ("spec", "cluster", "podTemplateOverrides", role)
+        of_role = list(_faults("V1PodTemplateSpec", template, path))
+        if not of_role:
+            try:
+                merged = merge({"spec": {"containers": [_own(job, role)]}}, template, dotted(path))
+                of_role = list(limit_faults(merged, dotted(path)))
+            except ManifestError as error:
+                of_role = list(error.faults)
+        found += of_role
+    return found
+
+
+def limit_faults(template: Mapping[str, Any], path: str) -> Iterator[Fault]:
+    """Yield the limits of a merged pod template that are lower than a request, which Kubernetes refuses.
+
+    Ray's container has requests of lorarl's own, where the job names none.
+    """
+    for container in template["spec"].get("containers", []):
+        asked = container.get("resources") or {}
+        requests = asked.get("requests") or {}
+        for resource, limit in (asked.get("limits") or {}).items():
+            most, least = quantity(str(limit)), quantity(str(requests.get(resource, 0)))
+            if most is not None and least is not None and most < least:
+                yield Fault(
+                    f"{path}.spec.containers, {container['name']}, resources.limits.{resource}",
+                    str(limit),
+                    f"at least the container's request, {requests[resource]}",
+                    f"Set resources.requests.{resource} to {limit} there too, or raise the limit.",
+                )
+
+
+def _own(job: LoRARLJob, role: str) -> dict[str, Any]:
+    """Return Ray's container with the resources that lorarl gives it."""
+    queued = _QUEUE in (job.metadata.labels or {})
+    resources_ = head_resources(job.spec) if role == "head" else worker_resources(job.spec, queued=queued)
+    return {"name": CONTAINERS[role], "resources": resources_}
+
+
+@cache
+def _types() -> Mapping[str, Any]:
+    """Return the schema; scripts/pod_schema.py describes its form."""
+    text = resources.files("lorarl_api").joinpath("pod_schema.json").read_text(encoding="utf-8")
+    types: Mapping[str, Any] = json.loads(text)["types"]
+    return types
+
+
+def _faults(kind: str, value: Any, path: _Path) -> Iterator[Fault]:
+    """Yield the faults of a value of the schema's `kind`. A null removes a key of lorarl's."""
+    outer, _, inner = kind.partition(":")
+    if value is None or kind == "any":
+        return
+    if "|" in kind:
+        yield from _of_several(kind.split("|"), value, path)
+    elif outer == "list":
+        yield from _of_list(inner, value, path)
+    elif outer == "map" or kind in _types():
+        yield from _of_mapping(kind, inner, value, path)
+    else:
+        yield from _of_scalar(kind, value, path)
+
+
+def _of_list(inner: str, value: Any, path: _Path) -> Iterator[Fault]:
+    if not isinstance(value, list):
+        yield _fault(path, value, "a list", "Put a dash before each entry.")
+        return
+    for index, entry in enumerate(value):
+        yield from _faults(inner, entry, (*path, index))
+
+
+def _of_mapping(kind: str, inner: str, value: Any, path: _Path) -> Iterator[Fault]:
+    if not isinstance(value, Mapping):
+        yield _fault(path, value, "a mapping", "Write it as in a Kubernetes PodTemplateSpec.")
+    elif inner:
+        for key, entry in value.items():
+            yield from _faults(inner, entry, (*path, key))
+    else:
+        yield from _of_type(kind, value, path)
+
+
+def _of_scalar(kind: str, value: Any, path: _Path) -> Iterator[Fault]:
+    if kind == "quantity":
+        if isinstance(value, bool | list | Mapping) or quantity(str(value)) is None:
+            yield _fault(path, value, "a Kubernetes quantity", 'Write a quantity such as 64Gi, 500m or "2".')
+        return
+    types, expected, hint = _TAKES[kind]
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        yield _fault(path, value, expected, hint)
+
+
+def _of_several(kinds: Sequence[str], value: Any, path: _Path) -> Iterator[Fault]:
+    if all(any(True for _ in _faults(kind, value, path)) for kind in kinds):
+        expected = " or ".join(_TAKES[kind][1] for kind in kinds)
+        yield _fault(path, value, expected, "Write it as in a Kubernetes PodTemplateSpec.")
+
+
+def _of_type(kind: str, value: Mapping[str, Any], path: _Path) -> Iterator[Fault]:
+    known = _types()[kind]
+    for key, entry in value.items():
+        if key in known["fields"]:
+            yield from _faults(known["fields"][key], entry, (*path, key))
+        else:
+            yield _unknown(kind, str(key), path)
+    for key in () if kind in _WHOLE else known["required"]:
+        if value.get(key) is None:
+            yield Fault(dotted((*path, key)), "nothing", "a value", _missing(kind, key, path))
+
+
+def _unknown(kind: str, key: str, path: _Path) -> Fault:
+    fields = _types()[kind]["fields"]
+    got, expected = "an unknown key", f"a field of Kubernetes' {_words(kind)}"
+    near = difflib.get_close_matches(bare(key), [bare(name) for name in fields], n=1, cutoff=0.6)
+    if near:
+        meant = next(name for name in fields if bare(name) == near[0])
+        return Fault(dotted((*path, key)), got, expected, f"Did you mean {meant}?")
+    homes = [
+        _words(other) for other in ("V1PodSpec", "V1Container", "V1ObjectMeta") if key in _types()[other]["fields"]
+    ]
+    hint = f"Move it: it is a field of {homes[0]}." if homes else "Remove it."
+    return Fault(dotted((*path, key)), got, expected, hint)
+
+
+def _missing(kind: str, key: str, path: _Path) -> str:
+    if kind == "V1Container" and key == "name":
+        role = next((step for step in path if step in CONTAINERS), "worker")
+        return f"Add name: {CONTAINERS[str(role)]} for Ray's own container, or the name of another one."
+    return f"Add {key}."
+
+
+def _words(kind: str) -> str:
+    return re.sub(r"^(?:Core)?V\d+", "", kind)
+
+
+def _fault(path: _Path, value: Any, expected: str, hint: str) -> Fault:
+    if hint == "Write it in quotes." and not isinstance(value, list | Mapping):
+        hint = f'Write it in quotes: "{str(value).lower() if isinstance(value, bool) else value}".'
+    return Fault(dotted(path), shown(value, path), expected, hint)
