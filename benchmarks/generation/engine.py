@@ -16,9 +16,10 @@ import torch
 
 from lorarl_trainer.devices.cuda import CudaDevice
 from lorarl_trainer.lora.config import AdapterConfig
-from lorarl_trainer.models.model_sizes import read_model_shape
+from lorarl_trainer.models.model_sizes import shape_of
 from lorarl_trainer.planning.execution import kv_cache_bytes
 from lorarl_trainer.samples.sampling import Sampling
+from lorarl_trainer.storage.downloads import read_model_config
 from lorarl_trainer.timing import StartClock
 from side_by_side import ours
 from side_by_side.work import SHAPES, Work
@@ -88,7 +89,7 @@ def start(
     )
     device = CudaDevice()
     _, plan = ours.planned(folder, work, device.memory())
-    kv_cache = kv_cache_bytes(read_model_shape(folder), plan)
+    kv_cache = kv_cache_bytes(shape_of(read_model_config(folder)), plan)
     config = EngineConfig(
         model_path=folder,
         plan=replace(

@@ -13,9 +13,10 @@ from typing import Any
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu
-from lorarl_trainer.models.model_sizes import read_model_shape
+from lorarl_trainer.models.model_sizes import shape_of
 from lorarl_trainer.planning.execution import ExecutionPlan, decide
 from lorarl_trainer.progress import METRICS, read_rows, read_summary
+from lorarl_trainer.storage.downloads import read_model_config
 from side_by_side.work import Work
 
 
@@ -50,7 +51,7 @@ def manifest(model: Path, out: Path, work: Work, gpus: int, steps: int) -> dict[
 def planned(model: Path, work: Work, gpu: Gpu | None, *overrides: str) -> tuple[LoRARLJobSpec, ExecutionPlan]:
     """Return the job of `manifest` on one GPU, with some of its fields changed, and how a worker would run it."""
     spec = load_job(json.dumps(manifest(model, model, work, gpus=1, steps=1)), overrides).spec
-    return spec, decide(spec, read_model_shape(model), gpu)
+    return spec, decide(spec, shape_of(read_model_config(model)), gpu)
 
 
 def command(folder: Path, job: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:

@@ -14,13 +14,14 @@ import torch.distributed as dist
 from lorarl_api.v1alpha1 import TrainerSpec
 from lorarl_trainer.backends.registry import get_backend
 from lorarl_trainer.devices.base import Device
-from lorarl_trainer.models.model_sizes import read_model_shape
+from lorarl_trainer.models.model_sizes import shape_of
 from lorarl_trainer.planning.execution import decide
 from lorarl_trainer.planning.precision import PRECISIONS
 from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.requests import LossChoice, UpdateRequest
 from lorarl_trainer.samples.sample import Sample
 from lorarl_trainer.samples.wire import Samples
+from lorarl_trainer.storage.downloads import read_model_config
 
 from .in_process import tiny_job
 
@@ -67,7 +68,7 @@ class BareTrainer:
         trainer = {"trainer__recompute": recompute, "trainer__expertParallelSize": expert_parallel} | ranks
         self.spec = spec = tiny_job(folder, folder, **trainer, **adapter).spec
         plan = replace(
-            decide(spec, read_model_shape(folder), None),
+            decide(spec, shape_of(read_model_config(folder)), None),
             precision=PRECISIONS[precision],
             packed=packed,
             rollouts=rollouts,

@@ -44,7 +44,7 @@ def remaining(draft: Draft, now: datetime, settings: Settings) -> float:
     """Seconds until the next attempt may be created. An end far in the future is a wrong clock: no delay."""
     if draft.phase != RESTARTING:
         return 0.0
-    ended = ended_at(draft) or draft.since("Running")  # the latter as older versions recorded it
+    ended = ended_at(draft)
     seconds = delay(draft.reason("Running"), draft, settings)
     if ended is None or (passed := (now - ended).total_seconds()) < -seconds:
         return 0.0

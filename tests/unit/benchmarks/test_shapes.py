@@ -10,7 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lorarl_trainer.models.model_sizes import read_model_shape
+from lorarl_trainer.models.model_sizes import shape_of
+from lorarl_trainer.storage.downloads import read_model_config
 from side_by_side.prepare import make_model
 from side_by_side.work import SHAPES
 
@@ -23,7 +24,7 @@ def test_a_shape_is_a_model_that_lorarl_trains(tmp_path: Path, name: str) -> Non
         heads |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
     small = replace(shape, hidden_size=32, intermediate_size=64, num_hidden_layers=1, vocab_size=512, **heads)
     make_model(small, tmp_path, "cpu")
-    found = read_model_shape(tmp_path)
+    found = shape_of(read_model_config(tmp_path))
     assert found.megatron == (shape.model_type in ("qwen2", "qwen3_moe"))
     assert found.head == small.head == 16
     digits = AutoTokenizer.from_pretrained(tmp_path)("0123456789", add_special_tokens=False)["input_ids"]

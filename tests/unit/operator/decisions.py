@@ -17,6 +17,8 @@ PREEMPTED = Evidence(workload=Workload("rayjob-demo-1", (("Evicted", True, "Pree
 
 def status_of(phase, name="demo-1", **rest):
     counters = {"attempts": 0, "preemptions": 0, "restarts": 0, "observedGeneration": 1}
+    if phase == "Restarting":  # the condition changed when the attempt ended
+        rest = {"attemptEndTime": rest["conditions"][0]["lastTransitionTime"], **rest} if "conditions" in rest else rest
     return counters | ({"rayJobName": name} if name else {}) | {"phase": phase, **rest}
 
 

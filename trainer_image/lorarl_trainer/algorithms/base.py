@@ -8,15 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from lorarl_trainer.samples.arrays import Floats, Ints, Rewards
 from lorarl_trainer.samples.critic import CriticChoice
 from lorarl_trainer.samples.requests import LossChoice
-
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int64]
-Rewards = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import numpy as np
 
 from lorarl_api.v1alpha1 import AlgorithmSpec
 from lorarl_api.v1alpha1.algorithm_options import DapoSpec
-from lorarl_trainer.algorithms.base import Floats, Ints, Rewards
 from lorarl_trainer.algorithms.groups import comparable
 from lorarl_trainer.algorithms.grpo import Grpo
+from lorarl_trainer.samples.arrays import Floats, Ints, Rewards
 
 
 class Dapo(Grpo):

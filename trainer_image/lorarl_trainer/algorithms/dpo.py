@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from lorarl_api.v1alpha1 import AlgorithmSpec
 from lorarl_api.v1alpha1.algorithm_options import DpoSpec
-from lorarl_trainer.algorithms.base import Floats, Ints, RewardKl, Rewards
+from lorarl_trainer.algorithms.base import RewardKl
+from lorarl_trainer.samples.arrays import Floats, Ints, Rewards
 from lorarl_trainer.samples.critic import CriticChoice
 from lorarl_trainer.samples.requests import LossChoice
 

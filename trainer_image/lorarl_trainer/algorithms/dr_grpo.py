@@ -6,9 +6,9 @@ punished by each of its tokens, as a short one is.
 
 from __future__ import annotations
 
-from lorarl_trainer.algorithms.base import Floats, Ints, Rewards
 from lorarl_trainer.algorithms.groups import comparable, mean_and_std
 from lorarl_trainer.algorithms.policy_gradient import PolicyGradient
+from lorarl_trainer.samples.arrays import Floats, Ints, Rewards
 
 
 class DrGrpo(PolicyGradient):

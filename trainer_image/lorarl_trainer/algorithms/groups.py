@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from lorarl_trainer.algorithms.base import Floats, Rewards
+from lorarl_trainer.samples.arrays import Floats, Rewards
 from lorarl_trainer.samples.rounding import differ
 
 EPSILON = 1e-6

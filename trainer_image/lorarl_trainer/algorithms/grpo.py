@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from lorarl_api.v1alpha1 import AlgorithmSpec
-from lorarl_trainer.algorithms.base import Floats, Ints, Rewards
 from lorarl_trainer.algorithms.groups import EPSILON, comparable, mean_and_std
 from lorarl_trainer.algorithms.policy_gradient import PolicyGradient
+from lorarl_trainer.samples.arrays import Floats, Ints, Rewards
 
 
 class Grpo(PolicyGradient):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from lorarl_trainer.algorithms.base import Floats, Ints, Rewards
 from lorarl_trainer.algorithms.groups import comparable, mean_and_std
 from lorarl_trainer.algorithms.policy_gradient import PolicyGradient
+from lorarl_trainer.samples.arrays import Floats, Ints, Rewards
 
 
 class MaxRl(PolicyGradient):

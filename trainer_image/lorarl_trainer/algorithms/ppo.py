@@ -14,9 +14,9 @@ import numpy as np
 
 from lorarl_api.v1alpha1 import AlgorithmSpec
 from lorarl_api.v1alpha1.algorithm_options import PpoSpec
-from lorarl_trainer.algorithms.base import Floats, Ints, Rewards
 from lorarl_trainer.algorithms.groups import EPSILON
 from lorarl_trainer.algorithms.policy_gradient import PolicyGradient
+from lorarl_trainer.samples.arrays import Floats, Ints, Rewards
 from lorarl_trainer.samples.critic import CriticChoice
 
 

@@ -9,9 +9,9 @@ import math
 from typing import Any
 
 from lorarl_api.v1alpha1 import AlgorithmSpec
-from lorarl_trainer.algorithms.base import Floats, Ints, Rewards
 from lorarl_trainer.algorithms.groups import comparable, mean_and_std, whole_step
 from lorarl_trainer.algorithms.policy_gradient import PolicyGradient
+from lorarl_trainer.samples.arrays import Floats, Ints, Rewards
 
 
 class Reinforce(PolicyGradient):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from lorarl_trainer.algorithms.base import Floats, Ints, Rewards
 from lorarl_trainer.algorithms.groups import EPSILON, comparable, mean_and_std, whole_step
 from lorarl_trainer.algorithms.policy_gradient import PolicyGradient
+from lorarl_trainer.samples.arrays import Floats, Ints, Rewards
 
 
 class ReinforcePlusPlus(PolicyGradient):

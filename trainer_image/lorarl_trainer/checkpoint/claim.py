@@ -28,7 +28,7 @@ def require_free(latest: Latest, owner: Owner, now: datetime, store_uri: str) ->
         InputError: the folder belongs to a job of another namespace or cluster that has not ended, or ended just now.
     """
     other = latest.owner
-    if other.uid in (None, owner.uid) or other.namespace is None:  # older versions record no namespace
+    if other.uid in (None, owner.uid):
         return
     known = other.cluster and owner.cluster
     same_cluster = other.cluster == owner.cluster if known else owner.uid is not None

@@ -11,14 +11,8 @@ from pydantic.main import IncEx
 from lorarl_api.v1alpha1 import AlgorithmSpec, LoRARLJobSpec, RewardSpec
 from lorarl_api.v1alpha1.algorithm_types import OPTION_GROUPS
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.storage.fingerprint import same_base_model
 
 FINGERPRINT = "model.fingerprint"
-_RECORDED_LATER = frozenset(["rollout.maxPromptTokens", "rollout.maxResponseTokens"])
-"""Keys that checkpoints of earlier releases lack."""
-_NEWER = {"rslora": False, "dora": False, "experts": "perExpert"}
-"""Defaults of an adapter's options that checkpoints of earlier releases lack."""
-
 _NOT_OF_REWARDS: dict[str, IncEx | bool] = {
     "timeout_seconds": True,
     "max_failed_share": True,
@@ -47,14 +41,16 @@ def training_identity(spec: LoRARLJobSpec, model_fingerprint: str) -> dict[str, 
     algorithm = spec.algorithm  # effective values: writing a default out later does not make another training
     parts = {
         "model": {"uri": spec.model.uri, "revision": spec.model.revision, "fingerprint": model_fingerprint},
-        "adapter": {k: v for k, v in spec.adapter.model_dump(by_alias=True).items() if v != _NEWER.get(k)},
+        "adapter": spec.adapter.model_dump(by_alias=True),
         "algorithm": {
             "type": algorithm.type,
             "groupSize": algorithm.effective_group_size,
             "clipRange": algorithm.effective_clip_range,
             "klCoefficient": algorithm.effective_kl_coefficient,
             "updatesPerStep": algorithm.effective_updates_per_step,
-            **_newer_options(algorithm),
+            "lossAggregation": algorithm.effective_loss_aggregation,
+            "maxRefills": algorithm.max_refills or None,
+            **_option_groups(algorithm),
         },
         "reward": _scores(spec.reward) if spec.reward else {},
         "rewards": {
@@ -83,13 +79,8 @@ def _scores(reward: RewardSpec) -> dict[str, Any]:
     return {**reward.model_dump(by_alias=True, exclude=_NOT_OF_REWARDS), "source.sha256": digest}
 
 
-def _newer_options(algorithm: AlgorithmSpec) -> dict[str, Any]:
-    """Return the options that earlier releases did not have, where they are not the type's defaults.
-
-    So a checkpoint of theirs has the same identity. An option of a group that is written out may be the default too.
-    """
-    usual = AlgorithmSpec(type=algorithm.type).effective_loss_aggregation
-    aggregation = algorithm.effective_loss_aggregation
+def _option_groups(algorithm: AlgorithmSpec) -> dict[str, Any]:
+    """Return the algorithm's groups of options, without options that have their defaults."""
     groups = algorithm.model_dump(
         by_alias=True,
         exclude_defaults=True,
@@ -99,25 +90,17 @@ def _newer_options(algorithm: AlgorithmSpec) -> dict[str, Any]:
     server = groups.get("distillation", {}).get("server", {})
     for field in _NOT_OF_TEACHERS:
         server.pop(field, None)
-    return (
-        {key: value for key, value in groups.items() if value}
-        | ({"lossAggregation": aggregation} if aggregation != usual else {})
-        | ({"maxRefills": algorithm.max_refills} if algorithm.max_refills else {})
-    )
+    return {key: value for key, value in groups.items() if value}
 
 
 def differences(was: Identity, now: Identity) -> list[str]:
-    """Return each difference as `adapter.rank was 8, is 16`. A key that is missing on one side counts as null.
-
-    What an earlier release did not record is no difference: its checkpoints can be resumed.
-    """
-    unknown = _RECORDED_LATER - set(was)
+    """Return each difference as `adapter.rank was 8, is 16`. A key that is missing on one side counts as null."""
     found = [
         f"{key} was {_show(was.get(key))}, is {_show(now.get(key))}"
-        for key in sorted({*was, *now} - unknown - {FINGERPRINT})
+        for key in sorted({*was, *now} - {FINGERPRINT})
         if _show(was.get(key)) != _show(now.get(key))
     ]
-    if not same_base_model(str(was.get(FINGERPRINT, "")), str(now.get(FINGERPRINT, ""))):
+    if was.get(FINGERPRINT) != now.get(FINGERPRINT):
         found.append("model.uri has other weights or another config.json than then")
     return found
 
@@ -146,7 +129,7 @@ def other_inputs(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     That may be meant, so it is no other training. The manifest looks the same, so nothing else would show it.
 
     Args:
-        was: the content of the checkpoint's lorarl_metadata.json. Older ones have no digests.
+        was: the content of the checkpoint's lorarl_metadata.json.
         now: what the next ones get.
     """
     rows = (

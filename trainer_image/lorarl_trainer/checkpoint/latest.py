@@ -56,7 +56,7 @@ class Latest:
         epoch: every start of the job takes the next one; only the newest may publish.
         writer: random id of that start.
         host: host and process of that start, for people.
-        owner: the job of that start. Older versions recorded no more than its uid.
+        owner: the job of that start.
         claimed_at: when it started.
         finished_at: when it had made all steps of the training; None before.
         path: folder of the newest checkpoint within the job's folder; None before the first publication.
@@ -159,9 +159,9 @@ class Latest:
                 raw["publishedEpoch"],
                 tuple(raw["checkpoints"]),
                 tuple(raw["deleting"]),
-                Owner(raw.get("job") or "", raw.get("jobUid"), raw.get("namespace"), raw.get("cluster")),
+                Owner(raw["job"], raw["jobUid"], raw["namespace"], raw["cluster"]),
                 Best(**raw["best"]) if raw.get("best") else None,
-                raw.get("finishedAt"),
+                raw["finishedAt"],
             )
             if latest.finished_at is not None and datetime.fromisoformat(latest.finished_at).tzinfo is None:
                 raise ValueError(f"finishedAt {latest.finished_at!r} has no zone")

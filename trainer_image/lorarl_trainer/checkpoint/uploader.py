@@ -50,15 +50,8 @@ class BackgroundUploader:
         self._best = store.best
         self._under_way: Checkpoint | None = None
         self._failure: BaseException | None = None
-        self._last: Published | None = None
         # A daemon thread: an upload that hangs must not keep the process from ending. `drain` waits for it.
         threading.Thread(target=self._run, name="checkpoint-upload", daemon=True).start()
-
-    @property
-    def last_published(self) -> Published | None:
-        """The newest checkpoint that this run published."""
-        with self._changed:
-            return self._last
 
     def submit(self, checkpoint: Checkpoint) -> None:
         """Publish `checkpoint` soon. Returns at once, unless the job keeps its best checkpoint and another one waits.
@@ -160,7 +153,7 @@ class BackgroundUploader:
             published = self._store.publish(checkpoint)
             with self._changed:
                 # What follows in this thread, its evaluation, must not count as an upload that hangs.
-                self._last, self._under_way = published, None
+                self._under_way = None
             if self._on_published is not None:
                 self._on_published(published)
         except BaseException as error:  # noqa: BLE001 - raised in the loop's thread

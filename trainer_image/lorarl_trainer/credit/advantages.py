@@ -11,13 +11,12 @@ from dataclasses import replace
 import numpy as np
 
 from lorarl_trainer.algorithms import Algorithm
-from lorarl_trainer.algorithms.base import Rewards
 from lorarl_trainer.algorithms.distillation import token_advantages
 from lorarl_trainer.credit.critic import judged
 from lorarl_trainer.credit.reference import kl_penalties, rewards_less_kl
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.protocols.workers import Workers
-from lorarl_trainer.samples.arrays import Floats
+from lorarl_trainer.samples.arrays import Floats, Rewards
 from lorarl_trainer.samples.sample import Sample
 
 

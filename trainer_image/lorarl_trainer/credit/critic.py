@@ -11,11 +11,10 @@ from dataclasses import replace
 import numpy as np
 
 from lorarl_api.v1alpha1 import TrainerSpec
-from lorarl_trainer.algorithms.base import Floats
 from lorarl_trainer.algorithms.ppo import explained_variance, generalised, normalised
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.protocols.workers import Workers
-from lorarl_trainer.samples.arrays import Sums
+from lorarl_trainer.samples.arrays import Floats, Sums
 from lorarl_trainer.samples.critic import CriticChoice, CriticUpdate
 from lorarl_trainer.schedule import learning_rate
 

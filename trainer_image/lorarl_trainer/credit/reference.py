@@ -11,10 +11,9 @@ from dataclasses import replace
 import numpy as np
 
 from lorarl_trainer.algorithms import Algorithm
-from lorarl_trainer.algorithms.base import Rewards
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.protocols.workers import Workers
-from lorarl_trainer.samples.arrays import Sums
+from lorarl_trainer.samples.arrays import Rewards, Sums
 from lorarl_trainer.samples.requests import MOST_LOG_RATIO
 
 ESTIMATORS: Mapping[str, Callable[[Sums], Sums]] = {

@@ -27,7 +27,6 @@ from lorarl_trainer.lora.targets import last_parts
 from lorarl_trainer.models.model_sizes import ModelSizes
 from lorarl_trainer.progress.metrics_file import SUMMARY
 from lorarl_trainer.storage import LocalStore, Store, open_store
-from lorarl_trainer.storage.fingerprint import same_base_model
 from lorarl_trainer.storage.hub import fetch_adapter
 from lorarl_trainer.storage.secrets import Secrets, secret_of
 from lorarl_trainer.storage.tensor_header import Stored, read_header
@@ -297,7 +296,7 @@ def _check_fit(config: Mapping[str, Any], spec: LoRARLJobSpec, field: str) -> No
 
 
 def _check_base(metadata: Mapping[str, Any], base_fingerprint: str, spec: LoRARLJobSpec, field: str) -> None:
-    if not same_base_model(str(metadata.get("baseModelFingerprint", base_fingerprint)), base_fingerprint):
+    if metadata.get("baseModelFingerprint", base_fingerprint) != base_fingerprint:
         raise InputError(
             field,
             f"an adapter of another base model ({metadata.get('baseModel')})",

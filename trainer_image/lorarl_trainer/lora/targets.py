@@ -134,11 +134,6 @@ def excluded_names(
     return [name for name in wanted if name not in set(kept)]
 
 
-def short_names(targets: Sequence[Target]) -> list[str]:
-    """Return the distinct last parts of the targets' Hugging Face names, in the model's order."""
-    return last_parts(name for target in targets for name in target.hf_names)
-
-
 def served_names(targets: Sequence[Target]) -> list[str]:
     """Return the names by which vLLM knows the layers that the targets change: all experts of a layer are one."""
     return list(dict.fromkeys(EXPERTS if is_expert(n) else last_part(n) for t in targets for n in t.hf_names))

@@ -238,11 +238,6 @@ def _first_of(config: Mapping[str, Any], names: Sequence[str]) -> int:
     return size
 
 
-def read_model_shape(folder: Path) -> ModelShape:
-    """Read the configuration of the model in `folder`; see `shape_of` for the errors."""
-    return shape_of(read_model_config(folder))
-
-
 def read_model_sizes(folder: Path) -> ModelSizes:
     """Read the sizes of the model in `folder`.
 

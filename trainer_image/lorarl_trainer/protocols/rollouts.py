@@ -11,10 +11,9 @@ from typing import Protocol
 
 import numpy as np
 
-from lorarl_trainer.algorithms.base import Ints, Rewards
 from lorarl_trainer.progress import EvalDone, ScoredSample
 from lorarl_trainer.samples.agreement import AgreementLimits
-from lorarl_trainer.samples.arrays import Floats
+from lorarl_trainer.samples.arrays import Floats, Ints, Rewards
 from lorarl_trainer.samples.sample import Sample
 
 

@@ -10,12 +10,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from lorarl_trainer.algorithms.base import Rewards
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.errors import StaleAdapterError
 from lorarl_trainer.progress import ScoredSample
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.scores import Cause, Failure, Outcome, Scorer, ToScore, collect
+from lorarl_trainer.samples.arrays import Rewards
 from lorarl_trainer.samples.occupancy import Occupancy
 from lorarl_trainer.samples.sample import Completion
 from lorarl_trainer.samples.sampling import Sampling

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lorarl_trainer.algorithms.base import Rewards
 from lorarl_trainer.algorithms.groups import with_signal
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.rewards.components import component_metrics
@@ -15,6 +14,7 @@ from lorarl_trainer.rollout.collect import ScoredRollouts, joined
 from lorarl_trainer.rollout.refill import groups_to_train, indices_of, prompts_to_add
 from lorarl_trainer.rollout.rounds import Round, Rounds
 from lorarl_trainer.rollout.signal import SignalWatch
+from lorarl_trainer.samples.arrays import Rewards
 
 
 @dataclass

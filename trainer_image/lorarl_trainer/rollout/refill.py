@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from lorarl_trainer.algorithms.base import Rewards
 from lorarl_trainer.algorithms.groups import with_signal
+from lorarl_trainer.samples.arrays import Rewards
 
 
 def prompts_to_add(rewards_P_G: Rewards, wanted: int) -> int:

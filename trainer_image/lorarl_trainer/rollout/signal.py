@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from lorarl_api.v1alpha1 import RolloutSpec
-from lorarl_trainer.algorithms.base import Rewards
 from lorarl_trainer.algorithms.groups import with_signal
+from lorarl_trainer.samples.arrays import Rewards
 from lorarl_trainer.samples.rounding import differ
 
 PATIENCE = 3

@@ -9,3 +9,5 @@ Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 Sums = npt.NDArray[np.float64]
+Rewards = Sums
+"""NaN where a completion could not be scored."""

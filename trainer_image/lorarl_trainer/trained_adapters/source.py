@@ -20,7 +20,7 @@ from lorarl_trainer.progress.runs import early_failure_of, run_folder
 from lorarl_trainer.storage import open_store
 from lorarl_trainer.storage.base_model import fetch_model_folder
 from lorarl_trainer.storage.downloads import cache_dir, local_path
-from lorarl_trainer.storage.fingerprint import fingerprint, same_base_model
+from lorarl_trainer.storage.fingerprint import fingerprint
 from lorarl_trainer.storage.secrets import Secrets, read_secrets, secret_of
 
 Checkpoint = Literal["best", "newest"]
@@ -210,7 +210,7 @@ def _other_base(adapter: Path, base: str) -> list[str]:
     """Return a warning if a base model on this machine is not the one that the adapter was trained on."""
     try:
         trained_on = json.loads((adapter / METADATA_FILE).read_text(encoding="utf-8"))["baseModelFingerprint"]
-        if not Path(base).is_dir() or same_base_model(str(trained_on), fingerprint(Path(base))):
+        if not Path(base).is_dir() or trained_on == fingerprint(Path(base)):
             return []
     except (OSError, ValueError, KeyError, TypeError, LorarlError):
         return []  # an adapter of another program; a model that cannot be read fails where it is loaded

@@ -31,15 +31,13 @@ def test_writing_out_a_default_does_not_change_the_identity() -> None:
     assert identity_with("algorithm.clipRange=0.1") != identity_with()
 
 
-def test_kinds_of_adapters_that_are_off_are_not_in_it() -> None:
-    """Checkpoints of earlier releases do not have them."""
+def test_the_kind_of_adapter_belongs_to_the_identity() -> None:
     off = ("adapter.rslora=false", "adapter.dora=false", "adapter.experts=perExpert")
     assert identity_with(*off) == identity_with()
-    assert not {"adapter.rslora", "adapter.dora", "adapter.experts"} & identity_with().keys()
     assert differences(identity_with(), identity_with("adapter.experts=sharedOuter")) == [
-        'adapter.experts was null, is "sharedOuter"'
+        'adapter.experts was "perExpert", is "sharedOuter"'
     ]
-    assert differences(identity_with(), identity_with("adapter.rslora=true")) == ["adapter.rslora was null, is true"]
+    assert differences(identity_with(), identity_with("adapter.rslora=true")) == ["adapter.rslora was false, is true"]
 
 
 def test_fields_that_may_change_are_not_part_of_the_identity() -> None:
@@ -113,18 +111,11 @@ def test_limits_that_decide_which_rows_there_are_belong_to_the_identity() -> Non
     ]
 
 
-def test_a_checkpoint_of_an_earlier_release_is_resumed() -> None:
-    """It has neither the limits nor the second part of the fingerprint."""
-    now = identity_with() | {"model.fingerprint": "heads.tensors"}
-    earlier = {key: value for key, value in now.items() if not key.startswith("rollout.")}
-    assert differences(earlier | {"model.fingerprint": "heads"}, now) == []
-    with pytest.raises(InputError, match=r"another training \(model\.uri has other weights or another config\.json"):
-        require_same_training(earlier | {"model.fingerprint": "others"}, now, "s3://a/iter_0000001")
-
-
-def test_a_base_that_was_merged_in_place_is_another_training() -> None:
-    was, now = (identity_with() | {"model.fingerprint": f"heads.{tensors}"} for tensors in ("before", "merged"))
+def test_a_checkpoint_of_another_base_is_refused() -> None:
+    was, now = (identity_with() | {"model.fingerprint": digest} for digest in ("before", "merged"))
     assert differences(was, now) == ["model.uri has other weights or another config.json than then"]
+    with pytest.raises(InputError, match=r"another training \(model\.uri has other weights or another config\.json"):
+        require_same_training(was, now, "s3://a/iter_0000001")
 
 
 def test_arguments_of_the_template_make_other_prompts_and_another_training() -> None:
@@ -140,7 +131,6 @@ def test_rows_and_reward_code_that_changed_are_named() -> None:
         "rewardCode": {"r:f": "c"},
     }
     assert other_inputs(was, was) == []
-    assert other_inputs({}, was) == [], "an older checkpoint has no digests"
     now = was | {"data": was["data"] | {"eval": {"rows": 3, "sha256": "d"}}, "rewardCode": {"r:f": "e", "r:g": "f"}}
     (found,) = other_inputs(was, now)
     assert "but the rows of eval (had 2, has 3) and the code of r:f changed since" in found

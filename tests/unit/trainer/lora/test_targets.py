@@ -8,9 +8,9 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.targets import (
     Linear,
     excluded_names,
+    last_parts,
     require_vocabulary_to_split,
     resolve_targets,
-    short_names,
 )
 
 
@@ -118,7 +118,8 @@ def test_the_output_layer_cannot_be_named() -> None:
 
 
 def test_a_summary_names_each_kind_of_layer_once() -> None:
-    assert short_names(resolve_targets(two_layers(), "canonical_lora", ["all-linear"], [])) == [
+    targets = resolve_targets(two_layers(), "canonical_lora", ["all-linear"], [])
+    assert last_parts(name for target in targets for name in target.hf_names) == [
         "q_proj",
         "k_proj",
         "v_proj",

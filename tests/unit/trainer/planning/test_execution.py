@@ -9,10 +9,11 @@ import pytest
 
 from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.models.model_sizes import read_model_shape
+from lorarl_trainer.models.model_sizes import shape_of
 from lorarl_trainer.models.shape import ModelShape
 from lorarl_trainer.models.supported_models import has_plain_layers
 from lorarl_trainer.planning.execution import ExecutionPlan, PlanError, decide
+from lorarl_trainer.storage.downloads import read_model_config
 from unit.trainer.planning.jobs import gpu_job
 
 GIB = 1 << 30
@@ -117,7 +118,7 @@ def test_a_micro_batch_holds_the_longest_sequence() -> None:
 def test_a_configuration_without_a_size_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(InputError, match=r"a config\.json without num_attention_heads"):
-        read_model_shape(tmp_path)
+        shape_of(read_model_config(tmp_path))
 
 
 def test_what_differs_from_the_plan_is_an_error_that_names_both() -> None:
