@@ -41,7 +41,6 @@ class Fault:
     verb: Literal["expected", "must"] = "expected"
 
     def __str__(self) -> str:
-        """The whole message."""
         return f"{self.path}: got {self.got}, {self.verb} {self.expected}. {self.hint}"
 
 

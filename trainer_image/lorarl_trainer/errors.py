@@ -118,11 +118,7 @@ def unreadable(field: str, uri: str, path: Path, error: OSError) -> LorarlError:
 
     A broken disk or volume is no fault of the manifest, so that is a `StorageError`.
 
-    Args:
-        field: the URI's path in the manifest.
-        uri: what should have been read.
-        path: the file or folder behind it on this machine.
-        error: the operating system's error.
+    `path`: the file or folder behind it on this machine.
     """
     file = error.filename or path
     got = f"{uri}, but {file} cannot be read on {socket.gethostname()} ({error.strerror or error})"

@@ -17,11 +17,8 @@ def learning_rate(spec: TrainerSpec, step: int, last: int, skipped: int = 0) -> 
     The first step after the warm-up has the peak (without a warm-up, the first step), and the last step has the minimum
     share of it. The cosine is that of SGDR (arXiv:1608.03983) without restarts.
 
-    Args:
-        spec: the schedule.
-        step: the step.
-        last: the last step, which may change during a run. Steps after it have the minimum.
-        skipped: first steps that the schedule does not count. Their rate is 0.
+    `last`: the last step, which may change during a run. Steps after it have the minimum. `skipped`: first steps that
+    the schedule does not count. Their rate is 0.
     """
     step, last = step - skipped, last - skipped
     if step < 1:

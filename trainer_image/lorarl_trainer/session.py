@@ -35,7 +35,6 @@ class StepClock:
     """Where a step's time goes: phases that workers measured, phases timed here, and the rest as `other`."""
 
     def __init__(self) -> None:
-        """Start."""
         self._start = time.perf_counter()
         self._phases: dict[str, float] = {}
 
@@ -82,7 +81,6 @@ class Session:
         leaving: a worker's machine is about to be removed, so the workers end after a checkpoint.
         withheld_in_a_row: updates that were withheld since the last one that was made, see `guards.nonfinite`.
         results: what the model card of the next checkpoint shows: columns of values by name.
-        best: the best checkpoint that was reported.
         keep: keeps each step's samples; None for nothing.
         kl_coefficient: the present weight of a KL penalty that keeps a divergence; None where it is fixed.
         curriculum: what decides which rows take their turn, the same object as in the rollouts' stream of rows.

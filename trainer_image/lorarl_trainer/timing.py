@@ -52,11 +52,8 @@ class StartClock:
     def __init__(self, who: str, first: str, began: float | None = None, earlier: Sequence[Span] = ()) -> None:
         """Begin with the first part, or continue a clock of this process.
 
-        Args:
-            who: the process.
-            first: the name of the first part.
-            began: the Unix time at which that part began, if not with the process.
-            earlier: the parts of a clock that was started before it was known who this is. The first is among them.
+        `began`: the Unix time at which that part began, if not with the process. `earlier`: the parts of a clock that
+        was started before it was known who this is. The first is among them.
         """
         self._who = who
         self.parts = [replace(part, who=who) for part in earlier]

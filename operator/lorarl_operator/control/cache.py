@@ -61,7 +61,6 @@ class Cache:
         self._kuberay_began: datetime | None = None
 
     def __len__(self) -> int:
-        """Number of jobs."""
         return sum(entry.job is not None for entry in self._entries.values())
 
     def put(self, resource: Resource, raw: parse.Raw, key: Key | None = None) -> Key | None:

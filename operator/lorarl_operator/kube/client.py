@@ -81,7 +81,6 @@ class Client:
         return other
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._api.close()
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Manifest | None:

@@ -27,7 +27,6 @@ class Algorithm(Protocol):
     Attributes:
         group_size: completions of each prompt, G.
         updates_per_step: on equal shares of the prompts.
-        loss: of each update.
         reward_kl: the KL penalty that is subtracted from rewards before `advantages` takes them; None for none.
         critic: what expects a return before each token; None for none.
         max_refills: how many times per step groups without signal may be replaced by those of further prompts.

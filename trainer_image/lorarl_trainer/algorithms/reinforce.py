@@ -18,7 +18,6 @@ class Reinforce(PolicyGradient):
     """All completions of a step are compared with each other, whatever their prompt."""
 
     def loss_options(self, spec: AlgorithmSpec) -> dict[str, Any]:
-        """Clip nothing."""
         return {"clip_range": math.inf}
 
     def advantages(self, rewards_P_G: Rewards, lengths_P_G: Ints) -> Floats:

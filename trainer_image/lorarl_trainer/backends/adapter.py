@@ -25,34 +25,27 @@ class ModelAdapter:
 
     @property
     def targets(self) -> Sequence[Target]:
-        """See `Adapter.targets`."""
         return self.model.targets
 
     @property
     def linear_names(self) -> Sequence[str]:
-        """See `Adapter.linear_names`."""
         return self.model.linear_names
 
     @property
     def parameters(self) -> Sequence[torch.Tensor]:
-        """See `Adapter.parameters`."""
         return list(self.model.parameters.values())
 
     @property
     def group(self) -> dist.ProcessGroup:
-        """See `Adapter.group`."""
         return self.model.parallel.model_group
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """See `Adapter.shapes`."""
         return self.layout.shapes
 
     @property
     def blocks(self) -> Mapping[tuple[int, int], Sequence[Block]]:
-        """See `Adapter.blocks`."""
         return self.layout.blocks
 
     def export(self) -> Mapping[str, torch.Tensor]:
-        """See `Adapter.export`."""
         return self.model.export()

@@ -37,10 +37,7 @@ class Snapshot:
     """What a checkpoint holds of an adapter, in Hugging Face names.
 
     Attributes:
-        adapter: A and B of each layer.
         state: fp32 masters and AdamW's moments, the critic's among them, which `Backend.restore` takes.
-        updates: optimizer updates so far.
-        critic_updates: the critic's.
         linear_names: full names of all linear layers but the output layer, adapted or not.
         excluded_names: those that were asked to have no adapter.
     """
@@ -57,13 +54,6 @@ class Backend(ABC):
     """All that a worker asks of a backend; nothing outside of this package uses another part of it.
 
     `create_adapter` or `load_adapter` comes before the first update.
-
-    Attributes:
-        model: the model; an engine in the same process shares its base.
-        layout: where each parameter is in the adapter.
-        adapter: what such an engine copies.
-        optimizer: the adapter's masters and moments.
-        critic: of an algorithm that has one.
     """
 
     @staticmethod
@@ -158,7 +148,6 @@ class Backend(ABC):
         )
 
     def values(self, samples: Sequence[Sample]) -> list[np.ndarray]:
-        """Return the critic's values of each sample's response tokens."""
         assert self.critic is not None, "only an algorithm with a critic asks for values"
         self._require_device()
         return self.critic.values(samples)

@@ -68,7 +68,6 @@ class Critic:
 
     @torch.no_grad()
     def values(self, samples: Sequence[Sample]) -> list[np.ndarray]:
-        """Return the values of each sample's response tokens, without dropout."""
         self._model.module.eval()
         with self._model.holding(self.optimizer.values):
             found = by_sample(self._model, samples, self._tokens, self._values)

@@ -32,15 +32,12 @@ class AdaptedModel(ABC):
     """One rank's share of the base model with its adapters. Each backend has a subclass.
 
     Attributes:
-        module: the torch module of this rank.
         targets: the adapters, in the model's order.
         linear_names: Hugging Face names of all linear layers but the output layer, in use or not.
         excluded_names: those that only `adapter.excludeModules` keeps from having an adapter.
         parameters: the trainable parameters of this rank by the module's names. Nothing else has a gradient.
         parallel: the ranks that share the model, and those that share a batch.
-        device: where the parameters are.
         unpackable: what keeps the model from packed sequences, where those are planned.
-        hidden_size: of `hidden_states`.
     """
 
     module: torch.nn.Module

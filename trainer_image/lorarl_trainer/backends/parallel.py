@@ -27,14 +27,9 @@ class Parallel:
 
     Attributes:
         tensor_group, data_group: torch.distributed process groups.
-        tensor_size, data_size: ranks in each.
-        data_rank: this rank's place in its data group.
         copies_group: the ranks with the same part of the adapter, experts aside, whose gradients are added up: those of
             data and of context together.
-        copies_size: ranks in it.
-        copies_rank: this rank's place in it.
         context_group: the ranks that share the tokens of the same samples; None if each sample is on one of them.
-        context_size: ranks in it.
         expert_group, expert_size: ranks that share a layer's experts; 1: each rank has all of them.
         expert_hosts: the ranks of `expert_group`, for tensors on the host.
         expert_copies, expert_data_size: ranks that have the same experts, and sum their gradients.

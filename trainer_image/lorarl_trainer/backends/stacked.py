@@ -17,7 +17,6 @@ class Taker(NamedTuple):
 
     Attributes:
         is_theirs: whether the parameters hold the values whose gradients these are.
-        add: adds a gradient, [E, ...].
     """
 
     is_theirs: Callable[[], bool]
@@ -25,12 +24,7 @@ class Taker(NamedTuple):
 
 
 class Stacked:
-    """Some tensors of one shape, parameters or not.
-
-    Attributes:
-        parts: the tensors.
-        takers: of gradients.
-    """
+    """Some tensors of one shape, parameters or not."""
 
     def __init__(self, parts: Sequence[torch.Tensor]) -> None:
         self.parts, self.takers = list(parts), list[Taker]()

@@ -17,7 +17,6 @@ class Totals:
     """Sums over micro-batches, kept on the device: of columns, and of engine's and trainer's differences by depth."""
 
     def __init__(self, device: torch.device) -> None:
-        """Begin with nothing."""
         self._sums: dict[str, torch.Tensor] = {}
         self._by_depth = torch.zeros(3, DEPTHS, dtype=torch.float64, device=device)
         self._largest = torch.zeros((), dtype=torch.float64, device=device)

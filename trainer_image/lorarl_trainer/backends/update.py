@@ -149,7 +149,6 @@ class Trainer:
     def log_probabilities(
         self, samples: Sequence[Sample], temperature: float, of: Policy = "policy"
     ) -> list[np.ndarray]:
-        """Return the log-probabilities of each sample's response tokens, without dropout."""
         with self._as(of):
             return self._log_probabilities(samples if of == "policy" else without_routing(samples), temperature)
 

@@ -18,12 +18,6 @@ def require_free(latest: Latest, owner: Owner, now: datetime, store_uri: str) ->
     The newest start of the same job takes over, and so does a new job with this name in this namespace: the older one
     was deleted. A run outside a cluster is not started again by anyone, so every other start may take over from it.
 
-    Args:
-        latest: the folder's latest.json.
-        owner: whose run starts now.
-        now: the time.
-        store_uri: `spec.checkpoint.uri`, without secrets.
-
     Raises:
         InputError: the folder belongs to a job of another namespace or cluster that has not ended, or ended just now.
     """

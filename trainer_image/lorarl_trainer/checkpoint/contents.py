@@ -175,11 +175,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Manifest:
-        """Parse the file's content.
-
-        Raises:
-            ValueError: it is not a checkpoint.json.
-        """
+        """Parse the file's content. Raises ValueError if it is not a checkpoint.json."""
         try:
             raw = json.loads(data)
             files = {

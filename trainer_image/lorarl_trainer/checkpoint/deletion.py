@@ -21,11 +21,7 @@ def delete_job(store: Store, job: str, uid: str | None, now: datetime) -> list[s
 
     A job that never claimed the folder may have records there, of starts that failed early. They name its uid.
 
-    Args:
-        store: the store with the job's folder.
-        job: name of the job.
-        uid: uid of its LoRARLJob, which must be in latest.json; None outside a cluster, where the name suffices.
-        now: the time.
+    `uid`: uid of its LoRARLJob, which must be in latest.json; None outside a cluster, where the name suffices.
 
     Returns:
         The paths in the job's folder that stay, because lorarl did not write them.

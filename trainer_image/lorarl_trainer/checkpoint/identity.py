@@ -127,10 +127,6 @@ def other_inputs(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return a warning if a resumed run gets other rows, reward code, teacher or reference than its checkpoint's.
 
     That may be meant, so it is no other training. The manifest looks the same, so nothing else would show it.
-
-    Args:
-        was: the content of the checkpoint's lorarl_metadata.json.
-        now: what the next ones get.
     """
     rows = (
         f"the rows of {name} (had {before.get('rows')}, has {after.get('rows')})"

@@ -23,9 +23,7 @@ class Best:
 
     Attributes:
         path: its folder within the job's folder.
-        step: its step.
         metric: the column of metrics.jsonl that it was chosen by.
-        value: its value there.
     """
 
     path: str
@@ -56,19 +54,11 @@ class Latest:
         epoch: every start of the job takes the next one; only the newest may publish.
         writer: random id of that start.
         host: host and process of that start, for people.
-        owner: the job of that start.
-        claimed_at: when it started.
         finished_at: when it had made all steps of the training; None before.
         path: folder of the newest checkpoint within the job's folder; None before the first publication.
-        step: that checkpoint's step.
-        adapter_sha256: sha256 of its adapter_model.safetensors.
-        adapter_version: version of its adapter.
-        published_at: when it was published.
-        published_epoch: the epoch that published it.
         checkpoints: folders of all checkpoints that are kept, oldest first; the last is `path`.
         deleting: folders whose deletion has begun and is not known to have ended. A later start must not write under
             these names, because a delayed deletion would hit its files.
-        best: the best checkpoint, if the job keeps it.
     """
 
     epoch: int
@@ -139,11 +129,7 @@ class Latest:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Latest:
-        """Parse the file's content.
-
-        Raises:
-            ValueError: it is not a latest.json.
-        """
+        """Parse the file's content. Raises ValueError if it is not a latest.json."""
         try:
             raw: dict[str, Any] = json.loads(data)
             latest = cls(

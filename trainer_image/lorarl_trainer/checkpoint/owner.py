@@ -12,7 +12,6 @@ class Owner:
     Attributes:
         name: name of the job, and of its folder in the store.
         uid: uid of its LoRARLJob; None outside a cluster.
-        namespace: its namespace; None outside a cluster.
         cluster: what distinguishes its cluster from others; None outside a cluster, and where it is not known.
     """
 

@@ -28,10 +28,7 @@ def objects(store: Store, folder: str) -> list[str]:
 def own_files(present: Iterable[str], manifest: Manifest | None, job: str) -> list[str]:
     """Return the files of a checkpoint's folder that were written for a checkpoint of the job.
 
-    Args:
-        present: paths within the folder.
-        manifest: its checkpoint.json; None if it is missing or corrupt.
-        job: name of the job.
+    `manifest`: its checkpoint.json; None if it is missing or corrupt.
     """
     if manifest is None:
         return [path for path in present if is_checkpoint_file(path)]
@@ -51,10 +48,7 @@ def read_manifest(store: Store, folder: str) -> Manifest | None:
 def foreign_objects(store: Store, job: str, latest: Latest | None) -> tuple[list[str], bool]:
     """Look for objects in the job's folder that lorarl did not write for this job.
 
-    Args:
-        store: the store with the job's folder.
-        job: name of the job.
-        latest: its latest.json; None if it is missing or corrupt.
+    `latest`: its latest.json; None if it is missing or corrupt.
 
     Returns:
         Their paths, and whether a job of this name has used the folder at all.
@@ -85,10 +79,7 @@ def require_own(store: Store, owner: Owner, latest: Latest | None) -> list[str]:
 
     A job that has claimed the folder before is only warned: it must not end because someone left a note there.
 
-    Args:
-        store: the store with the job's folder.
-        owner: whose run starts.
-        latest: the folder's latest.json; None if it is missing or corrupt.
+    `latest`: the folder's latest.json; None if it is missing or corrupt.
 
     Returns:
         The warning, if there is one.

@@ -29,7 +29,6 @@ class RunOf:
     """The contents of run.json: which start of which job a record is of.
 
     Attributes:
-        owner: the job.
         attempt: the number that the operator gave this start; None outside a cluster.
         writer: random id of the start.
         host: where it ran, for people.
@@ -59,11 +58,7 @@ class RunOf:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> RunOf:
-        """Parse the file's content.
-
-        Raises:
-            ValueError: it is not a run.json.
-        """
+        """Parse the file's content. Raises ValueError if it is not a run.json."""
         try:
             raw = json.loads(data)
             owner = Owner(raw["job"], raw["jobUid"], raw["namespace"], raw["cluster"])
@@ -95,9 +90,6 @@ def record_files(listed: Iterable[str]) -> dict[str, list[str]]:
     """Return the records' files in a job's folder by `runs/<number>`, each with paths within that folder.
 
     A folder without run.json is no record.
-
-    Args:
-        listed: paths of all objects in the job's folder.
     """
     folders: dict[str, list[str]] = {}
     for path in listed:
@@ -126,11 +118,7 @@ def read_runs(store: Store, job: str, folders: Sequence[str]) -> dict[str, RunOf
 def delete_records(store: Store, job: str, files: Mapping[str, Sequence[str]], uid: str | None = None) -> bool:
     """Delete the records of a job. It may be repeated.
 
-    Args:
-        store: the store with the job's folder.
-        job: name of the job.
-        files: those of each folder, see `record_files`.
-        uid: uid of the LoRARLJob whose records to delete; None for all of this name.
+    `uid`: uid of the LoRARLJob whose records to delete; None for all of this name.
 
     Returns:
         Whether there was one.

@@ -209,10 +209,8 @@ class CheckpointStore:
 
         A step without a checkpoint is ignored: a newer one took its place while it waited.
 
-        Args:
-            step: the step that was evaluated.
-            card: the model card with the results; None leaves it as it is.
-            value: what the best checkpoint is chosen by; None if none is.
+        `card`: the model card with the results; None leaves it as it is. `value`: what the best checkpoint is chosen
+        by; None if none is.
 
         Raises:
             FencedError: a newer start of the job has taken over.

@@ -49,11 +49,8 @@ class Curriculum:
     def __init__(self, spec: CurriculumSpec, seed: int, rows: int, resumed: Mapping[str, Any] | None = None) -> None:
         """Begin, or continue with the `state` of a checkpoint.
 
-        Args:
-            spec: the job's.
-            seed: of the run.
-            rows: number of rows. Rates of a checkpoint that had another number are of other rows, and are dropped.
-            resumed: that state; None to begin.
+        `rows`: number of rows. Rates of a checkpoint that had another number are of other rows, and are dropped.
+        `resumed`: that state; None to begin.
         """
         self._spec, self._seed, self._rows = spec, seed, rows
         known = resumed["rates"] if resumed and resumed["rows"] == rows else {}

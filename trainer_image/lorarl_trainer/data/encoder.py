@@ -50,12 +50,8 @@ class PromptEncoder:
     ) -> None:
         """Encode with a tokenizer of Transformers.
 
-        Args:
-            tokenizer: from `load_tokenizer`.
-            chat_template: `spec.data.chatTemplate`.
-            stop_ids: from `stop_token_ids`; an answer to learn ends with one of them.
-            vocabulary_size: tokens that the model has an embedding for; None if that is not known.
-            template_arguments: `spec.data.chatTemplateArguments`.
+        `stop_ids`: from `stop_token_ids`; an answer to learn ends with one of them. `vocabulary_size`: tokens that the
+        model has an embedding for; None if that is not known.
 
         Raises:
             InputError: `chat_template` is true and the tokenizer has none, or the template does not read an argument.

@@ -17,8 +17,6 @@ class EncodedRow:
     """A row with its tokens.
 
     Attributes:
-        row: the row.
-        prompt_ids: token ids of the prompt.
         answer_ids: token ids of the answer to learn; empty if only the prompt is used. Of a pair, the chosen one's.
         rejected_ids: those of a pair's rejected answer.
         trained: which of the answer's tokens are learned; None for all. Others are what the assistant did not write.
@@ -51,7 +49,6 @@ class EncodedRows:
     """The rows that fit, and how many do not.
 
     Attributes:
-        rows: the rows within the limits, in the order of the data; at least one.
         long_prompts: number of rows left out because of their prompts.
         long_answers: number of rows left out because of their answers.
         same_answers: number of pairs left out because both answers have the same tokens, so that they teach nothing.
@@ -71,11 +68,7 @@ class EncodedRows:
 def encode_prompts(rows: Sequence[Row], encoder: PromptEncoder, *, max_prompt_tokens: int, field: str) -> EncodedRows:
     """Encode the prompts and leave out rows whose prompt is longer than `max_prompt_tokens`.
 
-    Args:
-        rows: rows of the source.
-        encoder: the model's encoder.
-        max_prompt_tokens: `spec.rollout.maxPromptTokens`.
-        field: the data source's path in the manifest, for errors.
+    `field`: the data source's path in the manifest, for errors.
 
     Raises:
         InputError: no row is left, or a prompt cannot be encoded.
@@ -89,12 +82,7 @@ def encode_examples(
 ) -> EncodedRows:
     """Encode prompts with the answers to learn, and leave out rows whose prompt or answer is too long.
 
-    Args:
-        rows: rows of the source; all have an answer.
-        encoder: the model's encoder.
-        max_prompt_tokens: `spec.rollout.maxPromptTokens`.
-        max_response_tokens: `spec.rollout.maxResponseTokens`, including the stop token.
-        field: the data source's path in the manifest, for errors.
+    `rows`: rows of the source; all have an answer. `field`: the data source's path in the manifest, for errors.
 
     Raises:
         InputError: no row is left, or a row cannot be encoded.

@@ -31,11 +31,8 @@ Numbered = Iterator[tuple[int, dict[str, Any]]]
 def read_file(uri: str, *, field: str, fetch: Fetch, text_columns: Sequence[str]) -> Numbered:
     """Read a .jsonl, .parquet or .csv file.
 
-    Args:
-        uri: the file, as in the manifest.
-        field: the data source's path in the manifest, for errors.
-        fetch: returns the local file of the URI.
-        text_columns: columns of a CSV file that are texts even if they look like numbers (007 stays 007).
+    `field`: the data source's path in the manifest, for errors. `text_columns`: columns of a CSV file that are texts
+    even if they look like numbers (007 stays 007).
 
     Yields:
         The row's number, counted from 1 (the line number for .jsonl), and the row.

@@ -16,7 +16,6 @@ class Conversation:
     """A chat of which the assistant's turns are learned.
 
     Attributes:
-        messages: all of it, without the keys that say what is trained.
         trained: whether each of the assistant's messages is, in their order; at least one.
     """
 

@@ -28,9 +28,7 @@ class DataOrder:
     def take(self, position: int, count: int) -> list[int]:
         """Return the row indices at `position` to `position + count - 1`. A batch may span epochs.
 
-        Args:
-            position: number of rows taken since the start of the run.
-            count: number of rows to take.
+        `position`: number of rows taken since the start of the run.
         """
         if position < 0 or count < 0:
             raise ValueError(f"position and count must not be negative, got {position} and {count}")

@@ -25,10 +25,6 @@ PACKAGE, MODULE = "reasoning-gym", "reasoning_gym"
 def generate_rows(source: ReasoningGymData, field: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows, each with its number from 1. A row depends on the task, its settings, and seed + number.
 
-    Args:
-        source: the task.
-        field: its path in the manifest, for errors.
-
     Raises:
         InputError: the package is missing, or has no such task, or the task refuses its settings.
         LorarlError: the task fails.
@@ -39,11 +35,7 @@ def generate_rows(source: ReasoningGymData, field: str) -> Iterator[tuple[int, d
 
 
 def require_task(task: str, field: str) -> None:
-    """Refuse a task that is not there.
-
-    Raises:
-        InputError: the package is missing, or has no such task.
-    """
+    """Refuse a task that is not there. Raises InputError if the package is missing, or has no such task."""
     require_package(task, field)
     _ask({"task": task, "size": None, "field": field})
 

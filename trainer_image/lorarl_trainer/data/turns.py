@@ -12,7 +12,6 @@ class Turn(NamedTuple):
 
     Attributes:
         opened: all text before it, with the turn opened: the prompt.
-        answer: the text to learn: the message, and the stop token that the template writes after it.
         ended: whether the stop token is there. Otherwise it has to be added.
     """
 
@@ -24,11 +23,7 @@ class Turn(NamedTuple):
 def turn_of(opened: str, written: str, content: str, stops: Sequence[str]) -> Turn:
     """Return a turn without what the template writes after its end, such as a line break or a second stop token.
 
-    Args:
-        opened: the text before the turn.
-        written: what the template writes from there on.
-        content: the message. It may speak of a stop token: a turn ends at the first one after it.
-        stops: the texts of the stop tokens.
+    `content`: the message. It may speak of a stop token: a turn ends at the first one after it.
     """
     if len(ends := _ends(written, stops)) > (inside := stops_within(content, stops)):
         return Turn(opened, written[: ends[inside]], ended=True)

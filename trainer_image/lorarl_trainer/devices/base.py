@@ -13,7 +13,6 @@ class Gpu:
 
     Attributes:
         total, free: bytes of memory.
-        name: the product's.
         capability: CUDA's compute capability; None if it is not known.
     """
 
@@ -46,9 +45,7 @@ class Device(Protocol):
     def environment(self, threads: int, *, tensor_parallel: bool = False) -> dict[str, str]:
         """Return the variables that a worker process needs before it imports torch.
 
-        Args:
-            threads: how many it may use: its share of the machine's CPUs.
-            tensor_parallel: it shares the trainer's model with others.
+        `threads`: how many it may use: its share of the machine's CPUs.
         """
 
     def select(self, local_rank: int) -> Any:

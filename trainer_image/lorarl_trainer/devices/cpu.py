@@ -16,7 +16,6 @@ class CpuDevice:
     distributed_backend = "gloo"
 
     def environment(self, threads: int, *, tensor_parallel: bool = False) -> dict[str, str]:
-        """See `Device.environment`."""
         return {
             **openmp(threads),
             # The same sums with any number of threads: Intel's MKL would split long ones among them.
@@ -26,13 +25,11 @@ class CpuDevice:
         }
 
     def select(self, local_rank: int) -> Any:
-        """See `Device.select`."""
         import torch
 
         return torch.device("cpu")
 
     def memory(self) -> Host:
-        """See `Device.memory`."""
         return host_memory()
 
     def unneeded(self) -> int:
@@ -40,7 +37,6 @@ class CpuDevice:
         return 0
 
     def retries(self) -> int:
-        """See `Device.retries`."""
         return 0
 
     def synchronize(self) -> None:

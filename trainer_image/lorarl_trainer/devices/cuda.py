@@ -16,7 +16,6 @@ class CudaDevice:
     distributed_backend = "nccl"
 
     def environment(self, threads: int, *, tensor_parallel: bool = False) -> dict[str, str]:
-        """See `Device.environment`."""
         return {
             # A pod cannot know how many more of its node's CPUs it will get.
             **openmp(min(threads, CPUS_PER_GPU)),
@@ -28,21 +27,18 @@ class CudaDevice:
         }
 
     def select(self, local_rank: int) -> Any:
-        """See `Device.select`."""
         import torch
 
         torch.cuda.set_device(local_rank)
         return torch.device("cuda", local_rank)
 
     def memory(self) -> Gpu:
-        """See `Device.memory`."""
         import torch
 
         free, total = torch.cuda.mem_get_info()
         return Gpu(total, free, torch.cuda.get_device_name(), torch.cuda.get_device_capability())
 
     def unneeded(self) -> int:
-        """See `Device.unneeded`."""
         import torch
 
         unneeded = torch.cuda.memory_reserved() - torch.cuda.max_memory_allocated()
@@ -50,13 +46,11 @@ class CudaDevice:
         return max(unneeded, 0)
 
     def retries(self) -> int:
-        """See `Device.retries`."""
         import torch
 
         return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
 
     def synchronize(self) -> None:
-        """See `Device.synchronize`."""
         import torch
 
         torch.cuda.synchronize()

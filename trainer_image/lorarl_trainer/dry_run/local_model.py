@@ -19,10 +19,8 @@ def judge_local_model(
 ) -> tuple[str | None, str | None]:
     """Judge a job's base model, if its folder is on this machine.
 
-    Args:
-        job: the job.
-        gpu_gigabytes: memory of each GPU that the job will get; by default of the largest GPU here, if there is one.
-        in_full: with the table of what was chosen and of the memory, if the memory is known.
+    `gpu_gigabytes`: memory of each GPU that the job will get; by default of the largest GPU here, if there is one.
+    `in_full`: with the table of what was chosen and of the memory, if the memory is known.
 
     Returns:
         Why it cannot be trained; or what is known of a model that can be.

@@ -67,11 +67,6 @@ def hasty(spec: LoRARLJobSpec) -> LoRARLJobSpec:
 async def try_reward(scorer: Scorer, rows: Sequence[EncodedRow], count: Callable[[str], int]) -> list[Try]:
     """Score the rows' own answers, a wrong completion and an empty one. What takes too long has no score.
 
-    Args:
-        scorer: is ready.
-        rows: some of the data's.
-        count: returns the number of a completion's tokens.
-
     Raises:
         InputError: none of them has a score, so a run would stop at its first step; or a call does not come back.
         RewardServerError: none has a score, and a server could not be asked.

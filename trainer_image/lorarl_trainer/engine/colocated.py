@@ -26,7 +26,6 @@ class ColocatedEngine:
     """One rank's engine, and the way that the adapter takes to it.
 
     Attributes:
-        engine: vLLM.
         base: what it shares with the trainer; None if it has its own base model.
     """
 

@@ -22,7 +22,6 @@ class FirstRun:
         prompts: rows per step.
         group: completions per prompt; for grpo.
         response: longest completion or answer, in tokens.
-        steps: of the run.
         seconds: what the steps take at most here; None if that is not known.
     """
 
@@ -77,13 +76,8 @@ def first_run(
 
     Long completions are given up first, but never below the longest answer; then steps, then completions.
 
-    Args:
-        spec_of: returns the job with a run's size.
-        sizes: of the base model.
-        speed: this machine's floating-point operations per second.
-        from_data: whether the rows' answers are learned, and nothing is generated.
-        prompt_tokens: mean length of a prompt.
-        answer_tokens: of the longest answer; 0 if that is not known.
+    `from_data`: whether the rows' answers are learned, and nothing is generated. `answer_tokens`: of the longest
+    answer; 0 if that is not known.
     """
     least, longest = _fitting(answer_tokens), LONGEST_FROM_DATA_SECONDS if from_data else LONGEST_SECONDS
     found: FirstRun | None = None

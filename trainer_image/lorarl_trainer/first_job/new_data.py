@@ -78,11 +78,7 @@ def beside(data: str) -> str:
 
 
 def sample_of(uri: str) -> Sample:
-    """Return what the first rows of a data file on this machine have.
-
-    Raises:
-        InputError: the file cannot be read.
-    """
+    """Return what the first rows of a data file on this machine have. Raises InputError if the file cannot be read."""
     if not uri.startswith("file:"):
         return Sample([])
     read = read_file(uri, field="--data", fetch=lambda name: local_path(name, "--data"), text_columns=())
@@ -115,11 +111,7 @@ def choose_columns(
 ) -> dict[str, str]:
     """Return the column of each field of the data source: those that are named, or else the likeliest ones.
 
-    Args:
-        sample: of the data.
-        algorithm: `grpo`, `sft` or `dpo`.
-        named: the columns that the user named, by field.
-        own_reward: whether the reward is a function, which may need no answer.
+    `own_reward`: whether the reward is a function, which may need no answer.
 
     Raises:
         InputError: a column that is not named has no usual name.

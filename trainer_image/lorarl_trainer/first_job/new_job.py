@@ -46,7 +46,6 @@ class NewJob:
     """What a new job is made of.
 
     Attributes:
-        name: of the job.
         model: URI of the base model.
         data: URI of the rows; None writes a few as an example.
         reward: a key of `REWARDS`; for grpo.
@@ -135,9 +134,7 @@ def sized(job: NewJob, sample: Sample) -> NewJob:
 def advice(job: NewJob, columns: Sequence[str]) -> list[str]:
     """Return what to know about a new job: its first run's size, what its reward lacks, and rows to measure with.
 
-    Args:
-        job: the new one.
-        columns: of its data, as far as they are known.
+    `columns`: of its data, as far as they are known.
     """
     size, lines = job.size, []
     if size.seconds is not None:

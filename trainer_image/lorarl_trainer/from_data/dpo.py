@@ -28,7 +28,6 @@ class Pairs:
 
     Attributes:
         held_out: pairs by the evaluation's name.
-        loss: with its beta.
         generated: the evaluations of completions, which need an engine; None for none.
     """
 
@@ -46,7 +45,6 @@ class Pairs:
 
     @property
     def unfinished(self) -> Sequence[int]:
-        """See `Rollouts.unfinished`."""
         return ()
 
     async def next(self, step: int, adapter_version: int) -> StepBatch:

@@ -39,7 +39,6 @@ class Answers:
 
     @property
     def unfinished(self) -> Sequence[int]:
-        """See `Rollouts.unfinished`."""
         return ()
 
     async def next(self, step: int, adapter_version: int) -> StepBatch:

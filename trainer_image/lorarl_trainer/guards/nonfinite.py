@@ -17,10 +17,8 @@ MOST_IN_A_ROW = 3
 def count_withheld(result: UpdateResult, step: int, before: int) -> int:
     """Return how many updates in a row have been withheld, up to and including this one.
 
-    Args:
-        result: the update's. The workers withheld it if its loss or the norm of its gradient is infinite or NaN.
-        step: whose update it is.
-        before: how many in a row were withheld before it.
+    `result`: the update's. The workers withheld it if its loss or the norm of its gradient is infinite or NaN.
+    `before`: how many in a row were withheld before it.
 
     Raises:
         GradientError: it is the third.

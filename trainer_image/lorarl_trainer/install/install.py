@@ -81,10 +81,7 @@ def installer() -> list[str]:
 def install(lock: Path, flavour: Flavour, say: Callable[[str], None]) -> int:
     """Install what a lock has and this environment lacks.
 
-    Args:
-        lock: a file as `uv pip compile --generate-hashes` writes it.
-        flavour: what the lock is for.
-        say: shows a line of progress.
+    `lock`: a file as `uv pip compile --generate-hashes` writes it.
 
     Returns:
         The number of packages that were missing.

@@ -17,11 +17,7 @@ _PIN = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*])?==(?P<vers
 
 
 def carried_lock(flavour: Flavour) -> Path:
-    """Return the lock that the wheel carries.
-
-    Raises:
-        LorarlError: this is a clone, which has other locks.
-    """
+    """Return the lock that the wheel carries. Raises LorarlError if this is a clone, which has other locks."""
     path = Path(__file__).with_name(f"{flavour}.lock")
     if not path.is_file():
         make = "make setup" if flavour == "cpu" else "make setup GPU=1"

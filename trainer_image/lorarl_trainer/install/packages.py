@@ -20,9 +20,7 @@ ADDED = "lorarl-added.txt"
 def add_packages(packages: Sequence[str], *, dry_run: bool = False) -> str:
     """Install packages, with every package that is installed now kept at its version, and record them.
 
-    Args:
-        packages: requirements as pip takes them: names, versions, files, folders or URLs.
-        dry_run: only find out what would be installed.
+    `packages`: requirements as pip takes them: names, versions, files, folders or URLs.
 
     Returns:
         What the installer printed.

@@ -77,7 +77,6 @@ def _attend_flash_backward(
     extents: Extents,
     scale: float,
 ) -> Gradients:
-    """See `attend_backward`."""
     tensors = (by_output_T_A_D, query_T_A_D, key_K_G_D, value_K_G_D, output_T_A_D)
     if query_T_A_D.dtype == torch.float32:
         return _attend_in_batches_backward(*tensors, statistics, extents, scale)
@@ -96,7 +95,6 @@ def _ends(extents: Extents) -> tuple[torch.Tensor, torch.Tensor, int, int]:
 def _attend_in_batches(
     query_T_A_D: torch.Tensor, key_K_G_D: torch.Tensor, value_K_G_D: torch.Tensor, extents: Extents, scale: float
 ) -> tuple[torch.Tensor, Statistics]:
-    """See `attend`."""
     outputs, statistics = [], []
     for batch in extents.batches.each:
         output, of_batch = _attend_batch(*batch.inputs(query_T_A_D, key_K_G_D, value_K_G_D), scale)
@@ -115,7 +113,6 @@ def _attend_in_batches_backward(
     extents: Extents,
     scale: float,
 ) -> Gradients:
-    """See `attend_backward`."""
     batches, (heads, groups) = extents.batches, (query_T_A_D.shape[1], key_K_G_D.shape[1])
     sizes = [len(batch.queries) for batch in batches.each]
     # Nobody looks at a padded query's output.
@@ -157,7 +154,6 @@ def _attend_batch_backward_on_gpu(
     statistics: torch.Tensor,
     scale: float,
 ) -> Gradients:
-    """See `_attend_batch_backward`."""
     del output, statistics
     query, key, value = (tensor.detach().requires_grad_() for tensor in (query, key, value))
     with torch.enable_grad():

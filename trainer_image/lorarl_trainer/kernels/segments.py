@@ -39,7 +39,6 @@ class Batches:
     A call has a price, and packings of short samples have many segments.
 
     Attributes:
-        each: the batches.
         query_places, key_places: where each query, [T], and each key, [K], is in the batches, one after another.
     """
 

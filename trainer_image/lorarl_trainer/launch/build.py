@@ -77,7 +77,6 @@ class Launch:
     Attributes:
         folder: the manifest's; a reward function may be beside it.
         out_dir: where the run's files go.
-        clock: times this process's start.
         record: publishes the run's files to the checkpoints' store; None if they stay in out_dir alone.
         watchdog: records where the run hangs; None outside a cluster, where nothing ends it for that.
         rehearsal: where rollouts are dumped to, or replayed from.
@@ -147,10 +146,7 @@ class OpenRun:
     """What a run holds from its start to its end: its inputs, its rewards and Ray. Its workers may be replaced.
 
     Attributes:
-        prepared: the job's inputs, checked.
         workers: the present ones. They have the base model on their machines.
-        fingerprint: the base model's.
-        clock: times the start of the present workers.
     """
 
     launch: Launch

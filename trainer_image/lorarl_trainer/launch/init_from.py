@@ -54,12 +54,8 @@ def read_initial_adapter(
 ) -> InitialAdapter | None:
     """Read an adapter and check that it fits the job's. None if the manifest names none.
 
-    Args:
-        spec: the job.
-        secrets: with `spec.checkpoint.credentialsSecret`: adapters are stored where checkpoints are. Those of the hub
-            need that of the model.
-        base_fingerprint: the base model's fingerprint.
-        field: which one: the path of its URI in the manifest.
+    `secrets`: with `spec.checkpoint.credentialsSecret`: adapters are stored where checkpoints are. Those of the hub
+    need that of the model. `field`: which one: the path of its URI in the manifest.
 
     Returns:
         The adapter. The content of adapter_model.safetensors is not examined here.
@@ -125,11 +121,7 @@ def require_fitting_modules(
 ) -> None:
     """Check that an adapter has exactly the modules that the job trains, in the base model's shapes.
 
-    Args:
-        initial: the adapter.
-        model: sizes of the base model.
-        adapter: `spec.adapter`.
-        field: the path of its URI in the manifest, for errors.
+    `field`: the path of its URI in the manifest, for errors.
 
     Raises:
         InputError: modules or shapes differ, a value is not finite, or the file is not whole.

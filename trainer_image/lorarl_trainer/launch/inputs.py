@@ -35,7 +35,6 @@ class Vocabulary:
     """The part of the base model that the driver needs. Only the workers' machines need the weights.
 
     Attributes:
-        tokenizer: a tokenizer of Transformers.
         stop_token_ids: any of them ends a completion.
         size: tokens that the model has an embedding for; None if that is not known. Many models have more than their
             tokenizer, whose additional tokens are decoded as nothing.
@@ -73,7 +72,6 @@ class EncodedData:
         train: the training rows, source by source.
         parts: size and weight of each of their sources.
         evals: the held-out rows by the names of `data.evaluations`.
-        warnings: for the user.
         digests: rows and digest of each source as it was read, by its name.
     """
 
@@ -115,13 +113,6 @@ def read_source(
     spec: LoRARLJobSpec, source: DataSource, *, field: str, secrets: Secrets, on_bytes: OnBytes | None = None
 ) -> list[Row]:
     """Read the rows of one source.
-
-    Args:
-        spec: the job's.
-        source: the rows.
-        field: the source's path in the manifest, for errors.
-        secrets: the job's Secrets by name.
-        on_bytes: is called with the bytes of a download.
 
     Raises:
         LorarlError: they cannot be read, or a row lacks what the job needs.
@@ -174,11 +165,7 @@ def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> Enco
 
 
 def prompt_encoder(spec: LoRARLJobSpec, vocabulary: Vocabulary) -> PromptEncoder:
-    """Return what turns a job's prompts into tokens.
-
-    Raises:
-        InputError: the chat template cannot be used.
-    """
+    """Return what turns a job's prompts into tokens. Raises InputError if the chat template cannot be used."""
     return PromptEncoder(
         vocabulary.tokenizer,
         chat_template=spec.data.chat_template,

@@ -36,7 +36,6 @@ class Stored:
     """What the job's stores hold for a base model.
 
     Attributes:
-        fingerprint: the base model's.
         initial_adapter: that of `spec.adapter.initFrom`; None for a new adapter.
         teacher: the adapter that teaches; None if none does.
     """

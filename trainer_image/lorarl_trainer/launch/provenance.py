@@ -25,11 +25,8 @@ def provenance(
 ) -> dict[str, Any]:
     """Return the part of lorarl_metadata.json that says what the adapter was made of. It has no times or host names.
 
-    Args:
-        job: the job.
-        data: rows and digest of each source, by its name.
-        folder: the manifest's, where reward functions are looked up.
-        adapters: the weights of those that it learns from at every step, by the field that names them.
+    `data`: rows and digest of each source, by its name. `adapters`: the weights of those that it learns from at every
+    step, by the field that names them.
     """
     kept = job.model_dump(
         by_alias=True,
@@ -65,9 +62,7 @@ def code_digest(function: str, path: Sequence[str]) -> str | None:
 
     Modules that it imports are not looked at.
 
-    Args:
-        function: as in the manifest, package.module:function.
-        path: folders, in the order in which the module is looked up.
+    `path`: folders, in the order in which the module is looked up.
     """
     parts = function.partition(":")[0].split(".")
     for folder in path:

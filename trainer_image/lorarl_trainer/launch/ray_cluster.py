@@ -36,7 +36,6 @@ class RayCluster:
         self._ahead = contextlib.ExitStack()
 
     async def __aenter__(self) -> Self:
-        """Begin."""
         with self._clock.part("import of Ray"):
             import ray  # noqa: F401  # before the thread: two threads that import at once slow each other down
 
@@ -60,9 +59,6 @@ class RayCluster:
 
         Nothing is kept of the old ones: a process whose peer is gone may hang in a collective operation, and the new
         machine's process needs as long to start as theirs.
-
-        Args:
-            clock: times this start.
 
         Raises:
             NodeLostError: another machine was lost meanwhile.

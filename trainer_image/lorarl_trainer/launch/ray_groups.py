@@ -25,7 +25,6 @@ class Guard:
     """Ends what Ray has started when this process ends in any way."""
 
     def __init__(self) -> None:
-        """Begin, after `ray.init`."""
         import ray
 
         started = ray._private.worker._global_node.all_processes.values()

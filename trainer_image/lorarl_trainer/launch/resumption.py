@@ -91,12 +91,8 @@ def finished_adapter(
     this machine included. The last start here must have succeeded. What has changed since could only be trained with
     in further steps.
 
-    Args:
-        job: the job.
-        secrets: its Secrets by name.
-        out_dir: the run's folder.
-        unpublished: the folder of checkpoints that could not be published.
-        without_files: whether a folder without a run counts too. The store must then say that the run ended.
+    `unpublished`: the folder of checkpoints that could not be published. `without_files`: whether a folder without a
+    run counts too. The store must then say that the run ended.
     """
     try:
         known = (out_dir / SUMMARY).exists()

@@ -37,16 +37,7 @@ def make_rollouts(
 ) -> Rollouts:
     """Return where the samples come from: generated and scored, or for sft and dpo the data's own answers.
 
-    Args:
-        spec: the job.
-        workers: what generates.
-        rows: all rows, encoded.
-        vocabulary: of the base model.
-        scorers: of the rewards.
-        stream: the training rows in their order.
-        progress: where warnings go.
-        replay: a folder with the samples of another run, which are trained on instead; None for this run's own.
-        unfinished: see `DriverState.unfinished`.
+    `replay`: a folder with the samples of another run, which are trained on instead; None for this run's own.
     """
     reward, paths = scorers.reward, inputs.eval_fields(spec)
     evaluations = {

@@ -28,7 +28,6 @@ class Interruption:
         self._task = asyncio.current_task()
 
     def __enter__(self) -> Self:
-        """Install the handlers."""
         self.install()
         return self
 
@@ -41,7 +40,6 @@ class Interruption:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Restore Python's handlers."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)

@@ -30,10 +30,7 @@ class Watchdog:
     def __init__(self, manifest: Path, logs: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Watch nothing before `start`.
 
-        Args:
-            manifest: the job's, in a mounted ConfigMap: the deadline may change at any time.
-            logs: the folder for `stack-driver.log` and `stack-RANK.log`.
-            clock: monotonic, in seconds.
+        `manifest`: the job's, in a mounted ConfigMap: the deadline may change at any time.
         """
         self._manifest, self._logs, self._clock = manifest, logs, clock
         self._seen: bytes | None = None
@@ -58,7 +55,6 @@ class Watchdog:
         self._news = self._clock()
 
     def close(self) -> None:
-        """Watch no more."""
         self._over.set()
 
     def look(self) -> bool:

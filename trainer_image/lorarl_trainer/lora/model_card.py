@@ -29,11 +29,9 @@ def model_card(
 ) -> bytes:
     """Return the content of README.md.
 
-    Args:
-        metadata: the content of lorarl_metadata.json, with or without what `launch.provenance` adds.
-        config: the content of adapter_config.json.
-        results: columns of values by name, such as the step's mean reward. The ends of a value's 95% interval have its
-            name and _low and _high.
+    `metadata`: the content of lorarl_metadata.json, with or without what `launch.provenance` adds. `results`: columns
+    of values by name, such as the step's mean reward. The ends of a value's 95% interval have its name and _low and
+    _high.
     """
     front = yaml.safe_dump(_front_matter(metadata), sort_keys=False, allow_unicode=True)
     body = "\n\n".join(_sections(metadata, config, results))

@@ -23,7 +23,6 @@ class LossInputs:
         logprobs: the policy's log-probabilities, with a gradient and with dropout.
         measured: the same without either.
         rollout: the engine's log-probabilities; None for samples that were not generated.
-        advantages: the algorithm's.
         base: the reference's log-probabilities; None unless the choice `needs_reference`.
         on_policy: the policy that is trained generated the samples.
         sequences: which tokens belong to one sample; None unless the choice is `by_sequence`.

@@ -35,7 +35,6 @@ class Family:
     """Models with one `model_type` in config.json. All of them have decoder layers of Llama's kind.
 
     Attributes:
-        models: some that people know.
         architecture: the class of Transformers, in `architectures` of config.json.
         rope_types: kinds of rotary positions that Megatron-Bridge follows.
         has_window: `sliding_window` is in use unless it is null. In other families `use_sliding_window` decides.

@@ -40,7 +40,6 @@ class FsdpFamily:
     Sizes are words: h hidden, q queries, k keys, d a head, f the MLP, v the vocabulary, p the positions. Sums have +.
 
     Attributes:
-        models: some that people know.
         architecture: the class of Transformers, in `architectures` of config.json.
         features: what these models have beyond Llama's.
         layer: the sizes of a layer's tensors, by name.

@@ -15,11 +15,7 @@ _GATE_UP_DOWN = ("gate_proj", "up_proj", "down_proj")
 def tensor_shapes(family: Family, shape: ModelShape, queries: int, inner: int) -> dict[str, tuple[int, ...]]:
     """Return the shape of each tensor, by its Hugging Face name.
 
-    Args:
-        family: the model's.
-        shape: what its config.json says.
-        queries: outputs of q_proj.
-        inner: rows of the MLP's gate, or of an expert's.
+    `inner`: rows of the MLP's gate, or of an expert's.
     """
     hidden = shape.hidden
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (shape.vocabulary, hidden)}

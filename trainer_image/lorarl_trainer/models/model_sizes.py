@@ -170,11 +170,7 @@ class ModelSizes(ModelShape):
 
 
 def shape_of(config: Mapping[str, Any]) -> ModelShape:
-    """Return what a config.json says of a model's shape.
-
-    Raises:
-        InputError: it leaves out a size.
-    """
+    """Return what a config.json says of a model's shape. Raises InputError if it leaves out a size."""
     family = FAMILIES.get(str(config.get("model_type")))
     mixture = family.experts if family else None
     other, config = FSDP_FAMILIES.get(str(config.get("model_type"))), with_usual_names(config)
@@ -229,11 +225,7 @@ def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
 
 
 def _first_of(config: Mapping[str, Any], names: Sequence[str]) -> int:
-    """Return the first of some sizes that a config.json has.
-
-    Raises:
-        KeyError: it has none.
-    """
+    """Return the first of some sizes that a config.json has. Raises KeyError if it has none."""
     size: int = next((config[name] for name in names if config.get(name)), None) or config[names[-1]]
     return size
 

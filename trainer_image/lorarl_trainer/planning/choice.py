@@ -73,10 +73,7 @@ class JobPlan:
 def choose_plan(spec: LoRARLJobSpec, model: ModelSizes, there: Gpu | Host) -> JobPlan:
     """Choose how each worker of a job runs.
 
-    Args:
-        spec: the job.
-        model: sizes of its base model.
-        there: a worker's GPU, or on CPU the machine, which its workers share.
+    `there`: a worker's GPU, or on CPU the machine, which its workers share.
     """
     make: _MakePlan = partial(make_plan, model, AdapterSize.of(spec.adapter, model))
     if isinstance(there, Host):

@@ -37,12 +37,6 @@ def step_time(spec: LoRARLJobSpec, model: ModelSizes, prompt_tokens: float, spee
 
     A token takes two operations per parameter forward, and as many backward: the base is frozen, so its weights have
     no gradients. A prompt is computed once for all completions of its group.
-
-    Args:
-        spec: the job.
-        model: sizes of its base model.
-        prompt_tokens: mean length of a prompt.
-        speed: this machine's floating-point operations per second.
     """
     prompts, group = spec.rollout.prompts_per_step, spec.algorithm.effective_group_size
     forward = 2.0 * model.parameters(1)

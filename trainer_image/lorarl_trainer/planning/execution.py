@@ -285,7 +285,6 @@ def kv_bytes_per_token(model: ModelShape, plan: ExecutionPlan) -> int:
 
 
 def _router_replay(spec: LoRARLJobSpec, model: ModelShape) -> bool | None:
-    """Return `ExecutionPlan.router_replay`."""
     if not (model.experts and spec.generates):
         return None
     return spec.trainer.router_replay is not False

@@ -18,7 +18,6 @@ class Speed:
 
     Attributes:
         tflops: bf16 matrix products with sums in fp32, without sparsity, in TFLOP/s.
-        terabytes: memory, in TB/s.
         link: to another GPU of its machine, in each direction, in TB/s.
     """
 

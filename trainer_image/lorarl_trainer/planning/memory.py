@@ -35,7 +35,6 @@ class MemoryPlan:
         execution: the decisions that the memory follows from. Its KV cache holds all sequences at their longest, or as
             many as there is room for.
         gpu: what there is: a GPU, or on CPU one worker's share of the machine.
-        lines: what is taken, the KV cache included.
         kv_cache_least: the KV cache that one sequence needs at its longest.
     """
 

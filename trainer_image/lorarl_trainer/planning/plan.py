@@ -18,10 +18,8 @@ from lorarl_trainer.planning.verdict import require_gpu
 def plan_job(spec: LoRARLJobSpec, model_path: Path, there: Gpu | Host) -> ExecutionPlan:
     """Plan a job on each of its workers.
 
-    Args:
-        spec: the job.
-        model_path: the folder of its base model; configuration and headers are read, no weights.
-        there: the memory of one worker's GPU, or on CPU of its machine.
+    `model_path`: the folder of its base model; configuration and headers are read, no weights. `there`: the memory of
+    one worker's GPU, or on CPU of its machine.
 
     Raises:
         InputError: the GPU is too old, the job cannot fit into the memory, or the model's files do not say how large it

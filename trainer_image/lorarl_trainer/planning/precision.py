@@ -10,9 +10,7 @@ class Precision:
     """A floating-point format.
 
     Attributes:
-        name: in the manifest.
         dtype: the name that PyTorch and vLLM use.
-        bytes: per number.
     """
 
     name: str

@@ -55,9 +55,6 @@ class Work:
 
     Attributes:
         workers: GPUs.
-        prompts: of a step.
-        group: completions of a prompt.
-        prompt_tokens: length of a prompt.
         longest, mean: tokens of the longest response, and of one on average.
         more_forwards: forward passes beside the one that has a backward pass. A backward pass counts as one too.
         generates: whether the responses are generated; otherwise they are the data's.

@@ -33,7 +33,6 @@ class Verdict:
     """What is known of a base model that can be trained.
 
     Attributes:
-        family: of the model, for people.
         slower: why it trains slower, takes more memory, or is served with more effort than others.
         plan: how each worker runs; None if its memory is not known.
     """
@@ -50,10 +49,7 @@ class Verdict:
 def judge(spec: LoRARLJobSpec, config: Mapping[str, Any], there: Gpu | Host | None = None) -> Verdict:
     """Judge a job's base model.
 
-    Args:
-        spec: the job.
-        config: the content of the model's config.json.
-        there: one worker's GPU, or on CPU its machine; None if it is not known.
+    `there`: one worker's GPU, or on CPU its machine; None if it is not known.
 
     Raises:
         InputError: the model cannot be trained as the job asks, or not there; with the reason and the fix.
@@ -93,11 +89,7 @@ def _require_heads_of_cpus(model: ModelShape) -> None:
 
 
 def require_gpu(gpu: Gpu) -> None:
-    """Refuse a GPU that is too old.
-
-    Raises:
-        InputError: it has no bf16 or no flash attention.
-    """
+    """Refuse a GPU that is too old. Raises InputError if it has no bf16 or no flash attention."""
     if gpu.capability is not None and gpu.capability < OLDEST_GPU:
         found, oldest = (".".join(map(str, capability)) for capability in (gpu.capability, OLDEST_GPU))
         raise InputError(

@@ -14,9 +14,7 @@ class GpuTime:
     def __init__(self, gpus: int, began: datetime) -> None:
         """Start to count.
 
-        Args:
-            gpus: those of an attempt; 0 for a CPU job, which has no such status.
-            began: when this attempt's driver began.
+        `gpus`: those of an attempt; 0 for a CPU job, which has no such status.
         """
         self._gpus = gpus
         self._starts_since: datetime | None = began
@@ -25,7 +23,6 @@ class GpuTime:
         self._saved = -1
 
     def on_event(self, event: Event, now: datetime) -> None:
-        """Count an event."""
         match event:
             case RunStarted():
                 self._start(now)

@@ -18,9 +18,7 @@ from lorarl_trainer.pods import follow
 def show_in_pod_log(name: str, told_first: str) -> bool:
     """Copy what this process prints to the log of its container from now on, each line after `[name]`.
 
-    Args:
-        name: whose lines they are: a pod may have several workers.
-        told_first: the first line.
+    `name`: whose lines they are: a pod may have several workers.
 
     Returns:
         Whether it can be done. In a pod whose main process is not `ray start --block`, it cannot.

@@ -136,11 +136,8 @@ class StatusSink:
 def report_failure(manifest: Path, attempt: int, reason: str, message: str) -> None:
     """Report that a run cannot even begin: without a reason, the operator would start it again and again.
 
-    Args:
-        manifest: the mounted manifest. Of this, only the metadata must be readable.
-        attempt: the number that the operator gave this start of the job.
-        reason: one CamelCase word.
-        message: for people.
+    `manifest`: the mounted manifest. Of this, only the metadata must be readable. `attempt`: the number that the
+    operator gave this start of the job.
     """
     target = _Target(yaml.safe_load(manifest.read_bytes())["metadata"])
     found = failure(reason, message, attempt, datetime.now(UTC))

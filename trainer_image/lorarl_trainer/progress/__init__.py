@@ -110,13 +110,7 @@ def open_progress(
 ) -> Progress:
     """Return a `Progress` that prints to `stream`, writes files to `out_dir`, and feeds the trackers of spec.tracking.
 
-    Args:
-        out_dir: gets metrics.jsonl, samples.jsonl, events.jsonl, run_summary.json and tensorboard/.
-        tracking: the manifest's spec.tracking.
-        secrets: the Secrets that spec.tracking names, by name.
-        more: further sinks.
-        uid: the job's; None outside a cluster.
-        stream: where to print; standard output by default.
+    `uid`: the job's; None outside a cluster. `stream`: where to print; standard output by default.
 
     Raises:
         InputError: The folder cannot be created, or spec.tracking needs a package that is not installed or a key that

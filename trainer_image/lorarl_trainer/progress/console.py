@@ -93,7 +93,6 @@ class ConsoleSink:
                 self._after_line(event)
 
     def close(self) -> None:
-        """Remove the bar."""
         self._stop_bar()
 
     def _print(self, line: str, style: str | None = None) -> None:

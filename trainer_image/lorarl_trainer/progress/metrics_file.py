@@ -66,7 +66,6 @@ class StepLines:
             self._file.flush()
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
 
@@ -100,7 +99,6 @@ class MetricsFile:
                 self._lines.append({**row_of(event), "at": now()})
 
     def close(self) -> None:
-        """Close the file."""
         self._lines.close()
 
 

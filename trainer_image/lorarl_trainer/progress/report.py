@@ -50,11 +50,7 @@ def report_page(data: Mapping[str, Any], *, live: bool = False) -> str:
 
 
 def report_data(out_dir: Path) -> dict[str, Any]:
-    """Return what the report shows, as JSON values.
-
-    Raises:
-        FileNotFoundError: `out_dir` has no run_summary.json.
-    """
+    """Return what the report shows, as JSON values. Raises FileNotFoundError if `out_dir` has no run_summary.json."""
     summary, rows = read_summary(out_dir), read_rows(out_dir / METRICS)
     steps = [row for row in rows if "loss" in row]
     return {

@@ -28,7 +28,6 @@ class RunLine:
     """A run in one line of `lorarl list`.
 
     Attributes:
-        folder: the run's folder.
         state: as `state_of` says.
         score: the newest held-out score or loss with its name, or else the newest reward; empty before the first.
         changed: when a step was last recorded.
@@ -82,9 +81,7 @@ def _folders(name: str) -> tuple[Path, ...]:
 def find_run(name: str, on_wait: Callable[[Path], None] | None = None) -> Path:
     """Return the folder of a run that a user named: the folder itself, or a job's name under out/.
 
-    Args:
-        name: the folder or the job.
-        on_wait: if given, a run that is still starting is waited for, and this is called first with its folder.
+    `on_wait`: if given, a run that is still starting is waited for, and this is called first with its folder.
 
     Raises:
         InputError: neither is a run's folder.

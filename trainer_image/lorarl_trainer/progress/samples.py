@@ -42,7 +42,6 @@ class SamplesFile:
                 )
 
     def close(self) -> None:
-        """Close the file."""
         self._lines.close()
 
 

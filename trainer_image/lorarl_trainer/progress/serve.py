@@ -63,9 +63,7 @@ class Report:
 def open_server(out_dir: Path, port: int | None) -> ThreadingHTTPServer:
     """Return a server of the run's report on this machine's own address.
 
-    Args:
-        out_dir: the run's folder.
-        port: the one to use; None for a free one, FIRST_PORT if it is.
+    `port`: the one to use; None for a free one, FIRST_PORT if it is.
 
     Raises:
         InputError: the port cannot be used.

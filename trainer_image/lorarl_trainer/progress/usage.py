@@ -121,11 +121,6 @@ def no_gain_line(rows: Sequence[Mapping[str, Any]], algorithm: str, init_from: s
 
     A gain is clear if the 95% intervals before and after do not overlap. None too where there are no two results with
     intervals. A score that is still low after a gain gets a line as well.
-
-    Args:
-        rows: those of metrics.jsonl.
-        algorithm: its type.
-        init_from: the adapter that the training began with.
     """
     first = next(iter(evaluations_of(rows)), None)
     if first is None or not (first["before_interval"] and first["after_interval"]):

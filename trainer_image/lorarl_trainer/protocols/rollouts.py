@@ -27,7 +27,6 @@ class StepBatch:
         temperature: the temperature at which log-probabilities are taken.
         on_policy: the newest adapter generated all samples, so engine and trainer must agree about them.
         metrics: columns of metrics.jsonl, by name.
-        seconds: by phase.
         shown: the first of the samples, for people; empty where the data has them.
         teacher_S: a teacher's log-probabilities of the tokens of each sample, None of one that it did not score; empty
             without a teacher.

@@ -11,7 +11,6 @@ class Steering:
     """What a run should do from now on.
 
     Attributes:
-        total_steps: steps to make in all.
         leaving: a worker's machine is about to be removed. The workers should publish a checkpoint and make room for
             others.
         warnings: what to tell the user, once each.

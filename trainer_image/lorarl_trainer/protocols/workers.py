@@ -75,9 +75,7 @@ class Resumed:
 
     Attributes:
         step: the step of the checkpoint that the run resumes from; 0 for a run from the start.
-        driver: the checkpoint's.
         adapter_version: the checkpoint's; 0 for a run from the start.
-        adapter_uri: the checkpoint's.
         warnings: checkpoints that were skipped, and why.
         published: that checkpoint; None if there is none, or if it is only now being published.
     """
@@ -98,7 +96,6 @@ class JobCheckpoints:
         owner: whose checkpoints they are. A new job of the same name is another one.
         identity: what makes this training what it is; a checkpoint of another training is refused.
         unpublished: the folder for checkpoints that could not be published.
-        provenance: what the adapter is made of, for its metadata.
     """
 
     owner: Owner
@@ -113,7 +110,6 @@ class Generated:
 
     Attributes:
         seconds: the slowest engine's, by phase.
-        occupancy: of all engines.
     """
 
     seconds: Mapping[str, float]

@@ -27,9 +27,6 @@ class RecordFile:
     """A file of a record.
 
     Attributes:
-        path: its path in the record.
-        source: the file on this machine.
-        size: its bytes on this machine.
         changed: when it was changed, in nanoseconds.
     """
 

@@ -84,10 +84,8 @@ def earlier_names(store: Store, job: str, name: str) -> list[str]:
 def claim_folder(checkpoints: CheckpointStore, owner: Owner, attempt: int | None) -> RecordFolder:
     """Take the next free folder for the record of this start. No other start ever writes there.
 
-    Args:
-        checkpoints: the job's. Nothing is written where it could not publish.
-        owner: the job.
-        attempt: the number that the operator gave this start; None outside a cluster.
+    `checkpoints`: the job's. Nothing is written where it could not publish. `attempt`: the number that the operator
+    gave this start; None outside a cluster.
 
     Raises:
         InputError: the job's folder belongs to another job, or to another program.

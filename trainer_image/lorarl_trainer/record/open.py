@@ -24,12 +24,8 @@ def open_record(
 
     A run on one machine with checkpoints in a folder has no record: its own folder stays there as well.
 
-    Args:
-        job: the job.
-        owner: the same job, as it is named in the store.
-        secrets: its Secrets by name.
-        out_dir: the run's folder.
-        attempt: the number that the operator gave this start; None outside a cluster.
+    `owner`: the same job, as it is named in the store. `attempt`: the number that the operator gave this start; None
+    outside a cluster.
 
     Raises:
         InputError: the store's URI or its Secret cannot be used.

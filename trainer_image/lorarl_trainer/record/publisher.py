@@ -39,10 +39,7 @@ class RecordPublisher:
     def __init__(self, claim: Callable[[], RecordFolder], out_dir: Path, driver_log: Path | None) -> None:
         """Name the files. Nothing is sent before `start`.
 
-        Args:
-            claim: takes the folder of the record, see `claim_folder`.
-            out_dir: the run's folder.
-            driver_log: the file that this process prints to, if there is one.
+        `driver_log`: the file that this process prints to, if there is one.
         """
         self._claim, self._out_dir, self._driver_log = claim, out_dir, driver_log
         self._changed = threading.Condition()
@@ -92,9 +89,6 @@ class RecordPublisher:
 
     def finish(self, seconds: float = LAST_SECONDS) -> str | None:
         """Publish everything that has changed, and end.
-
-        Args:
-            seconds: how long to wait for it.
 
         Returns:
             A warning if the record is not complete.

@@ -29,14 +29,12 @@ class RunHistory:
 
     Attributes:
         name: its folder in runs/.
-        run: which start it was.
         files: paths of its files, within that folder.
         resumed_from: the step that it resumed from; None if it did not, or ended before.
         step: the last step that is known, of a checkpoint or of its end.
         state: succeeded, interrupted, failed, or one of UNKNOWN and LOST.
         reason: why it ended, in one CamelCase word; empty if it is not known.
         message: the same for people.
-        warnings: what it warned of.
     """
 
     name: str
@@ -108,12 +106,7 @@ def history_of(
 ) -> RunHistory:
     """Return what the events of a run say about it.
 
-    Args:
-        name: its folder in runs/.
-        run: its run.json.
-        files: those of its record.
-        events: the lines of its events.jsonl.
-        newest: whether no later run has a record.
+    `newest`: whether no later run has a record.
     """
     began = max((number for number, event in enumerate(events) if event.get("event") == BEGAN), default=0)
     events = events[began:]  # an earlier start may have used the same folder

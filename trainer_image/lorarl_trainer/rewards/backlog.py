@@ -51,7 +51,6 @@ class Backlog:
     """The samples that no process has yet. All threads share it."""
 
     def __init__(self) -> None:
-        """Begin empty."""
         self._lock = threading.Lock()
         self._items: deque[Item] = deque()
         self._alone: deque[Item] = deque()
@@ -73,10 +72,8 @@ class Backlog:
     def take(self, room: int, shares: int, *, idle: bool) -> list[Item]:
         """Take samples for one process.
 
-        Args:
-            room: how many the process can take.
-            shares: take at most one of this many equal shares, so that every process has something to do.
-            idle: whether the process is scoring nothing now; only then may it take a sample that must be alone.
+        `shares`: take at most one of this many equal shares, so that every process has something to do. `idle`: whether
+        the process is scoring nothing now; only then may it take a sample that must be alone.
         """
         with self._lock:
             if idle and self._alone:

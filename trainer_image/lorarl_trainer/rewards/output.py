@@ -30,10 +30,7 @@ class Output:
     ) -> None:
         """Take output.
 
-        Args:
-            log: gets what functions print, line by line; None for this process's own output.
-            warn: shows a warning to the user.
-            most_bytes: the log is cut when it is larger.
+        `log`: gets what functions print, line by line; None for this process's own output.
         """
         self._log, self._warn, self._most_bytes = log, warn, most_bytes
         self._lock = threading.Lock()
@@ -41,11 +38,7 @@ class Output:
         self._warned: set[str] = set()
 
     def open(self) -> contextlib.AbstractContextManager[BinaryIO | None]:
-        """Open the log for a process.
-
-        Raises:
-            LorarlError: it cannot be written.
-        """
+        """Open the log for a process. Raises LorarlError if it cannot be written."""
         if self._log is None:
             return contextlib.nullcontext()
         try:

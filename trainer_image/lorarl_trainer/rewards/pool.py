@@ -86,11 +86,7 @@ class PoolScorer:
         await asyncio.gather(*(asyncio.wrap_future(server.ready) for server in self._servers))
 
     async def score(self, samples: Sequence[ToScore]) -> list[Outcome]:
-        """Score samples. More may be given meanwhile.
-
-        Raises:
-            InputError: the function cannot be used.
-        """
+        """Score samples. More may be given meanwhile. Raises InputError if the function cannot be used."""
         await self.ready()
         if not samples:
             return []

@@ -60,15 +60,7 @@ class ScoringProcess:
     """
 
     def __init__(self, function: str, code: CodeFolders, limit: float, field: str, output: Output) -> None:
-        """Nothing starts before `start`.
-
-        Args:
-            function: `package.module:function`.
-            code: where the function's module may be.
-            limit: seconds per sample.
-            field: the reward's path in the manifest, for errors.
-            output: gets what the function prints.
-        """
+        """Nothing starts before `start`."""
         self._function, self._code = function, code
         self._limit, self._field, self._output = limit, field, output
         self._starting = threading.Lock()

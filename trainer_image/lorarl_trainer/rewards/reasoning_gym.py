@@ -11,11 +11,7 @@ from typing import Any
 
 
 def __getattr__(task: str) -> Callable[..., dict[str, float]]:
-    """Return the function that scores by a task.
-
-    Raises:
-        AttributeError: there is no such task.
-    """
+    """Return the function that scores by a task. Raises AttributeError if there is no such task."""
     from reasoning_gym.factory import (  # type: ignore[import-not-found, import-untyped, unused-ignore]
         DATASETS,
         get_score_answer_fn,

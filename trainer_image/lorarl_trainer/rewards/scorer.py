@@ -116,11 +116,8 @@ def make_job_scorer(
 
     Several rewards share the usable cores.
 
-    Args:
-        spec: the job's.
-        manifest_folder: where functions are searched after the Python path and the working directory.
-        output: gets what functions print; None for this process's own output.
-        sources: the folders of `reward.source`.
+    `manifest_folder`: where functions are searched after the Python path and the working directory. `output`: gets what
+    functions print; None for this process's own output.
 
     Raises:
         InputError: the pattern of a regex reward does not compile.
@@ -231,10 +228,6 @@ def shows_answers(spec: RewardSpec) -> bool:
 
 def check_rows(rewards: Mapping[str, RewardSpec], rows: Sequence[Row]) -> None:
     """Refuse rows that lack what the rewards need beside an answer.
-
-    Args:
-        rewards: by their paths in the manifest.
-        rows: of one source.
 
     Raises:
         InputError: a row has no tests that run for its programs, or is none of reasoning-gym's.

@@ -25,7 +25,6 @@ class ToScore:
         prompt: the row's prompt as in the data: a text or chat messages.
         completion: the model's text, without the stop token.
         answer: the row's reference answer, if it has one.
-        row: the whole row.
         truncated: whether the completion was cut off at maxResponseTokens.
         tokens: how many tokens the model generated, with the one that ends the completion.
         prompt_ids, completion_ids: the tokens themselves; empty where a text is scored that no model generated.
@@ -88,7 +87,6 @@ class Scores:
 
     Attributes:
         rewards: [S], in the order of the samples; NaN for a sample that could not be scored.
-        failures: count and first message of each cause that occurred.
     """
 
     rewards: NDArray[np.float64]
@@ -122,9 +120,7 @@ class Scorer(Protocol):
 def collect(outcomes: Sequence[Outcome], path: str) -> Scores:
     """Combine the outcomes of a step.
 
-    Args:
-        outcomes: one per sample, in the order of the samples.
-        path: the reward's path in the manifest, for errors.
+    `outcomes`: one per sample, in the order of the samples.
 
     Raises:
         InputError: there are samples and all of them failed, so there is nothing to train on.
@@ -145,12 +141,7 @@ def collect(outcomes: Sequence[Outcome], path: str) -> Scores:
 
 
 def fix_of(path: str, causes: Collection[str | None]) -> str:
-    """Return what to do about a reward that scores nothing, as a sentence.
-
-    Args:
-        path: the reward's path in the manifest.
-        causes: of the failures.
-    """
+    """Return what to do about a reward that scores nothing, as a sentence."""
     if "server" in causes:
         return "Check that the server runs, and its url in the manifest."
     if path.endswith(".server"):
@@ -172,10 +163,8 @@ def first_failures(outcomes: Sequence[Outcome]) -> dict[str, tuple[Cause, Failur
 def require_scored(outcomes: Sequence[Outcome], limits: Mapping[str, float], when: str) -> None:
     """Stop a run in which too many completions cannot be scored.
 
-    Args:
-        outcomes: of a step or an evaluation.
-        limits: `maxFailedShare` of each reward, by the reward's path in the manifest.
-        when: the step or evaluation in words, for the error.
+    `limits`: `maxFailedShare` of each reward, by the reward's path in the manifest. `when`: the step or evaluation in
+    words, for the error.
 
     Raises:
         InputError: a reward failed for more than its share; it shows the most common failure.

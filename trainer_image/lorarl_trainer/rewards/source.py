@@ -38,10 +38,6 @@ def fetched_sources(spec: LoRARLJobSpec, secrets: Secrets) -> Iterator[tuple[LoR
 
     A ConfigMap that is mounted nowhere is left out: outside a cluster the function is beside the manifest.
 
-    Args:
-        spec: the job's.
-        secrets: its Secrets by name.
-
     Yields:
         The spec, whose sources have the sha256 of what was found, and their folders.
 
@@ -158,11 +154,7 @@ def _digest(folder: Path) -> str:
 
 
 def _unpack(wheel: Path, folder: Path, source: RewardSource, field: str) -> None:
-    """Unpack a wheel into `folder`.
-
-    Raises:
-        InputError: it is no wheel, or one for another Python or machine.
-    """
+    """Unpack a wheel into `folder`. Raises InputError if it is no wheel, or one for another Python or machine."""
     path = f"{field}.{'configMap' if source.config_map else 'uri'}"
     expected = "wheels for this Python"
     try:

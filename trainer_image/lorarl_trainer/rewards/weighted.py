@@ -17,7 +17,6 @@ class Part:
     Attributes:
         path: its path in the manifest (`spec.rewards[0]`).
         name: its name among the components.
-        weight: its factor in the sum.
     """
 
     path: str
@@ -41,11 +40,7 @@ class WeightedScorer:
             part.scorer.warm_up()
 
     async def ready(self) -> None:
-        """Wait until each reward is ready.
-
-        Raises:
-            InputError: one never can be.
-        """
+        """Wait until each reward is ready. Raises InputError if one never can be."""
         await asyncio.gather(*(part.scorer.ready() for part in self._parts))
 
     async def score(self, samples: Sequence[ToScore]) -> list[Outcome]:

@@ -116,10 +116,8 @@ def _place(frame: FrameType) -> str:
 def load_function(name: str, places: Sequence[str] = (), source: str = "") -> Callable[..., Any]:
     """Import `package.module:function` and check that it can be called with PARAMETERS, and TRUNCATED if it has that.
 
-    Args:
-        name: the function.
-        places: folders where a user's own code may be, for errors.
-        source: the source that these are copies of; empty without one.
+    `places`: folders where a user's own code may be, for errors. `source`: the source that these are copies of; empty
+    without one.
 
     Raises:
         RefusedError: it cannot.

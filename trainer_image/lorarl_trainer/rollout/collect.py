@@ -32,7 +32,6 @@ class ScoredRollouts:
         failures: those completions, by cause.
         outcomes: [S]; the rewards with their components, or why there is none.
         seconds: by phase. `reward` is how much longer scoring took than generation.
-        occupancy: of the engines.
     """
 
     completions: list[Completion]
@@ -91,7 +90,6 @@ class Scoring:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        """Begin."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -120,11 +118,7 @@ class Scoring:
         return texts
 
     async def all(self) -> None:
-        """Wait until all are scored.
-
-        Raises:
-            LorarlError: scoring is impossible.
-        """
+        """Wait until all are scored. Raises LorarlError if scoring is impossible."""
         await asyncio.gather(*self._tasks)
 
     async def _score(self, indices: Sequence[int], samples: Sequence[ToScore]) -> None:

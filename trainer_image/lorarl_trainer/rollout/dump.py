@@ -76,11 +76,7 @@ class Dump:
 
 
 def dumped_steps(folder: Path) -> list[int]:
-    """Return the numbers of the steps in a folder, ascending.
-
-    Raises:
-        InputError: it has none.
-    """
+    """Return the numbers of the steps in a folder, ascending. Raises InputError if it has none."""
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     if steps := sorted(int(found[1]) for name in names if (found := _NAME.fullmatch(name))):
         return steps

@@ -18,7 +18,6 @@ class Evaluation:
     Attributes:
         name: of `data.evals`; empty for `data.eval`.
         rows: the held-out rows.
-        scorer: scores the completions.
         sampling: where completions are drawn from; None takes the best token everywhere.
         samples: completions of each row.
         pass_at: the k of each pass@k.

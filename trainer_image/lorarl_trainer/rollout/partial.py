@@ -104,7 +104,6 @@ class Partial(Lockstep):
 
     @property
     def unfinished(self) -> Sequence[int]:
-        """See `Rollouts.unfinished`."""
         return [group.position for group in self._groups]
 
     async def next(self, step: int, adapter_version: int) -> StepBatch:

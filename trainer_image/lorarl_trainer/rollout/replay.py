@@ -28,7 +28,6 @@ class Replay:
 
     @property
     def unfinished(self) -> Sequence[int]:
-        """See `Rollouts.unfinished`."""
         return ()
 
     async def next(self, step: int, adapter_version: int) -> StepBatch:
@@ -63,12 +62,6 @@ class Replay:
 
 def require_steps(folder: Path, job: str, checkpoints: str, steps: int) -> None:
     """Check that a folder has what a job replays, before anything starts.
-
-    Args:
-        folder: the dump.
-        job: the name of the job that replays.
-        checkpoints: the URI of its checkpoints.
-        steps: how many steps it makes.
 
     Raises:
         InputError: steps are missing, or the job would write into the checkpoints of the one that was dumped.

@@ -36,10 +36,8 @@ class Rounds:
     """Makes G completions of each of the next rows, and scores them.
 
     Attributes:
-        rows: the training rows.
         evaluations: by name.
         group_size: G.
-        scorer: of the completions.
         decode, decode_prompts: see `Generation`.
     """
 
@@ -55,7 +53,6 @@ class Rounds:
     _generation: Generation = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make what generates."""
         self._generation = Generation(
             self.spec, self.workers, self.progress, self.decode, self.decode_prompts, self.evaluations
         )
@@ -75,7 +72,6 @@ class Rounds:
         return [list(row.prompt_ids) for row in self.rows.first(count)]
 
     async def evaluate(self, name: str, step: int, adapter_version: int) -> EvalDone:
-        """See `Generation.evaluate`."""
         return await self._generation.evaluate(name, step, adapter_version)
 
     async def _round(

@@ -52,8 +52,6 @@ class Agreement:
     Attributes:
         differences: sums of |log p of the engine - log p of the trainer|, in nats.
         uncertainty: sums of 1 - p.
-        tokens: how many.
-        largest: the largest difference of all.
     """
 
     differences: Sums

@@ -42,9 +42,7 @@ def divide(positions: Ints, ranks: int) -> list[Ints]:
     of the keys, but for those of a token: on average they have it, and neighbours differ by little. Of a single long
     prompt, one of two ranks gets the second and the third quarter.
 
-    Args:
-        positions: of each token in its sequence, [T]. It sees one key more. T is a multiple of `ranks`.
-        ranks: how many share the tokens.
+    `positions`: of each token in its sequence, [T]. It sees one key more. T is a multiple of `ranks`.
     """
     left, length, shares = np.arange(len(positions)), len(positions) // ranks, []
     for sharing in range(ranks, 1, -1):

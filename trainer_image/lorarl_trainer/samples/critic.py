@@ -33,7 +33,6 @@ class CriticUpdate:
     """One optimizer update of the critic.
 
     Attributes:
-        learning_rate: this update's.
         clip_range: see `CriticChoice`.
         alone: the policy stays as it is. Its loss is measured only.
     """

@@ -42,7 +42,6 @@ class LossChoice:
         gate: the temperatures of the gated surrogate, for positive advantages and for the others.
         aggregation: how the tokens' losses become one number, see `normalizer`.
         constant: tokens that a sample's summed loss is divided by, in the aggregation of this name.
-        kl_estimator: of the KL penalty.
         correction: for the difference between the engine's policy and the trainer's; None for none.
         beta, label_smoothing: of the loss of preferences.
     """
@@ -102,7 +101,6 @@ class UpdateRequest:
         temperature: divides the logits before log-probabilities are taken.
         on_policy: the adapter has not changed since the samples were generated, so engine and trainer must agree.
         total_tokens: response tokens of all workers' samples: metrics are their means.
-        learning_rate: this update's.
         seed: decides the dropout masks.
         limits: how well engine and trainer must agree about on-policy samples, which is checked before the update; None
             where nothing is generated.
@@ -142,7 +140,6 @@ class UpdateResult:
             step) are always there. If one of them is not finite, no update was made.
         disagreement: set if the limits were exceeded: no update was made.
         seconds: forward_backward and optimizer, and sleep where vLLM gave up memory for it.
-        warnings: for the user.
     """
 
     metrics: Mapping[str, float]

@@ -21,7 +21,6 @@ class Completion:
     """One generated sequence.
 
     Attributes:
-        tokens: the response, with its end token if it has one, [T].
         logprobs: log-probability of each at the sampling temperature, in nats, [T]; empty for greedy ones.
         finished: it ended by itself; False if it was cut off at maxResponseTokens.
         adapter_version: the version that generated all of it.

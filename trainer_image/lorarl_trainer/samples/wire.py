@@ -20,7 +20,6 @@ class Completions(tuple[Completion, ...]):
     """Completions that travel flat."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel flat."""
         return _completions, (to_arrays(self, columns_of(Completion)),)
 
 

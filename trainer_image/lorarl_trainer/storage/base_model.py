@@ -18,12 +18,7 @@ from lorarl_trainer.storage.secrets import Secrets, secret_of
 
 @dataclass(frozen=True)
 class BaseModel:
-    """The base model on one machine.
-
-    Attributes:
-        folder: its folder in Hugging Face format.
-        fingerprint: see `storage.fingerprint`.
-    """
+    """The base model on one machine."""
 
     folder: Path
     fingerprint: str

@@ -74,13 +74,8 @@ def fetch_model(
     hf:// uses the hub's own cache; s3://, gs:// and az:// use $LORARL_CACHE/models; file: and pvc: are used in place.
     If several processes ask at the same time, one downloads and the others wait. A download that was killed is resumed.
 
-    Args:
-        spec: `spec.model`.
-        secret: keys and values of `spec.model.credentialsSecret`; empty if there is none.
-        open_folder: opens remote stores.
-        weights: whether to download the weights too. Without them only configuration and tokenizer are sure to be
-            there.
-        on_bytes: is called with the bytes of a download.
+    `secret`: keys and values of `spec.model.credentialsSecret`; empty if there is none. `weights`: whether to download
+    the weights too. Without them only configuration and tokenizer are sure to be there.
 
     Raises:
         InputError: there is no such model, no access, a file that cannot be read, or the folder lacks configuration,
@@ -116,10 +111,7 @@ def fetch_model(
 def fetch_model_config(spec: BaseModelSpec, *, secret: Mapping[str, str], open_folder: OpenFolder) -> dict[str, Any]:
     """Return the content of the base model's config.json; of a remote model, nothing else is downloaded.
 
-    Args:
-        spec: `spec.model`.
-        secret: keys and values of `spec.model.credentialsSecret`; empty if there is none.
-        open_folder: opens remote stores.
+    `secret`: keys and values of `spec.model.credentialsSecret`; empty if there is none.
 
     Raises:
         InputError: there is no such model, no access, or no config.json that can be read.
@@ -148,12 +140,7 @@ def fetch_data(
 
     file: and pvc: are used in place; s3://, gs:// and az:// are downloaded once into $LORARL_CACHE/data.
 
-    Args:
-        uri: URI of one file.
-        field: the URI's path in the manifest, for errors.
-        secret: keys and values of `spec.data.credentialsSecret`; empty if there is none.
-        open_folder: opens remote stores.
-        on_bytes: is called with the bytes of a download.
+    `secret`: keys and values of `spec.data.credentialsSecret`; empty if there is none.
 
     Raises:
         InputError: there is no such object. (Whether a local file exists is found out when it is read.)
@@ -173,11 +160,7 @@ def fetch_data(
 
 
 def read_model_config(folder: Path) -> dict[str, Any]:
-    """Read a model folder's config.json.
-
-    Raises:
-        InputError: it is missing, or not a JSON object.
-    """
+    """Read a model folder's config.json. Raises InputError if it is missing, or not a JSON object."""
     return _read_json(folder / "config.json")
 
 

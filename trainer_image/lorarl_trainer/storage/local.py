@@ -33,21 +33,13 @@ class LocalStore(Store):
     def __init__(
         self, root: Path, uri: str | None = None, lock_seconds: float = 600.0, field: str | None = None
     ) -> None:
-        """Open a folder; see `open_store`.
-
-        Args:
-            root: the folder.
-            uri: its name in messages.
-            lock_seconds: how long to wait for another process's lock.
-            field: the manifest's field that names it, for messages.
-        """
+        """Open a folder; see `open_store`."""
         self.root = root
         self._field = f"{field}: " if field else ""
         self.uri = uri or f"file://{root.absolute()}"
         self.lock_seconds = lock_seconds
 
     def get_tagged(self, path: str) -> tuple[bytes, Tag] | None:
-        """See `Store`."""
         data = self.get_large(path)
         return None if data is None else (data, _tag(data))
 
@@ -60,15 +52,12 @@ class LocalStore(Store):
                 return None
 
     def put(self, path: str, data: Data) -> None:
-        """See `Store`."""
         self._write(path, data, lambda: True)
 
     def upload_file(self, source: Path, path: str) -> None:
-        """See `Store`."""
         self._write(path, source, lambda: True)
 
     def put_if_absent(self, path: str, data: Data) -> bool:
-        """See `Store`."""
         target = self.root / path
         if self._write(path, data, lambda: not target.exists()):
             return True
@@ -76,8 +65,6 @@ class LocalStore(Store):
         return existing is not None and same_bytes(existing, data)
 
     def replace_if(self, path: str, data: bytes, tag: Tag | None) -> Tag | None:
-        """See `Store`."""
-
         def unchanged() -> bool:
             found = self.get_tagged(path)
             return (None if found is None else found[1]) == tag
@@ -85,7 +72,6 @@ class LocalStore(Store):
         return _tag(data) if self._write(path, data, unchanged) else None
 
     def entries(self, prefix: str = "") -> list[Entry]:
-        """See `Store`."""
         found = []
         with self._explaining_errors("list", prefix):
             for folder, _, names in os.walk(self.root / prefix, onerror=_raise_unless_gone):
@@ -97,7 +83,6 @@ class LocalStore(Store):
         return sorted(found, key=lambda entry: entry.path)
 
     def folders(self, prefix: str = "") -> list[str]:
-        """See `Store`."""
         with self._explaining_errors("list", prefix):
             try:
                 return sorted(child.name for child in (self.root / prefix).iterdir() if child.is_dir())
@@ -117,7 +102,6 @@ class LocalStore(Store):
                 (self.root / folder).rmdir()
 
     def find(self, path: str) -> Entry | None:
-        """See `Store`."""
         with self._explaining_errors("read", path), contextlib.suppress(FileNotFoundError):
             return self._entry(self.root / path)
         return None

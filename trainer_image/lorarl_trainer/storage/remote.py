@@ -78,7 +78,6 @@ class RemoteStore(Store):
         self._secret = secret  # last: a thread that sees these keys also sees their clients
 
     def get_tagged(self, path: str) -> tuple[bytes, Tag] | None:
-        """See `Store`."""
         found = self._begun(path)
         if found is None:
             return None
@@ -108,12 +107,9 @@ class RemoteStore(Store):
         return memoryview(content).toreadonly()
 
     def put(self, path: str, data: Data) -> None:
-        """See `Store`."""
         self._ask("write", path, lambda: self._put(path, data, "overwrite"))
 
     def put_if_absent(self, path: str, data: Data) -> bool:
-        """See `Store`."""
-
         def attempt() -> bool:
             try:
                 self._put(path, data, "create")
@@ -131,8 +127,6 @@ class RemoteStore(Store):
         return self._ask("write", path, attempt)
 
     def replace_if(self, path: str, data: bytes, tag: Tag | None) -> Tag | None:
-        """See `Store`."""
-
         def attempt() -> Tag | None:
             try:
                 written = self._put(path, data, "create" if tag is None else _update(tag))
@@ -148,22 +142,18 @@ class RemoteStore(Store):
         return self._ask("write", path, attempt)
 
     def entries(self, prefix: str = "") -> list[Entry]:
-        """See `Store`."""
         found = self._ask("list", prefix, lambda: obstore.list(self._reader, prefix or None).collect())
         return sorted((_entry(item) for item in found), key=lambda entry: entry.path)
 
     def find(self, path: str) -> Entry | None:
-        """See `Store`."""
         meta = self._meta(path)
         return None if meta is None else _entry(meta)
 
     def folders(self, prefix: str = "") -> list[str]:
-        """See `Store`."""
         found = self._ask("list", prefix, lambda: obstore.list_with_delimiter(self._reader, prefix or None))
         return sorted(path.rstrip("/").rsplit("/", 1)[-1] for path in found["common_prefixes"])
 
     def delete(self, paths: Sequence[str]) -> None:
-        """See `Store`."""
         if paths:
             self._ask("delete", os.path.commonpath(paths), lambda: obstore.delete(self._reader, paths))
 

@@ -61,11 +61,7 @@ def read_secret(name: str, field: str = "credentialsSecret", key: str = "AWS_ACC
 
 
 def read_secrets(spec: LoRARLJobSpec) -> Secrets:
-    """Read every Secret that the manifest names.
-
-    Raises:
-        InputError: one is missing or cannot be read.
-    """
+    """Read every Secret that the manifest names. Raises InputError if one is missing or cannot be read."""
     return {name: read_secret(name, field, _usual_key(spec, field)) for field, name in spec.secrets.items()}
 
 

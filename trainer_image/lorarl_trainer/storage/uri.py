@@ -70,11 +70,7 @@ def parse_uri(uri: str, field: str = "uri") -> StoreUri:
 
 
 def claim_folder(uri: str, claim: str, field: str) -> Path:
-    """Return where lorarl's pods mount a PersistentVolumeClaim.
-
-    Raises:
-        InputError: it is not mounted here.
-    """
+    """Return where lorarl's pods mount a PersistentVolumeClaim. Raises InputError if it is not mounted here."""
     mounted = Path(CLAIMS_FOLDER) / claim
     if not mounted.is_dir():
         hint = "Outside a cluster, name a folder on this machine: file:PATH."

@@ -49,8 +49,6 @@ class AdaptedModel:
     """A loaded model.
 
     Attributes:
-        model: PEFT's model.
-        tokenizer: of Transformers.
         stops: token ids, any of which ends a completion.
         defaults: the base model's own settings of generation, for who generates with a merged model.
     """

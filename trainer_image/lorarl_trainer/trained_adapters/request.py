@@ -26,19 +26,15 @@ class Request:
 
     Attributes:
         adapter: see `find_adapter`.
-        job: a manifest.
         overrides: assignments that change it.
-        base: the base model.
         checkpoint: which of a run's checkpoints.
         eval: an evaluation of `data.evals`; None for `data.eval`, or else the first of `data.evals`.
         data: a file with rows, in place of an evaluation.
         reward: a type of reward, or a function package.module:function.
         rows: how many rows to use, from the first.
-        samples: completions of each prompt.
         temperature: 0 is greedy.
         max_tokens: the longest completion.
         passing: the score with which a completion counts for pass@k.
-        seed: of the samples.
     """
 
     adapter: str
@@ -64,7 +60,6 @@ class Task:
     Attributes:
         spec: the job's, changed as the request asks.
         name: of the evaluation; empty for `data.eval`.
-        source: its rows.
         others: names of the job's other evaluations.
         of_job: whether the rows are the job's own.
     """
@@ -77,7 +72,6 @@ class Task:
 
     @property
     def field(self) -> str:
-        """The evaluation's path in the manifest, for errors."""
         return eval_fields(self.spec)[self.name]
 
     @property

@@ -188,7 +188,6 @@ class CheckpointingWorker(Worker):
             self._uploader.complete(Evaluated(step, None, value))
 
     def best(self) -> Best | None:
-        """Return the best checkpoint so far, if the job keeps it."""
         return self._uploader.best
 
     @cached_property
@@ -198,16 +197,11 @@ class CheckpointingWorker(Worker):
         return {file.name: file.read_bytes() for file in files if file.is_file()}
 
     def uploads(self) -> list[Published]:
-        """Return the checkpoints published so far.
-
-        Raises:
-            LorarlError: one could not be published.
-        """
+        """Return the checkpoints published so far. Raises LorarlError if one could not be published."""
         self._uploader.raise_if_failed()
         return list(self._published)
 
     def published(self) -> list[Published]:
-        """Return the checkpoints published so far, also after one could not be."""
         return list(self._published)
 
     def drain_uploads(self, timeout_seconds: float = UPLOAD_SECONDS) -> list[Published]:

@@ -96,9 +96,7 @@ def gpu_memory_explained(doing: str, table: str | None) -> Iterator[None]:
 
     torch has its own error for it. vLLM's allocator, CUDA and NCCL raise a RuntimeError with these words.
 
-    Args:
-        doing: what the worker does meanwhile, for the message.
-        table: what was planned for the GPU's memory; None if that is not known.
+    `table`: what was planned for the GPU's memory; None if that is not known.
 
     Raises:
         OutOfMemoryError: the GPU's memory is used up.

@@ -48,10 +48,7 @@ class WorkerGroup:
     def __init__(self, spec: LoRARLJobSpec, log_dir: Path | None, devices: Any) -> None:
         """Start the worker processes.
 
-        Args:
-            spec: the job.
-            log_dir: each worker's output goes to a file there; None leaves it to Ray, as in a pod.
-            devices: what `nodes.reserve` returned.
+        `log_dir`: each worker's output goes to a file there; None leaves it to Ray, as in a pod.
         """
         import ray
 
@@ -130,7 +127,6 @@ class WorkerGroup:
         return built
 
     async def resume(self) -> Resumed:
-        """Take over the job's checkpoints and bring every worker to the newest whole one, after `open_checkpoints`."""
         resumed: Resumed = await self._first("claim_checkpoints")
         if resumed.step:
             await self._all("restore")  # the state travels between workers, not through this process
@@ -141,7 +137,6 @@ class WorkerGroup:
         return max(await self._all("sync", version, verify))
 
     async def hold_probe(self, probe: Probe | None) -> None:
-        """Let the adapter be a probe until the next call; None brings the job's own back."""
         await self._all("hold_probe", probe)
 
     async def generate(
@@ -190,15 +185,12 @@ class WorkerGroup:
     async def log_probabilities(
         self, samples: Sequence[Sample], temperature: float, of: Policy = "policy"
     ) -> list[Floats]:
-        """Return the trainer's log-probabilities of each sample's response tokens."""
         return await self._by_sample("log_probabilities", samples, temperature, of)
 
     async def values(self, samples: Sequence[Sample]) -> list[Floats]:
-        """Return the critic's values of each sample's response tokens."""
         return await self._by_sample("values", samples)
 
     async def startup_spans(self) -> list[Span]:
-        """Return the spans of the worker that reached its first update last."""
         return max(await self._all("startup_spans"), key=lambda spans: max((span.end for span in spans), default=0.0))
 
     async def publish(self, step: int, adapter_version: int, driver: DriverState, results: CardResults) -> None:
@@ -210,11 +202,9 @@ class WorkerGroup:
         await self._first("complete", step, results, value)
 
     async def compare(self, values: Mapping[int, float]) -> None:
-        """Choose the best checkpoint among those of earlier steps too."""
         await self._first("compare", values)
 
     async def best(self) -> Best | None:
-        """Return the best checkpoint so far, if the job keeps it."""
         best: Best | None = await self._first("best")
         return best
 
@@ -223,19 +213,15 @@ class WorkerGroup:
         return list(await self._first("uploads"))
 
     async def published(self) -> list[Published]:
-        """Return the checkpoints published so far, also after one could not be."""
         return list(await self._first("published"))
 
     async def drain_uploads(self, seconds: float = UPLOAD_SECONDS) -> list[Published]:
-        """Wait until every checkpoint is published. After `seconds`, keep the newest on the worker's disk and raise."""
         return list(await self._first("drain_uploads", seconds))
 
     async def finish(self) -> None:
-        """Record in the job's folder that all steps are made. `drain_uploads` comes before."""
         await self._first("finish")
 
     async def drain_asked(self) -> bool:
-        """Return whether a worker's pod is about to be removed."""
         return any(await self._all("drain_asked"))
 
     async def pods(self) -> tuple[str, ...]:
@@ -301,9 +287,7 @@ class WorkerGroup:
     async def _await(self, make: Callable[[], Sequence[Any]], machines: frozenset[str] | None = None) -> list[Any]:
         """Make calls and wait for all. Whatever Ray raises is explained.
 
-        Args:
-            make: makes the calls. It can fail too: Ray puts large arguments into its store at once, or on a disk.
-            machines: see `_results`.
+        `make`: makes the calls. It can fail too: Ray puts large arguments into its store at once, or on a disk.
         """
         from ray.exceptions import RayError
 

@@ -29,12 +29,7 @@ def write_at_signal() -> None:
 
 
 def stacks_of(pids: list[int], seconds: float = 5.0) -> list[str]:
-    """Return the stacks of processes on this machine, or why there are none.
-
-    Args:
-        pids: processes of this user that have called `write_at_signal`.
-        seconds: how long to wait for all of them.
-    """
+    """Return the stacks of processes on this machine, or why there are none."""
     before = {pid: _size(pid) for pid in pids}
     gone = [pid for pid in pids if not _signal(pid)]
     until = time.monotonic() + seconds

@@ -17,8 +17,6 @@ class State:
 
     Attributes:
         files: safetensors files with the adapter's fp32 masters and its optimizer's moments, and the critic's.
-        updates: optimizer updates so far.
-        critic_updates: the critic's.
     """
 
     files: Sequence[Buffer]

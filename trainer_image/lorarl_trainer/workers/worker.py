@@ -48,7 +48,6 @@ class Rank:
     """Where a worker stands among the others.
 
     Attributes:
-        rank: 0 to world_size - 1.
         local_rank: its number on its machine: which GPU it has.
         master_address, master_port: where the workers meet; None for a single worker.
     """
@@ -66,12 +65,8 @@ class Worker:
     def __init__(self, spec: LoRARLJobSpec, rank: Rank, log: Path | None = None, driver_log: str = "") -> None:
         """Set up the process.
 
-        Args:
-            spec: the job.
-            rank: its place among the workers.
-            log: everything that libraries print goes there. Without it, Ray brings the output to the driver, and in a
-                pod it is in the pod's log, too.
-            driver_log: where the driver's output is, as the pod's log names it.
+        `log`: everything that libraries print goes there. Without it, Ray brings the output to the driver, and in a pod
+        it is in the pod's log, too. `driver_log`: where the driver's output is, as the pod's log names it.
         """
         if log is not None:
             _redirect_output(log)
@@ -168,7 +163,6 @@ class Worker:
             return self.engine.sync(version, verify) if self.engine else 0.0
 
     def hold_probe(self, probe: Probe | None) -> None:
-        """Let the adapter be a probe until the next call; None brings the job's own back."""
         from lorarl_trainer.lora.probe import probe_adapter
 
         self.backend.hold(probe and probe_adapter(probe, self.backend.adapter))
@@ -211,14 +205,12 @@ class Worker:
         )
 
     def log_probabilities(self, samples: Samples, temperature: float, of: Policy = "policy") -> list[Any]:
-        """Return the trainer's log-probabilities of each sample's response tokens."""
         if self.engine:
             self.engine.sleep()
         with self._memory_explained("log-probabilities were computed"):
             return self.backend.log_probabilities(samples, temperature, of)
 
     def values(self, samples: Samples) -> list[Any]:
-        """Return the critic's values of each sample's response tokens."""
         if self.engine:
             self.engine.sleep()
         with self._memory_explained("the critic's values were computed"):
@@ -244,7 +236,6 @@ class Worker:
         return self._clock.parts
 
     def drain_asked(self) -> bool:
-        """Return whether this worker's pod is about to be removed."""
         return drain_asked()
 
     def process(self) -> int:

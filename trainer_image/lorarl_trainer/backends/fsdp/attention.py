@@ -23,12 +23,7 @@ _CURRENT = "packing_of_the_micro_batch"
 
 
 class Current:
-    """The micro-batch whose forward or backward pass (which may recompute the forward) is running.
-
-    Attributes:
-        segments: the micro-batch's.
-        calls: how often attention has been called.
-    """
+    """The micro-batch whose forward or backward pass (which may recompute the forward) is running."""
 
     segments: Segments | None = None
     calls = 0

@@ -17,12 +17,10 @@ class FsdpBackend(Backend):
 
     @staticmethod
     def import_libraries(device: Device) -> None:
-        """See `Backend.import_libraries`."""
         import peft  # noqa: F401  # it imports Transformers
 
     @staticmethod
     def load_model(
         device: Device, spec: LoRARLJobSpec, model_path: Path, plan: ExecutionPlan, clock: StartClock
     ) -> FsdpModel:
-        """See `Backend.load_model`."""
         return FsdpModel(device, model_path, spec.adapter, plan, clock)

@@ -14,10 +14,7 @@ from lorarl_trainer.errors import InputError
 def load_base(model_path: Path, dtype: torch.dtype, *, packed: bool) -> Any:
     """Load the frozen base model, into main memory.
 
-    Args:
-        model_path: its folder.
-        dtype: of all weights.
-        packed: attention takes packings, see `attention`, if the architecture has a place for that.
+    `packed`: attention takes packings, see `attention`, if the architecture has a place for that.
 
     Raises:
         InputError: Transformers has no language model of this kind, or its files lack a weight.

@@ -89,13 +89,11 @@ class FsdpModel(AdaptedModel):
         self.module.train()
 
     def micro_batches(self, samples: Sequence[Sample], token_budget: int) -> Iterator[tuple[list[int], MicroBatch]]:
-        """See `AdaptedModel.micro_batches`."""
         keys = self._plan.micro_batch_keys
         for indices in grouped(samples, token_budget, keys, packed=self._packing is not None):
             yield indices, self._batch([samples[index] for index in indices])
 
     def log_probabilities(self, batch: MicroBatch, temperature: float) -> torch.Tensor:
-        """See `AdaptedModel.log_probabilities`."""
         head = self._head
         hidden = self._predicting(batch)
         # A truncation sorts the logits, which takes three times their memory.
@@ -115,28 +113,22 @@ class FsdpModel(AdaptedModel):
         return logprobs[: batch.count]
 
     def hidden_states(self, batch: MicroBatch) -> torch.Tensor:
-        """See `AdaptedModel.hidden_states`."""
         return self._predicting(batch)[: batch.count]
 
     def base_only(self) -> AbstractContextManager[None]:
-        """See `AdaptedModel.base_only`."""
         disabled: AbstractContextManager[None] = self.module.disable_adapter()
         return disabled
 
     def exported(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """See `AdaptedModel.exported`."""
         return ((adapter_name(name), parameter.detach()) for name, parameter in self.parameters.items())
 
     def base_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """See `AdaptedModel.base_parameters`."""
         return ((name, own_share(parameter)) for name, parameter in super().base_parameters())
 
     def hf_names(self, name: str) -> list[str]:
-        """See `AdaptedModel.hf_names`."""
         return [hf_name(name)]
 
     def base_in_hf_names(self) -> dict[frozenset[str], torch.Tensor]:
-        """See `SharesBase.base_in_hf_names`."""
         return {frozenset([hf_name(name)]): p for name, p in self.base_parameters()} | dict(self._fused)
 
     def _batch(self, samples: Sequence[Sample]) -> MicroBatch:

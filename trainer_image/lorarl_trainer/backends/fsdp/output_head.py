@@ -17,7 +17,6 @@ class OutputHead:
     Attributes:
         weight: [V, H].
         bias: [V]; None for none.
-        scale: of the product.
         soft_cap: see `kernels.logprobs.token_log_probabilities`; None for none.
     """
 
@@ -41,11 +40,7 @@ class OutputHead:
         return product if self.soft_cap is None else (product / self.soft_cap).tanh() * self.soft_cap
 
     def require_same(self, hidden: torch.Tensor, logits: torch.Tensor, model: str) -> None:
-        """Refuse a model whose own logits are others.
-
-        Raises:
-            InputError: log-probabilities would be wrong.
-        """
+        """Refuse a model whose own logits are others. Raises InputError if log-probabilities would be wrong."""
         ours, theirs = self.logits(hidden).float(), logits.float()
         largest = float(theirs.abs().max())
         if not torch.allclose(ours, theirs, rtol=0.0, atol=_ROUNDING[hidden.dtype] * max(largest, 1.0)):

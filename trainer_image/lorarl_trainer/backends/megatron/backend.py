@@ -37,7 +37,6 @@ class MegatronBackend(Backend):
 
     @staticmethod
     def import_libraries(device: Device) -> None:
-        """See `Backend.import_libraries`."""
         for library in ("megatron", "megatron.bridge", "megatron.core"):
             logging.getLogger(library).setLevel(logging.ERROR)  # they warn about each optional package that is missing
         # It logs a traceback for each symbol that it does not find, at a level that it sets itself when it is imported.
@@ -50,5 +49,4 @@ class MegatronBackend(Backend):
     def load_model(
         device: Device, spec: LoRARLJobSpec, model_path: Path, plan: ExecutionPlan, clock: StartClock
     ) -> LoraModel:
-        """See `Backend.load_model`."""
         return LoraModel(device, model_path, spec.adapter, plan, clock)

@@ -11,13 +11,7 @@ import torch.distributed as dist
 
 @dataclass(frozen=True)
 class Ranks:
-    """Ranks that share the rows of matrices, as many each, in their order.
-
-    Attributes:
-        group: a torch.distributed process group.
-        size: how many they are.
-        rank: this one's place among them.
-    """
+    """Ranks that share the rows of matrices, as many each, in their order."""
 
     group: Any
     size: int

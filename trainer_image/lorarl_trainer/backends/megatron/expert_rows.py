@@ -116,7 +116,6 @@ class Trip:
         self._place_T_P, self._token_N = places.place_T_P, places.token_N
 
     def mix(self, x_T_H: torch.Tensor, weights_T_K: torch.Tensor, own: Compute) -> torch.Tensor:
-        """See `RowsOfRanks.mix`."""
         x_M_H, weights_M_K, chosen_M_K = _Sent.apply(_needing_gradient(x_T_H), weights_T_K, self.chosen_T_K, self)
         pairs = Routing(chosen_M_K, self._experts, self._first, self.sizes.pairs)
         y_T_H: torch.Tensor = _Returned.apply(own(x_M_H, weights_M_K, pairs), self)

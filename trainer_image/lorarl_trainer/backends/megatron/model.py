@@ -172,7 +172,6 @@ class LoraModel(AdaptedModel):
         return unwrap_model(self.module)
 
     def micro_batches(self, samples: Sequence[Sample], token_budget: int) -> Iterator[tuple[list[int], MicroBatch]]:
-        """See `AdaptedModel.micro_batches`."""
         keys = self._plan.micro_batch_keys
         for indices in grouped(samples, token_budget, keys, packed=self._packing is not None):
             chosen = [samples[index] for index in indices]
@@ -187,8 +186,6 @@ class LoraModel(AdaptedModel):
                 yield indices, replace(batch, segments=sharing_keys(batch.segments, self._context))
 
     def log_probabilities(self, batch: MicroBatch, temperature: float) -> torch.Tensor:
-        """See `AdaptedModel.log_probabilities`."""
-
         def predict(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
             # A truncation sorts the logits, which takes three times their memory.
             logits = self._plan.logits_chunk if batch.kept is None else self._plan.logits_chunk // 4
@@ -201,11 +198,9 @@ class LoraModel(AdaptedModel):
         return self.of_all_tokens(batch, self._forward(batch, predict))
 
     def of_all_tokens(self, batch: MicroBatch, own_N: torch.Tensor) -> torch.Tensor:
-        """See `AdaptedModel.of_all_tokens`."""
         return own_N if self._context is None else of_all_ranks(own_N, batch, self._context)
 
     def hidden_states(self, batch: MicroBatch) -> torch.Tensor:
-        """See `AdaptedModel.hidden_states`."""
         return self._forward(batch, lambda hidden, _: hidden)
 
     def _forward(
@@ -238,17 +233,14 @@ class LoraModel(AdaptedModel):
         return found[: batch.count]
 
     def routing_differences(self) -> tuple[float, float] | None:
-        """See `AdaptedModel.routing_differences`."""
         return None if self._plan.router_replay is None else self._compared.take()
 
     @contextmanager
     def base_only(self) -> Iterator[None]:
-        """See `AdaptedModel.base_only`."""
         with self._lora.disable_adapter(self._chunks):
             yield
 
     def exported(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """See `AdaptedModel.exported`."""
         with by_all_names(self.module):
             own = self._export.run()
             if self.parallel.expert_size == 1:
@@ -257,13 +249,11 @@ class LoraModel(AdaptedModel):
                 yield from self._experts.gather(own, like=next(iter(self.parameters.values())).data)
 
     def part(self, name: str) -> Part:
-        """See `AdaptedModel.part`."""
         if self._shares_outer and is_outer(name):
             return Part.OUTER
         return Part.EXPERTS if self.parallel.splits_experts and is_local(name) else Part.REST
 
     def hf_names(self, name: str) -> list[str]:
-        """See `AdaptedModel.hf_names`."""
         plain = self._experts.in_model(_without_wrappers(name))
         mapping = self._bridge._model_bridge.mapping_registry().megatron_to_hf_lookup(plain)
         return [name] if mapping is None else list(hf_parts(mapping).values())

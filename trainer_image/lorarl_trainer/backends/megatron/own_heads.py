@@ -34,10 +34,8 @@ class OwnHeads:
     def of(cls, config: Any, ranks: Ranks) -> OwnHeads | None:
         """Return those of this rank; None if a rank's share of linear_qkv is its own heads.
 
-        Args:
-            config: Megatron's. Its number of attention heads is a multiple of the ranks, and the ranks are one of the
-                key-value heads.
-            ranks: the tensor-parallel ranks.
+        `config`: Megatron's. Its number of attention heads is a multiple of the ranks, and the ranks are one of the
+        key-value heads.
         """
         groups, size = config.num_query_groups, config.kv_channels
         if groups >= ranks.size:

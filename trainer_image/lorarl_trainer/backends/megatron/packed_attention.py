@@ -24,7 +24,6 @@ class Current:
     """The micro-batch whose forward or backward pass (which may recompute the forward) is running.
 
     Attributes:
-        segments: the micro-batch's.
         angles: cosines and sines of its tokens' rotary angles, [T, D / 2] each.
         routing: the experts of its tokens in the rollout, see `MicroBatch.routing`.
         trips: of the rows of each layer's tokens, if they are known ahead, see `rows_ahead`.

@@ -151,11 +151,7 @@ _SWITCHED_OFF = (
 
 
 def not_plain(config: Any) -> list[str]:
-    """Return what a Megatron configuration has that `fused_layer` does not compute; nothing for a plain one.
-
-    Args:
-        config: a `TransformerConfig`, or Megatron-Bridge's provider, which is one.
-    """
+    """Return what a Megatron configuration has that `fused_layer` does not compute; nothing for a plain one."""
     found = [name for name, value in _REQUIRED.items() if getattr(config, name) != value]
     if config.num_moe_experts:
         found += [name for name, value in _OF_EXPERTS.items() if getattr(config, name) != value]

@@ -25,7 +25,6 @@ class CpuPlatform:
     """See `platform.Platform`."""
 
     def prepare(self) -> None:
-        """See `Platform.prepare`."""
         with _absent_triton():
             _let_cuda_mean_cpu()
             with warnings.catch_warnings():
@@ -35,7 +34,6 @@ class CpuPlatform:
         _let_norms_take_shares_of_the_tokens()
 
     def configure_provider(self, provider: Any) -> None:
-        """See `Platform.configure_provider`."""
         from megatron.bridge.models.gpt_provider import local_layer_spec
         from megatron.bridge.models.olmoe.olmoe_provider import olmoe_layer_spec
 

@@ -14,7 +14,6 @@ class CudaPlatform:
         """See `Platform.prepare`. Megatron is made for GPUs."""
 
     def configure_provider(self, provider: Any) -> None:
-        """See `Platform.configure_provider`."""
         # It needs an extension of Apex, and adapters are too small to gain from it.
         provider.gradient_accumulation_fusion = False
         provider.bias_dropout_fusion = provider.apply_rope_fusion = True

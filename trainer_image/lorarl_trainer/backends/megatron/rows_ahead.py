@@ -28,12 +28,7 @@ class RowsAhead:
     def __init__(self, ranks: Ranks, hosts: Any, share: Ranks, config: Any, device: torch.device) -> None:
         """Take the ranks that share the experts, and their group for what is on the host.
 
-        Args:
-            ranks: which share the experts.
-            hosts: their group for tensors on the host.
-            share: the ranks that compute a part of the tokens each.
-            config: Megatron's.
-            device: the model's.
+        `share`: the ranks that compute a part of the tokens each.
         """
         self._ranks, self._hosts, self._share = ranks, hosts, share
         self._layers, self._experts = config.num_layers, config.num_moe_experts

@@ -22,11 +22,7 @@ class ApiError(LorarlError):
 
 @dataclass(frozen=True)
 class Kubectl:
-    """kubectl with the flags that the user gave.
-
-    Attributes:
-        flags: such as --context and --namespace.
-    """
+    """kubectl with the flags that the user gave."""
 
     flags: tuple[str, ...] = ()
 
@@ -49,11 +45,7 @@ class Kubectl:
         return found
 
     def job(self, name: str) -> dict[str, Any]:
-        """Return a LoRARLJob.
-
-        Raises:
-            ApiError: it cannot be read.
-        """
+        """Return a LoRARLJob. Raises ApiError if it cannot be read."""
         try:
             return self.get(JOBS, name)
         except ApiError as error:

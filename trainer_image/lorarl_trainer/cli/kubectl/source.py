@@ -43,7 +43,6 @@ class Source:
     """A job that the user named.
 
     Attributes:
-        name: of the job.
         job: the LoRARLJob; None if the user named its record alone.
         record: what is in the store.
     """
@@ -56,10 +55,7 @@ class Source:
 def find_source(name: str | None, uri: str | None, api: Kubectl) -> Source:
     """Return a job's status and record.
 
-    Args:
-        name: of the job.
-        uri: of its record. If it is given, no cluster is asked.
-        api: the cluster.
+    `uri`: of its record. If it is given, no cluster is asked.
 
     Raises:
         LorarlError: the job cannot be read, or its store cannot be used.
@@ -83,11 +79,7 @@ def find_source(name: str | None, uri: str | None, api: Kubectl) -> Source:
 
 
 def one_run(history: list[RunHistory], number: str | None) -> RunHistory:
-    """Return the run that the user chose.
-
-    Raises:
-        InputError: there is no such run.
-    """
+    """Return the run that the user chose. Raises InputError if there is no such run."""
     if number is None:
         return history[-1]
     found = next((run for run in history if run.name.lstrip("0") == number.lstrip("0")), None)

@@ -62,7 +62,6 @@ class TensorSync:
             ) from error
 
     def push(self, version: int) -> None:
-        """See `AdapterSync.push`."""
         if self._peers:
             self._peers.exchange()
         self.plan.run()
@@ -110,7 +109,6 @@ class DiskSync:
         self._slot, self._adapter = slot, adapter
 
     def push(self, version: int) -> None:
-        """See `AdapterSync.push`."""
         weights, config = completed(self._adapter.export(), self._adapter.linear_names), self._adapter.config
         with tempfile.TemporaryDirectory(
             prefix="lorarl-adapter-", dir=_SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None

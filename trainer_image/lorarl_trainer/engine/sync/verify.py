@@ -65,11 +65,7 @@ class SyncCheck:
 
     @torch.no_grad()
     def compare(self) -> None:
-        """Compare every element (collective).
-
-        Raises:
-            StaleAdapterError: an element differs.
-        """
+        """Compare every element (collective). Raises StaleAdapterError if an element differs."""
         weights = self._adapter.export()
         layout = self._slot.layout(self._adapter.shapes, self._adapter.config.rank)
         for buffer, blocks in zip(self._slot.buffers(), layout, strict=True):

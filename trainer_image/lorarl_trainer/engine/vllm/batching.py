@@ -16,13 +16,7 @@ chunk. If all have about the same length, there is only one.
 def in_chunks[Output](
     steps: Iterable[Sequence[Output]], count: int, clock: Callable[[], float] = time.perf_counter
 ) -> Iterator[list[Output]]:
-    """Collect what ends in an engine's steps. The last chunk, which may be empty, comes after the last step.
-
-    Args:
-        steps: what ended in each step, usually nothing.
-        count: how many outputs there will be.
-        clock: seconds.
-    """
+    """Collect what ends in an engine's steps. The last chunk, which may be empty, comes after the last step."""
     chunk: list[Output] = []
     since, left = 0.0, count
     for ended in steps:

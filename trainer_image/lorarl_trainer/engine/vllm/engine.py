@@ -38,9 +38,6 @@ class RolloutEngine:
     """One vLLM engine core inside the worker's process.
 
     Attributes:
-        llm_engine: vLLM's front end.
-        vllm_worker: vLLM's worker of this rank.
-        slot: the adapter that it generates with.
         warnings: what is slower than it could be with this vLLM.
     """
 

@@ -1,4 +1,4 @@
-# ruff: noqa: D101, D102  # the classes and methods are vLLM's, and documented there
+# ruff: noqa: D101  # the classes and methods are vLLM's, and documented there
 """The slices of classes that vLLM has for GPUs alone; `slices.py` has the others, and says what a slice is.
 
 Shape suffixes: N requests of a step, L logits of a step, T tokens of a step, R rows for requests.

@@ -52,10 +52,8 @@ class KVBlocks:
     def admit(self, request: slices.Request, budget: int, alone: bool) -> int | None:
         """Give a request the blocks of the tokens that a step computes, if there are enough for all that are known.
 
-        Args:
-            request: it has no blocks.
-            budget: how many of its tokens the step can compute.
-            alone: no other request has blocks. Otherwise the margin stays free (`arguments.WATERMARK`).
+        `budget`: how many of its tokens the step can compute. `alone`: no other request has blocks. Otherwise the
+        margin stays free (`arguments.WATERMARK`).
 
         Returns:
             How many of its tokens are computed already; None if there are too few blocks.

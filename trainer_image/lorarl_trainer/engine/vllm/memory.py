@@ -24,13 +24,7 @@ class EngineMemory:
     """The part of the engine's memory that sleeps between rollouts."""
 
     def __init__(self, worker: slices.Worker, offload: Collection[str], adapter: Collection[int]) -> None:
-        """Nothing sleeps at first.
-
-        Args:
-            worker: was started with `enable_sleep_mode`.
-            offload: vLLM's tags of what will sleep.
-            adapter: the addresses of the adapter's buffers.
-        """
+        """Nothing sleeps at first."""
         self._worker, self._offload, self._adapter = worker, frozenset(offload), adapter
         self._backups: dict[int, torch.Tensor] = {}
         self.asleep: frozenset[str] = frozenset()

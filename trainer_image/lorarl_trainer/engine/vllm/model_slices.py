@@ -1,4 +1,4 @@
-# ruff: noqa: D101, D102  # the classes and methods are vLLM's, and documented there
+# ruff: noqa: D101  # the classes and methods are vLLM's, and documented there
 """The slices of vLLM's classes of models: how they name their weights, and their experts. See `slices.py`."""
 
 from __future__ import annotations

@@ -37,14 +37,6 @@ class RoutingRecorder:
         """Make the table, in which no token has experts yet.
 
         It has a row more, at the end: there a graph writes what fills a step up, whose slot is -1.
-
-        Args:
-            slots: tokens that the KV cache has place for.
-            layers: those that have experts.
-            experts: of a layer.
-            active: experts of a token.
-            block_size: tokens of a block of the KV cache.
-            device: the engine's.
         """
         kind = np.dtype(routing_type(experts))
         row = torch.from_numpy(np.full((layers, active), own_choice(np.empty(0, kind)), kind)).to(device)

@@ -17,7 +17,6 @@ class Ended:
     """A request that has ended.
 
     Attributes:
-        name: the request's.
         tokens: its completion, [T].
         logprobs: [T]; NaN for a greedy completion.
         kept: [T]; how many tokens were possible in the place of each, if the sampling truncates.
@@ -90,14 +89,7 @@ class RunningRequests:
         return bool(sampled <= self._arrived[row])
 
     def admit(self, name: str, prompt: int, limit: int, stops: Collection[int]) -> int:
-        """Give a request a row and return it. It runs from `start` on.
-
-        Args:
-            name: the request's.
-            prompt: tokens of the prompt.
-            limit: tokens of the longest completion.
-            stops: the stop tokens.
-        """
+        """Give a request a row and return it. It runs from `start` on."""
         row = self._free.pop()
         self.names[row], self._row_of[name], self._last = name, row, None
         self.prompt[row], self.end[row], self._arrived[row] = prompt, prompt + limit - 1, 0
@@ -110,10 +102,7 @@ class RunningRequests:
     def start(self, row: int, known: int, room: int) -> None:
         """Let a request run.
 
-        Args:
-            row: its row.
-            known: how many of its tokens are already computed.
-            room: how many its blocks can hold: its prompt and what it has made, or more.
+        `room`: how many its blocks can hold: its prompt and what it has made, or more.
         """
         self.prefill[row], self.requested[row] = self.prompt[row] + self._arrived[row], known
         self.room[row] = room

@@ -98,11 +98,8 @@ class RolloutScheduler(_AsyncScheduler):
     def begin(self, version: int, stop_strings: StopStrings | None, *, in_rounds: bool = False) -> None:
         """Begin a generation with this adapter version.
 
-        Args:
-            version: the adapter's.
-            stop_strings: texts at which completions end too.
-            in_rounds: a completion that ends at its limit may be continued by the next generation, which then finds
-                its keys and values.
+        `in_rounds`: a completion that ends at its limit may be continued by the next generation, which then finds its
+        keys and values.
         """
         self._blocks.version = version
         self._in_rounds = in_rounds

@@ -109,11 +109,7 @@ def _in_vllm_s_names(
 def query_key_value(interleaved: torch.Tensor, heads: int, groups: int, head_size: int) -> torch.Tensor:
     """Return [q; k; v] as a copy, of shape [rows, ...].
 
-    Args:
-        interleaved: as Megatron has it, [q's of group 0; k; v; q's of group 1; k; v; ...].
-        heads: of q.
-        groups: heads of k, and of v.
-        head_size: rows per head.
+    `interleaved`: as Megatron has it, [q's of group 0; k; v; q's of group 1; k; v; ...].
     """
     inner = interleaved.shape[1:]
     by_group = interleaved.view(groups, heads // groups + 2, head_size, *inner)

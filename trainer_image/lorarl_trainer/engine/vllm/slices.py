@@ -1,4 +1,4 @@
-# ruff: noqa: D101, D102  # the classes and methods are vLLM's, and documented there
+# ruff: noqa: D101  # the classes and methods are vLLM's, and documented there
 """The attributes of vLLM's objects that lorarl reads, calls or replaces: a protocol per class, named after vLLM's own.
 
 Objects are compared with these when the engine starts (`binding.checked`). A test records every attribute as vLLM

@@ -24,11 +24,7 @@ SCRIPTS = {
 def page(name: str, data: Mapping[str, Any], *, title: str, live: bool = False) -> str:
     """Return the page `name` (report or compare) with its data as one HTML text that needs no network.
 
-    Args:
-        name: a key of SCRIPTS; its HTML is in NAME.html.jinja.
-        data: JSON values.
-        title: of the browser's window.
-        live: whether the page asks its server for newer data.
+    `name`: a key of SCRIPTS; its HTML is in NAME.html.jinja. `live`: whether the page asks its server for newer data.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 

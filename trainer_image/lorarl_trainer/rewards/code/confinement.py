@@ -25,11 +25,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def drop_privileges() -> None:
-    """Give up all capabilities, and the way to new ones.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
+    """Give up all capabilities, and the way to new ones. Raises OSError if the kernel refuses."""
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     _check(_libc.syscall(_CAPSET, struct.pack("Ii", _CAPABILITY_VERSION_3, 0), bytes(24)), "capset")
 

@@ -32,11 +32,8 @@ def digest_of(output: str) -> str:
 def run_program(job: Mapping[str, Any], memory: int, pipes: tuple[int, int, int, int], parent: int) -> NoReturn:
     """Run the program of a job in this process, a new one, and end it.
 
-    Args:
-        job: code, test, input and seconds, as in sandbox.py.
-        memory: its address space, in bytes.
-        pipes: its ends of them: its input, its output, what it says of its end, and the proof.
-        parent: number of the process that made this one, and without which it ends.
+    `pipes`: its ends of them: its input, its output, what it says of its end, and the proof. `parent`: number of the
+    process that made this one, and without which it ends.
     """
     try:
         above = [fcntl.fcntl(pipe, fcntl.F_DUPFD, _ABOVE) for pipe in pipes]

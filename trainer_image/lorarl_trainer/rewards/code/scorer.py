@@ -23,14 +23,7 @@ class CodeScorer:
     """Runs programs in several sandboxes at a time, each of which lives as long as this scorer."""
 
     def __init__(self, spec: CodeReward, *, timeout_seconds: float, field: str, processes: int) -> None:
-        """Make a scorer. Nothing starts before `warm_up`.
-
-        Args:
-            spec: `reward.code`.
-            timeout_seconds: time limit for all tests of a completion.
-            field: its path in the manifest, for errors.
-            processes: number of sandboxes.
-        """
+        """Make a scorer. Nothing starts before `warm_up`."""
         self._spec, self._limit, self.field = spec, timeout_seconds, field
         self._sandboxes = [
             Sandbox(memory_bytes=spec.memory_mib << 20, require_landlock=spec.require_landlock)
@@ -45,11 +38,7 @@ class CodeScorer:
         """Do nothing: a sandbox starts within milliseconds."""
 
     async def ready(self) -> None:
-        """Start one sandbox.
-
-        Raises:
-            InputError: none can run on this machine.
-        """
+        """Start one sandbox. Raises InputError if none can run on this machine."""
         await asyncio.get_running_loop().run_in_executor(self._threads, self._try)
 
     async def score(self, samples: Sequence[ToScore]) -> list[Outcome]:
@@ -129,12 +118,7 @@ def _scored(results: Sequence[tuple[bool, Verdict]], tests: int, *, all_of_them:
 def check_row(spec: CodeReward, row: Mapping[str, Any], number: int, field: str, *, compiled: bool = True) -> None:
     """Refuse a row without tests, or with one that cannot run.
 
-    Args:
-        spec: `reward.code`.
-        row: the whole row.
-        number: the row's, for the error.
-        field: the path of `reward.code` in the manifest.
-        compiled: whether to look if assertions are Python, which takes some 20 microseconds each.
+    `compiled`: whether to look if assertions are Python, which takes some 20 microseconds each.
 
     Raises:
         InputError: the row's column has no tests in any known form, or some that are no Python.

@@ -21,11 +21,7 @@ _POLL_SECONDS = 1.0
 def run(job: Mapping[str, Any], memory: int, most_output: int, parent: int) -> dict[str, Any]:
     """Run one test. Returns how it ended, in detail, and the digest of what was printed.
 
-    Args:
-        job: code, test, input and seconds, as in sandbox.py.
-        memory: address space of the program, in bytes.
-        most_output: bytes that it may print.
-        parent: number of the trainer's process. When it is gone, this process ends.
+    `parent`: number of the trainer's process. When it is gone, this process ends.
     """
     pipes = [os.pipe() for _ in range(4)]
     (input_read, input_write), (output_read, output_write), (said_read, said_write), (proof_read, proof_write) = pipes
@@ -56,11 +52,8 @@ def run(job: Mapping[str, Any], memory: int, most_output: int, parent: int) -> d
 def ended(status: int, said: bytes, proof: str | None, *, over_time: bool) -> tuple[End, str]:
     """Judge how a process ended by itself.
 
-    Args:
-        status: its wait status.
-        said: what it wrote about its end.
-        proof: what only a process that has run its assertions can know; None if there are none.
-        over_time: whether it computed for as long as it may.
+    `proof`: what only a process that has run its assertions can know; None if there are none. `over_time`: whether it
+    computed for as long as it may.
     """
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)

@@ -39,15 +39,8 @@ class Client:
     ) -> None:
         """Make a client.
 
-        Args:
-            url: of the endpoint.
-            headers: of each request, for example with a key.
-            timeout_seconds: of one request.
-            retries: how often a request is repeated.
-            concurrency: requests at a time.
-            first_pause_seconds: before the first repeat; each further one waits twice as long.
-            remembered: how many answers are kept.
-            hint: returns what to add to a message about a status and the text that came with it.
+        `first_pause_seconds`: before the first repeat; each further one waits twice as long. `hint`: returns what to
+        add to a message about a status and the text that came with it.
         """
         self._url, self._hint, self._retries, self._most = url, hint, retries, remembered
         self._limit, self._pause = timeout_seconds, first_pause_seconds
@@ -78,7 +71,6 @@ class Client:
         return outcome
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._session.close()
 
     async def _ask(self, data: bytes, read: Read) -> Outcome:

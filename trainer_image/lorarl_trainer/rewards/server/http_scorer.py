@@ -21,11 +21,7 @@ class HttpScorer(ABC):
     def __init__(self, url: str, *, field: str, credentials_secret: str | None, **settings: Any) -> None:
         """Make a scorer. Nothing starts before it is used.
 
-        Args:
-            url: of the endpoint.
-            field: the server's path in the manifest, for errors.
-            credentials_secret: the Secret with the key; None sends none.
-            settings: of `Client`.
+        `credentials_secret`: the Secret with the key; None sends none.
         """
         self.field, self._secret = field, credentials_secret
         self._make: Callable[[Mapping[str, str]], Client] = partial(Client, url, **settings)
@@ -50,17 +46,12 @@ class HttpScorer(ABC):
         self._headers()
 
     async def score(self, samples: Sequence[ToScore]) -> list[Outcome]:
-        """Score samples. More may be given meanwhile.
-
-        Raises:
-            InputError: the Secret has no key.
-        """
+        """Score samples. More may be given meanwhile. Raises InputError if the Secret has no key."""
         loop = self._started()
         asked = asyncio.run_coroutine_threadsafe(self._score(samples), loop)
         return await asyncio.wrap_future(asked)
 
     def close(self) -> None:
-        """End all requests."""
         if self._loop is None or self._thread is None:
             return
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()

@@ -25,11 +25,7 @@ class ServerScorer(HttpScorer):
     ) -> None:
         """Make a scorer. Nothing starts before it is used.
 
-        Args:
-            spec: `reward.server`.
-            timeout_seconds: time limit of one request.
-            field: its path in the manifest, for errors.
-            first_pause_seconds: before a request is repeated for the first time.
+        `first_pause_seconds`: before a request is repeated for the first time.
         """
         super().__init__(
             f"{spec.url.rstrip('/')}{PATHS[spec.api]}",

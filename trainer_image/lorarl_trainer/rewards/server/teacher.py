@@ -32,10 +32,7 @@ class Teacher(HttpScorer):
     def __init__(self, spec: TeacherServer, *, field: str, first_pause_seconds: float = FIRST_PAUSE_SECONDS) -> None:
         """Make a scorer. Nothing starts before it is used.
 
-        Args:
-            spec: `algorithm.distillation.server`.
-            field: its path in the manifest, for errors.
-            first_pause_seconds: before a request is repeated for the first time.
+        `first_pause_seconds`: before a request is repeated for the first time.
         """
         super().__init__(
             f"{spec.url.rstrip('/')}{PATH}",
