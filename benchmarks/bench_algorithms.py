@@ -9,7 +9,6 @@ Runs that were made are kept, so the same command makes what is missing.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -22,7 +21,7 @@ sys.path[:0] = [str(ROOT / folder) for folder in ("crds", "trainer_image")]
 
 from figures import write_between  # noqa: E402
 from lorarl_trainer.progress import METRICS, read_rows  # noqa: E402
-from toy import JOB, Run, lorarl_run, make_base, mean_by_step, read_figures, write_figures  # noqa: E402
+from toy import JOB, Run, kept_runs, lorarl_run, make_base, mean_by_step, options  # noqa: E402
 
 RAW = ROOT / "benchmarks/results/algorithms.json"
 DOCUMENT = ROOT / "docs/algorithms.md"
@@ -77,21 +76,10 @@ RECIPES: Mapping[str, Sequence[str]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, RAW)
     parser.add_argument("--types", nargs="+", default=list(RECIPES), choices=RECIPES)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--raw", type=Path, default=RAW, help="figures, to which these are added")
-    parser.add_argument("--render", action="store_true", help="only write the table")
     chosen = parser.parse_args()
-    runs: list[Run] = read_figures(chosen.raw, [])
-    if not chosen.render:
-        make_base()
-        made = {(run["type"], run["seed"]) for run in runs}
-        for seed in chosen.seeds:
-            for kind in chosen.types:
-                if (kind, seed) not in made:
-                    runs.append(train(kind, seed))
-                    write_figures(chosen.raw, runs)
+    runs = kept_runs(chosen, [{"type": kind, "seed": seed} for seed in chosen.seeds for kind in chosen.types], train)
     write_between(DOCUMENT, BEGIN, END, lambda: table(runs))
     if weak := [run for run in runs if gain(run) < LEAST_GAIN]:
         sys.exit(f"less than {LEAST_GAIN:+.0%}: {[(run['type'], run['seed']) for run in weak]}")
@@ -103,6 +91,7 @@ def main() -> None:
 
 def train(kind: str, seed: int) -> Run:
     """Train once; return the held-out accuracy by step, and the most that a critic explains."""
+    make_base()
     if kind == "distillation" and not TEACHER.exists():
         lorarl_run(TEACHER_JOB)
     with tempfile.TemporaryDirectory(prefix="lorarl-algorithms-") as folder:

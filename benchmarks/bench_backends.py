@@ -8,7 +8,6 @@ Runs that were made are kept, so the same command makes what is missing.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -22,7 +21,7 @@ sys.path[:0] = [str(ROOT / folder) for folder in ("crds", "trainer_image")]
 
 from figures import write_between  # noqa: E402
 from lorarl_trainer.progress import METRICS, read_rows  # noqa: E402
-from toy import Run, read_figures, write_figures  # noqa: E402
+from toy import Run, kept_runs, options  # noqa: E402
 
 RAW = ROOT / "benchmarks/results/backends.json"
 DOCUMENT = ROOT / "docs/recipes.md"
@@ -34,21 +33,16 @@ STEPS_TOGETHER = 5
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--raw", type=Path, default=RAW, help="figures, to which these are added")
-    parser.add_argument("--render", action="store_true", help="only write the table")
-    chosen = parser.parse_args()
-    runs: list[Run] = read_figures(chosen.raw, [])
-    if not chosen.render:
-        made = {(run["model"], run["backend"]) for run in runs}
-        for model, (arguments, folder) in DEMOS.items():
-            for backend in BACKENDS:
-                if (model, backend) not in made:
-                    command = [sys.executable, "scripts/demo.py", *arguments, "--backend", backend]
-                    subprocess.run(command, check=True, cwd=ROOT)
-                    runs.append(figures_of(model, backend, ROOT / "out" / folder))
-                    write_figures(chosen.raw, runs)
+    wanted = [{"model": model, "backend": backend} for model in DEMOS for backend in BACKENDS]
+    runs = kept_runs(options(__doc__, RAW).parse_args(), wanted, demo)
     write_between(DOCUMENT, BEGIN, END, lambda: table(runs))
+
+
+def demo(model: str, backend: str) -> Run:
+    """Run a demo."""
+    arguments, name = DEMOS[model]
+    subprocess.run([sys.executable, "scripts/demo.py", *arguments, "--backend", backend], check=True, cwd=ROOT)
+    return figures_of(model, backend, ROOT / "out" / name)
 
 
 def figures_of(model: str, backend: str, folder: Path) -> Run:

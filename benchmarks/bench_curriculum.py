@@ -9,7 +9,6 @@ Runs that were made are kept, so the same command makes what is missing.
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import sys
@@ -26,12 +25,12 @@ from toy import (  # noqa: E402
     JOB,
     OUT,
     Run,
+    kept_runs,
     last_range,
     lorarl_run,
     make_base,
     mean_by_step,
-    read_figures,
-    write_figures,
+    options,
 )
 
 RAW = ROOT / "benchmarks/results/curriculum.json"
@@ -45,25 +44,15 @@ MEANS = ("signal_share", "curriculum/skipped_share")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--raw", type=Path, default=RAW, help="figures, to which these are added")
-    parser.add_argument("--render", action="store_true", help="only write the table")
-    chosen = parser.parse_args()
-    runs: list[Run] = read_figures(chosen.raw, [])
-    if not chosen.render:
-        make_base()
-        made = {(run["seed"], run["curriculum"]) for run in runs}
-        for seed in chosen.seeds:
-            for curriculum in (False, True):
-                if (seed, curriculum) not in made:
-                    runs.append(train(seed, curriculum))
-                    write_figures(chosen.raw, runs)
+    chosen = options(__doc__, RAW).parse_args()
+    wanted = [{"seed": seed, "curriculum": curriculum} for seed in chosen.seeds for curriculum in (False, True)]
+    runs = kept_runs(chosen, wanted, train)
     write_between(DOCUMENT, BEGIN, END, lambda: table(runs))
 
 
 def train(seed: int, curriculum: bool) -> Run:
     """Train once; return the held-out accuracy by step, and means of what the curriculum changes."""
+    make_base()
     rows = (OUT / "train.jsonl").read_text().splitlines(keepends=True)
     with tempfile.TemporaryDirectory(prefix="lorarl-curriculum-") as folder:
         few = Path(folder, "train.jsonl")

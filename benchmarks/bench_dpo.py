@@ -10,7 +10,6 @@ Runs that were made are kept, so the same command makes what is missing.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -32,6 +31,7 @@ from toy import (  # noqa: E402
     lorarl_run,
     make_base,
     mean_by_step,
+    options,
     read_figures,
     write_figures,
 )
@@ -54,11 +54,8 @@ TRL_BETA, TRL_SEED = 0.1, 0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser = options(__doc__, RAW)
     parser.add_argument("--trl", action="store_true", help="also train with TRL")
-    parser.add_argument("--raw", type=Path, default=RAW, help="figures, to which these are added")
-    parser.add_argument("--render", action="store_true", help="only write the tables")
     chosen = parser.parse_args()
     figures: dict[str, Any] = read_figures(chosen.raw, {"runs": [], "trl": None})
     if not chosen.render:

@@ -8,7 +8,6 @@ Runs that were made are kept, so the same command makes what is missing.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
@@ -21,7 +20,7 @@ sys.path[:0] = [str(ROOT / folder) for folder in ("crds", "trainer_image", "test
 
 from figures import write_between  # noqa: E402
 from lorarl_trainer.devices.cpu import CpuDevice  # noqa: E402
-from toy import OUT, Run, last_range, mean_by_step, read_figures, write_figures  # noqa: E402
+from toy import OUT, Run, kept_runs, last_range, mean_by_step, options  # noqa: E402
 
 RAW = ROOT / "benchmarks/results/off-policy.json"
 DOCUMENT = ROOT / "docs/algorithms.md"
@@ -33,25 +32,21 @@ CORRECTION = "decoupled_token_is"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--raw", type=Path, default=RAW, help="figures, to which these are added")
-    parser.add_argument("--render", action="store_true", help="only write the table")
-    chosen = parser.parse_args()
-    runs: list[Run] = read_figures(chosen.raw, [])
-    if not chosen.render:
-        os.environ.update(CpuDevice().environment(threads=min(2, len(os.sched_getaffinity(0)))))  # before torch
-        made = {(run["seed"], run["behind"], run["corrected"]) for run in runs}
-        for seed, behind, corrected in wanted(chosen.seeds):
-            if (seed, behind, corrected) not in made:
-                runs.append(run_of(seed, behind, corrected))
-                write_figures(chosen.raw, runs)
+    chosen = options(__doc__, RAW).parse_args()
+    os.environ.update(CpuDevice().environment(threads=min(2, len(os.sched_getaffinity(0)))))  # before torch
+    runs = kept_runs(chosen, wanted(chosen.seeds), run_of)
     write_between(DOCUMENT, BEGIN, END, lambda: table(runs))
 
 
-def wanted(seeds: Sequence[int]) -> list[tuple[int, int, bool]]:
+def wanted(seeds: Sequence[int]) -> list[Run]:
     """Return seed, versions behind, and whether it is corrected, of each run. On policy there is nothing to correct."""
-    return [(seed, n, corrected) for seed in seeds for n in BEHIND for corrected in (False, True) if n or not corrected]
+    return [
+        {"seed": seed, "behind": behind, "corrected": corrected}
+        for seed in seeds
+        for behind in BEHIND
+        for corrected in (False, True)
+        if behind or not corrected
+    ]
 
 
 def run_of(seed: int, behind: int, corrected: bool) -> Run:

@@ -1,12 +1,13 @@
-"""What the benchmarks on the toy model of `make demo-toy` share: its base, a run, kept figures and cells of tables."""
+"""What the benchmarks on the toy model of `make demo-toy` share: options, its base, kept runs and cells of tables."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,28 @@ OUT = ROOT / "out/addition"
 
 type Run = Mapping[str, Any]
 """One training. `right` is the held-out accuracy by step."""
+
+
+def options(what: str | None, raw: Path) -> argparse.ArgumentParser:
+    """Return the options of a benchmark whose runs are kept in a file. `what` is its docstring."""
+    parser = argparse.ArgumentParser(description=what, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--raw", type=Path, default=raw, help="figures, to which these are added")
+    parser.add_argument("--render", action="store_true", help="only write the table")
+    return parser
+
+
+def kept_runs(chosen: argparse.Namespace, wanted: Iterable[Mapping[str, Any]], make: Callable[..., Run]) -> list[Run]:
+    """Return the kept runs, after making those that are wanted and missing, unless only the table is.
+
+    A run has what is wanted of it, whose values `make` takes in their order.
+    """
+    runs: list[Run] = read_figures(chosen.raw, [])
+    for one in () if chosen.render else wanted:
+        if not any(one.items() <= run.items() for run in runs):
+            runs.append(make(*one.values()))
+            write_figures(chosen.raw, runs)
+    return runs
 
 
 def make_base() -> None:
