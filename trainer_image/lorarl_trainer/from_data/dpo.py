@@ -5,17 +5,15 @@ Shape suffixes: P pairs, S = 2 P samples.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from lorarl_trainer.data.encoding import EncodedRow
-from lorarl_trainer.data.stream import RowStream
+from lorarl_trainer.from_data.rows import DataRows
 from lorarl_trainer.progress import EvalDone
-from lorarl_trainer.protocols.rollouts import Evaluates, StepBatch
-from lorarl_trainer.protocols.workers import Workers
+from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.requests import LossChoice
 from lorarl_trainer.samples.sample import Sample
@@ -23,29 +21,10 @@ from lorarl_trainer.samples.statistics import estimate
 
 
 @dataclass
-class Pairs:
-    """The next rows' pairs.
+class Pairs(DataRows):
+    """The next rows' pairs."""
 
-    Attributes:
-        held_out: pairs by the evaluation's name.
-        generated: the evaluations of completions, which need an engine; None for none.
-    """
-
-    rows: RowStream
-    held_out: Mapping[str, Sequence[EncodedRow]]
-    rows_per_step: int
-    workers: Workers
     loss: LossChoice
-    generated: Evaluates | None = None
-
-    @property
-    def position(self) -> int:
-        """Rows taken so far."""
-        return self.rows.position
-
-    @property
-    def unfinished(self) -> Sequence[int]:
-        return ()
 
     async def next(self, step: int, adapter_version: int) -> StepBatch:
         """Return the next pairs. A group is a pair: the chosen answer has reward 1, the rejected one 0."""
@@ -53,19 +32,12 @@ class Pairs:
         rewards_P_2 = np.tile([1.0, 0.0], (len(samples_S) // 2, 1))
         return StepBatch(samples_S, rewards_P_2, temperature=1.0, on_policy=False)
 
-    def probe_prompts(self, count: int) -> list[list[int]]:
-        """Return the first prompts of the data; none without an engine to check."""
-        return [row.prompt_ids for row in self.rows.first(count)] if self.generated else []
+    async def _evaluate(self, rows: Sequence[EncodedRow], step: int) -> EvalDone:
+        """Return the share of pairs whose chosen answer has the larger implicit reward; equal ones count half.
 
-    async def evaluate(self, name: str, step: int, adapter_version: int) -> EvalDone:
-        """Return the share of held-out pairs whose chosen answer has the larger implicit reward; equal ones count half.
-
-        `margin` is the difference of the two rewards, see `losses.preference`. Completions are evaluated elsewhere.
+        `margin` is the difference of the two rewards, see `losses.preference`.
         """
-        if self.generated and name in self.generated.evaluations:
-            return await self.generated.evaluate(name, step, adapter_version)
-        start = time.perf_counter()
-        samples_S = samples_of(self.held_out[name])
+        samples_S = samples_of(rows)
         policy = await self.workers.log_probabilities(samples_S, temperature=1.0)
         reference = await self.workers.log_probabilities(samples_S, temperature=1.0, of="reference")
         margins_P = self.loss.beta * np.array(list(_margins(policy, reference)))
@@ -79,11 +51,9 @@ class Pairs:
         }
         return EvalDone(
             step=step,
-            name=name,
             rows=len(margins_P),
             score=right.mean,
             metrics={"margin": margin.mean, **ends},
-            seconds=time.perf_counter() - start,
         )
 
 

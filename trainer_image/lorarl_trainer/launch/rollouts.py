@@ -67,8 +67,8 @@ def make_rollouts(
         generated = Generation(spec, workers, progress, *decoders, evaluations) if evaluations else None
         held_out, per_step = rows.evals, spec.rollout.prompts_per_step
         if spec.algorithm.about.learns_from == "pairs":
-            return Pairs(stream, held_out, per_step, workers, algorithm.loss, generated)
-        return Answers(stream, held_out, per_step, workers, generated)
+            return Pairs(stream, held_out, per_step, workers, algorithm.loss, generated=generated)
+        return Answers(stream, held_out, per_step, workers, generated=generated)
     make: Callable[..., Lockstep] = Lockstep
     if (chosen := spec.rollout.partial) is not None:
         make = partial(
