@@ -54,9 +54,7 @@ def readable(spec: dict[str, Any], served: Schema) -> dict[str, Any]:
 
     A field with any other value stays, so that it is refused: to ignore it would be another training.
 
-    Args:
-        spec: The spec as the API server returns it.
-        served: The schema of the spec in the CRD that the API server serves.
+    `served`: The schema of the spec in the CRD that the API server serves.
     """
     found: dict[str, Any] = _readable(spec, job_schema()["properties"][_SPEC], served)
     return found

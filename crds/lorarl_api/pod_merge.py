@@ -27,11 +27,8 @@ REPLACED_BY = {
 def merge(base: dict[str, Any], override: dict[str, Any], path: str, *, keep_nulls: bool = False) -> dict[str, Any]:
     """Merge `override` into a copy of `base`.
 
-    Args:
-        base: A part of a pod template.
-        override: The values that win.
-        path: Path of the override in the manifest, for messages.
-        keep_nulls: Keep a null, because `base` is an override too, and another base will lose the key.
+    `path`: Path of the override in the manifest, for messages. `keep_nulls`: Keep a null, because `base` is an override
+    too, and another base will lose the key.
 
     Raises:
         ManifestError: An entry of a merged list is not a mapping, or lacks its key.

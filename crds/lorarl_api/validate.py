@@ -17,10 +17,7 @@ Look = Callable[[LoRARLJob], tuple[str | None, str | None]]
 def validate_files(paths: Sequence[str | Path], look: Look | None = None, overrides: Sequence[str] = ()) -> int:
     """Print `FILE: path: got ..., expected ... Hint.` for each fault, and `FILE: ok` for a file without faults.
 
-    Args:
-        paths: the manifests.
-        look: looks further, where a manifest has no faults.
-        overrides: assignments such as `spec.trainer.steps=5`, applied to each job first.
+    `overrides`: assignments such as `spec.trainer.steps=5`, applied to each job first.
 
     Returns:
         The command's exit code: 0 if all files are valid, otherwise 1.

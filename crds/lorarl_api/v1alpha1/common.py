@@ -112,12 +112,6 @@ def uri_rules(
     """The rules of a field with a URI: it is well formed, has one of `schemes`, and has no credentials.
 
     Credentials would be visible in each listing of the jobs.
-
-    Args:
-        field: Name of the field in the model.
-        schemes: The permitted schemes, of `PLACES`.
-        optional: Whether the field may be absent.
-        secret: The field that credentials belong in.
     """
     absent = f"!has(self.{field}) || " if optional else ""
     places = [PLACES[scheme] for scheme in schemes]

@@ -66,10 +66,7 @@ class Cache:
     def put(self, resource: Resource, raw: parse.Raw, key: Key | None = None) -> Key | None:
         """Store an object.
 
-        Args:
-            resource: Its kind.
-            raw: The object as the API server sent it.
-            key: The job that it belongs to. By default its labels say so.
+        `key`: The job that it belongs to. By default its labels say so.
 
         Returns:
             The job that this is news for; None if it is not news, or belongs to no job.

@@ -22,10 +22,7 @@ from lorarl_operator.kube.resources import CLUSTER_TEMPLATES, LORARLJOBS, TEMPLA
 async def with_its_template(client: Client, observed: Observed, default: str) -> Observed:
     """What was observed, with the job as its template completes it, or with why it cannot be.
 
-    Args:
-        client: The API server.
-        observed: The job and its objects.
-        default: Name of the ClusterLoRARLJobTemplate of jobs that name none; empty for none.
+    `default`: Name of the ClusterLoRARLJobTemplate of jobs that name none; empty for none.
 
     Raises:
         ApiError: The API server did not answer.

@@ -49,13 +49,7 @@ from lorarl_operator.decide.status import FINISHED, MAY_HAVE_RUN, SUSPENDED, SUS
 
 
 def decide(observed: Observed, now: datetime, settings: Settings) -> Decision:
-    """Decide what to do about a job.
-
-    Args:
-        observed: All its objects.
-        now: The time, with its zone.
-        settings: The installation's choices.
-    """
+    """Decide what to do about a job."""
     snapshot = take_snapshot(observed, now, settings)
     if snapshot.job.deleted_at:
         return decide_deletion(snapshot)

@@ -46,12 +46,8 @@ def with_fault(
 ) -> list[dict[str, Any]]:
     """`status.faultyNodes` after the fault of a node. Old faults are left out.
 
-    Args:
-        known: The nodes in the status.
-        outcome: The end of the attempt, or the loss of its workers.
-        now: The time.
-        counted_since: When the attempt lost workers that it waits for. A node that is at fault since then was lost
-            with all its pods, which is one fault.
+    `outcome`: The end of the attempt, or the loss of its workers. `counted_since`: When the attempt lost workers that
+    it waits for. A node that is at fault since then was lost with all its pods, which is one fault.
     """
     told = counted_since and any(node.name == outcome.faulty_node and node.last >= counted_since for node in known)
     if told:

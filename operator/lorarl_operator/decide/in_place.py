@@ -39,10 +39,7 @@ def awaits_its_end(snapshot: Snapshot, ray_job: RayJob) -> bool:
 def restartable(snapshot: Snapshot, outcome: Outcome, pause: float) -> RayJob | None:
     """The RayJob if it can start again in place after this loss, which it has not counted yet; otherwise None.
 
-    Args:
-        snapshot: What is known.
-        outcome: The loss.
-        pause: Seconds that the next attempt would have to wait.
+    `pause`: Seconds that the next attempt would have to wait.
     """
     ray_job = snapshot.current
     if ray_job is None or not goes_on(ray_job) or pause > _NO_PAUSE_SECONDS or _avoids_more(snapshot, outcome):

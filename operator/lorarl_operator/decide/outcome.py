@@ -96,17 +96,7 @@ def attempt_outcome(
     now: datetime,
     settings: Settings,
 ) -> Outcome | Unsettled | None:
-    """How the attempt ended; None while it continues.
-
-    Args:
-        ray_job: The attempt's RayJob.
-        pods: The attempt's pods that exist.
-        departed: The attempt's deleted pods, in their last state.
-        lost_early: Its pods that were lost before it ran.
-        report: The trainer's report of this attempt.
-        now: The time.
-        settings: They say how long to wait for news.
-    """
+    """How the attempt ended; None while it continues."""
     if ray_job.deployment_status == "Complete" and ray_job.job_status == "SUCCEEDED":
         return _SUCCEEDED
     if ray_job.deleted_at:

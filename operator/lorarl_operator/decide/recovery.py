@@ -62,12 +62,7 @@ def in_use(pods: Iterable[Pod], workers: Workers | None) -> list[Pod]:
 
 
 def is_complete(workers: Workers, pods: Iterable[Pod]) -> bool:
-    """Whether the training has all its worker pods.
-
-    Args:
-        workers: The trainer's report.
-        pods: The attempt's pods that exist.
-    """
+    """Whether the training has all its worker pods."""
     sound = {pod.name for pod in pods if not (pod.deletion_asked_at or taken(pod) or exited_container(pod))}
     return not workers.lost and workers.pods <= sound
 
@@ -75,10 +70,7 @@ def is_complete(workers: Workers, pods: Iterable[Pod]) -> bool:
 def failed_replacement(pods: Iterable[Pod], workers: Workers, since: datetime) -> Outcome | None:
     """The end of an attempt whose new worker pods end too; None while they may still come.
 
-    Args:
-        pods: The attempt's pods, existing and deleted.
-        workers: The trainer's report, which does not name them yet.
-        since: When the loss was recorded.
+    `workers`: The trainer's report, which does not name them yet.
     """
     new = [
         pod
@@ -91,13 +83,7 @@ def failed_replacement(pods: Iterable[Pod], workers: Workers, since: datetime) -
 
 
 def unreplaced(workers: Workers, pods: Iterable[Pod], waited: float) -> Outcome | None:
-    """The end of an attempt whose workers are all sound by Kubernetes' account, although Ray has lost a machine.
-
-    Args:
-        workers: The trainer's report.
-        pods: The attempt's pods that exist.
-        waited: Seconds since the loss was recorded.
-    """
+    """The end of an attempt whose workers are all sound by Kubernetes' account, although Ray has lost a machine."""
     kept = [pod for pod in pods if pod.name in workers.pods]
     if waited < UNREPLACED_SECONDS or len(kept) < len(workers.pods):
         return None
@@ -114,12 +100,7 @@ def to_delete(
     A node that does not respond never confirms that its pods are gone. Its pods tolerate that for a while, and then
     Kubernetes asks for their deletion. When their grace period is over too, they are removed without that node's word.
 
-    Args:
-        workers: The trainer's report.
-        pods: The attempt's pods that exist.
-        waited: Seconds since the loss was recorded.
-        now: The time.
-        patience: How long after its grace period a pod may still go by itself.
+    `patience`: How long after its grace period a pod may still go by itself.
     """
     found = []
     for pod in (pod for pod in pods if pod.role == "worker" and not pod.ready):

@@ -20,12 +20,8 @@ def scaling_up(
 ) -> Blocker:
     """Return what an unschedulable pod waits for, if a node is being added for it; otherwise the blocker itself.
 
-    Args:
-        blocker: What the attempt waits for.
-        known: What the status says. It holds until the Events are read again.
-        pods: The attempt's pods.
-        evidence: The Events; None if they were not read now.
-        now: The time.
+    `known`: What the status says. It holds until the Events are read again. `evidence`: The Events; None if they were
+    not read now.
     """
     if blocker.reason != Waiting.UNSCHEDULABLE:
         return blocker

@@ -42,10 +42,8 @@ def network_access(text: str) -> NetworkAccess | None:
 def option(meaning: str, **details: Any) -> dict[str, Any]:
     """Metadata of a field that is an option of the command `lorarl-operator`: see `options.py`.
 
-    Args:
-        meaning: What it means, for --help and docs/operator.md.
-        details: `least` and `most` of a number, `choices`, `read` for what makes a value of a text (it raises
-            ValueError), `flag` if its name is not the field's, or click's own parameters.
+    `details`: `least` and `most` of a number, `choices`, `read` for what makes a value of a text (it raises
+    ValueError), `flag` if its name is not the field's, or click's own parameters.
     """
     return {"help": meaning, **details}
 

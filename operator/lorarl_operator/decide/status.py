@@ -157,12 +157,6 @@ class Draft:
 
         A message that differs only in its numbers changes nothing: schedulers and queues update their counts all the
         time.
-
-        Args:
-            kind: Its type.
-            holds: Whether it is True.
-            reason: One CamelCase word.
-            message: For people.
         """
         message = message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}..."
         old = self._conditions.get(kind, {})

@@ -16,11 +16,6 @@ _DELETED_WITH_THE_POD = ("emptyDir", "ephemeral", "configMap", "secret", "downwa
 def require_lasting_folder(spec: LoRARLJobSpec, head: Template, worker: Template) -> None:
     """Refuse checkpoints that would be deleted with the pods. Both head and workers must mount their folder.
 
-    Args:
-        spec: The job's spec.
-        head: The head's pod template, with its overrides.
-        worker: The workers' pod template, with its overrides.
-
     Raises:
         ManifestError: The folder is on no volume, or on one that is deleted with its pod or cannot be written.
     """

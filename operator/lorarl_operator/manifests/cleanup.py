@@ -62,13 +62,8 @@ image runs as. The clean-up needs no other permissions of a container.
 def cleanup_job(job: Job, spec: LoRARLJobSpec, settings: Settings, until: datetime, left: float) -> dict[str, Any]:
     """The Job: `lorarl purge` with the trainer's image and the Secret of the checkpoints.
 
-    Args:
-        job: The job that is being deleted.
-        spec: Its spec, checked.
-        settings: The operator's settings.
-        until: When the operator gives up. After that a new job may have this name, so nothing may be deleted any more,
-            even if the Job starts late.
-        left: Seconds until then.
+    `until`: When the operator gives up. After that a new job may have this name, so nothing may be deleted any more,
+    even if the Job starts late.
     """
     cluster = spec.cluster
     account = cluster.service_account_name or (

@@ -62,13 +62,6 @@ def head_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Setting
 def worker_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Settings, *, queued: bool) -> Template:
     """A worker's pod: one on each node, with all GPUs that the job uses there.
 
-    Args:
-        job: The job.
-        spec: Its spec, checked.
-        attempt: Number of the attempt.
-        settings: The operator's settings.
-        queued: Whether Kueue manages the RayJob.
-
     Raises:
         ManifestError: `cluster.podTemplateOverrides.worker` cannot be merged, or nothing can keep a required topology.
     """

@@ -57,13 +57,7 @@ def ray_job(
 ) -> dict[str, Any]:
     """The RayJob of attempt `attempt`. Attempts count from 1.
 
-    Args:
-        job: The job.
-        spec: Its spec, checked.
-        attempt: Number of the attempt.
-        settings: The operator's settings.
-        queued: Whether Kueue manages it. By default it does if the job has Kueue's label.
-        avoided: Nodes that the pods avoid.
+    `queued`: Whether Kueue manages it. By default it does if the job has Kueue's label.
 
     Raises:
         ManifestError: `cluster.podTemplateOverrides` cannot be merged, the checkpoints would be deleted with the
