@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import math
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lorarl_trainer.checkpoint import Latest, Manifest, differences
+from lorarl_trainer.checkpoint import Latest, Manifest, Owner, differences
 from lorarl_trainer.checkpoint.contents import folder_name, step_of
-from lorarl_trainer.checkpoint.latest import retention
+from lorarl_trainer.checkpoint.latest import Best, BestBy, retention
 from support.checkpoints import checkpoint
 
 STEPS = st.lists(st.integers(0, 60), unique=True, max_size=8)
@@ -47,6 +51,14 @@ def test_differences_name_what_was_and_what_is() -> None:
     assert differences({"seed": 0}, {"seed": False}) == ["seed was 0, is false"]
 
 
+@pytest.mark.parametrize("largest", [True, False])
+def test_a_better_value_is_the_best_and_a_tie_leaves_the_earlier_one(largest: bool) -> None:
+    by, better, worse = BestBy("eval_score", largest), 0.5 + largest, 1.5 - largest
+    best = Best(folder_name(10), 10, "eval_score", 1.0)
+    assert by.is_better(worse, None) and by.is_better(better, best)
+    assert not any(by.is_better(value, best) for value in (1.0, worse, math.nan, math.inf, -math.inf))
+
+
 def test_a_manifest_finds_a_missing_a_short_and_a_changed_file() -> None:
     made = checkpoint(10)
     manifest = Manifest.of(made, "job", 1, "2026-01-01T00:00:00Z", {})
@@ -70,6 +82,35 @@ def test_what_is_written_is_read_back() -> None:
     kept = (folder_name(5), folder_name(10))
     latest = Latest(3, "writer", "host", "then").publishing(folder_name(10), manifest, "now", kept, ("iter_0000001",))
     assert Latest.from_bytes(latest.to_bytes()) == latest
+
+
+def test_the_best_checkpoint_is_one_that_is_kept() -> None:
+    manifest = Manifest.of(checkpoint(20), "job", 3, "2026-01-01T00:00:00Z", {})
+    best = Best(folder_name(10), 10, "eval_score", 1.0)
+    before = replace(Latest(3, "writer", "host", "then"), best=best, checkpoints=(folder_name(10),))
+    both = before.publishing(folder_name(20), manifest, "now", (folder_name(10), folder_name(20)), ())
+    alone = before.publishing(folder_name(20), manifest, "now", (folder_name(20),), ())
+    assert (both.best, alone.best) == (best, None)
+    assert Latest.from_bytes(alone.to_bytes()) == alone, "what is written can be read"
+
+
+def test_a_new_start_is_not_finished() -> None:
+    finished = replace(Latest(3, "writer", "host", "then"), finished_at="2026-01-01T00:00:00Z")
+    assert finished.claimed_by(4, "other", "host", "now", Owner("job")).finished_at is None
+
+
+@pytest.mark.parametrize("field", ["checkpoints", "deleting"])
+@pytest.mark.parametrize("name", ["", "notes", "../other-job", None])
+def test_a_latest_json_that_names_other_folders_is_refused(field: str, name: str | None) -> None:
+    """What is listed there is deleted in the end."""
+    written = json.loads(Latest(3, "writer", "host", "then").to_bytes()) | {field: [name]}
+    with pytest.raises(ValueError, match="is not a checkpoint's folder"):
+        Latest.from_bytes(json.dumps(written).encode())
+
+
+def test_a_folder_under_deletion_that_is_published_again_stays() -> None:
+    kept, gone = retention((), folder_name(10), 1, [folder_name(10)], (folder_name(10),), from_scratch=False)
+    assert (kept, gone) == ((folder_name(10),), ())
 
 
 def test_the_same_state_gives_the_same_bytes() -> None:

@@ -14,7 +14,7 @@ import yaml
 
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.progress import Noted, Progress, RunFinished
-from lorarl_trainer.progress.compare import compare_page, compare_runs, distinct_names
+from lorarl_trainer.progress.compare import LATEST, compare_page, compare_runs, distinct_names, results
 from lorarl_trainer.progress.environment import this_environment
 from lorarl_trainer.progress.events_file import EventsFile
 from lorarl_trainer.progress.metrics_file import MetricsFile, SummaryFile
@@ -65,6 +65,28 @@ def test_an_evaluation_with_an_interval_shows_it(tmp_path: Path) -> None:
     (b / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     first = dict(compare_runs([a, b])["results"])["held-out score, first"]
     assert first == ["0.300 at step 0", "0.300 (0.260 to 0.340) at step 0"]
+
+
+def test_results_are_the_best_value_the_latest_rewards_and_the_whole_speed() -> None:
+    evaluations = [
+        {"step": step, "loss": loss, "hard/score": score}
+        for step, loss, score in ((0, 2.0, 0.3), (10, 0.5, 0.9), (20, 1.0, 0.6))
+    ]
+    run = {
+        "summary": {"total_steps": 20},
+        "columns": {"reward_mean": [9.0, *[0.25] * LATEST, None], "tokens": [100, 300]},
+        "evaluations": evaluations,
+        "state": "succeeded",
+        "last_step": 20,
+        "step_count": 20,
+        "train_seconds": 8.0,
+    }
+    found = {label: value for label, (value,) in results([run])}
+    best = [found[f"held-out {name}, best"] for name in ("loss", "hard score")]
+    assert best == ["0.500 at step 10", "0.900 at step 10"], "the least loss, and the largest score"
+    assert found["held-out loss, latest"] == "1.000 at step 20"
+    assert found[f"reward, mean of the latest {LATEST} steps"] == "0.250"
+    assert found["tokens/s, all steps"] == "500", "200 a step, also of those whose lines are not kept"
 
 
 def test_names_are_what_tells_the_runs_apart() -> None:

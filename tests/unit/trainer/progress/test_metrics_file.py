@@ -113,6 +113,15 @@ def test_a_kill_during_an_evaluation_leaves_the_line_of_its_step(tmp_path: Path)
     assert evaluated["tokens_per_second"] == 3600.0, "the speed of training"
 
 
+def test_all_evaluations_of_a_step_count_as_part_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    step = {"step": 2, "loss": 1.0, "seconds": {"generate": 4.0}}
+    found = [{"step": 2, "eval_seconds": 0.5}, {"step": 2, "eval_hard/seconds": 0.25}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in (step, *found)))
+    (row,) = read_rows(path)
+    assert row["seconds"] == {"generate": 4.0, "evaluate": 0.75}
+
+
 def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None:
     play(tmp_path, grpo_run(tmp_path, total=5)[:-2])
     path = tmp_path / "metrics.jsonl"
@@ -194,6 +203,9 @@ def test_the_summary_of_a_run_that_trains_has_its_warnings_and_starts(tmp_path: 
     assert [start["resumed_from_step"] for start in summary["starts"]] == [None, 2]
     assert summary["starts"][1]["at"].endswith("Z")
     assert [start["changes"] for start in summary["starts"]] == [[], ["trainer.steps 2 -> 3"]]
+    with Progress([MetricsFile(tmp_path), SummaryFile(tmp_path)], []) as anew:
+        anew.emit(run_started(tmp_path))
+    assert [start["resumed_from_step"] for start in read_summary(tmp_path)["starts"]] == [None], "it continues none"
 
 
 def test_a_failed_run_names_its_newest_checkpoint(tmp_path: Path) -> None:

@@ -33,6 +33,12 @@ def test_a_sum_without_one_of_its_terms_is_no_score():
     assert outcome.reward == "spec.rewards[1]"
 
 
+def test_of_several_failures_the_first_in_the_manifest_counts():
+    failures = [Outcome.failed("exception", f"of {part.name}") for part in PARTS]
+    assert weighted_sum(PARTS, failures).failure == "exception: right: of right"
+    assert weighted_sum(PARTS, failures).reward == "spec.rewards[0]"
+
+
 def test_a_reward_that_is_only_recorded_costs_only_its_component():
     outcome = weighted_sum(PARTS, [Outcome(1), Outcome(1), Outcome.failed("timeout", "took more than 1 s")])
     lost = {"length": "timeout: took more than 1 s"}

@@ -6,7 +6,14 @@ import pytest
 
 from lorarl_trainer.errors import StorageError
 from lorarl_trainer.storage import open_store
-from lorarl_trainer.storage.retries import HASTY, RetryPolicy, hasty_stores, read_answer, usual_policy
+from lorarl_trainer.storage.retries import (
+    HASTY,
+    WITHOUT_CREDENTIALS,
+    RetryPolicy,
+    hasty_stores,
+    read_answer,
+    usual_policy,
+)
 
 
 def answer_to(text: str) -> Exception:
@@ -47,6 +54,15 @@ def test_a_broken_connection_may_pass_and_a_wrong_configuration_will_not() -> No
     assert not read_answer(
         answer_to("Received redirect without LOCATION, this normally indicates an incorrectly configured region")
     ).transient
+
+
+@pytest.mark.parametrize("asked", WITHOUT_CREDENTIALS)
+def test_a_machine_without_an_identity_of_its_own_stays_so(asked: str) -> None:
+    """The address is not there, so this is a connection that fails too. It is found at once and not after minutes."""
+    text = f"Error performing GET http://169.254.169.254{asked} in 1s - HTTP error: error sending request"
+    answer = read_answer(answer_to(text))
+    assert answer.without_credentials and not answer.transient
+    assert answer.hint("team", None).startswith("No credentials were given.")
 
 
 def test_only_an_answer_about_the_object_means_that_it_is_absent() -> None:
