@@ -8,6 +8,7 @@ import pytest
 
 from lorarl_operator.decide import parse
 from lorarl_operator.decide.decision import Delete
+from lorarl_operator.decide.early_losses import losses, too_many
 from unit.operator.decisions import RUNNING, conditions, decided, running_status, status_of
 from unit.operator.observed_world import START, ago, condition, ended, init_failed, raw_job, raw_pod, raw_ray_job
 
@@ -37,6 +38,14 @@ def started(*departed, pods=(), spec=None, ray_job=None, now=START, **status):
     gone = tuple(parse.pod({**pod, "metadata": pod["metadata"] | {"uid": f"{n}"}}) for n, pod in enumerate(departed))
     job = raw_job(spec, status_of("Starting", startTime=ago(9)) | status)
     return decided(job, ray_job or raw_ray_job(**UP), pods=list(pods), departed=gone, now=now)
+
+
+def test_the_newest_of_too_many_losses_is_the_end():
+    pods = [parse.pod(refused(name=f"worker-{age}", age=age)) for age in (30, 20, 10)]
+    assert too_many(losses(pods[:2])) is None
+    for order in (pods, pods[::-1]):
+        end = too_many(losses(order))
+        assert end is not None and "worker-10" in end.message
 
 
 class TestOneLoss:

@@ -43,6 +43,12 @@ class TestNoProgress:
         assert "2 attempts in a row ended before they got beyond step 7" in failed["message"]
         assert "drained" in failed["message"]
 
+    @pytest.mark.parametrize(("before", "reason"), [(0, "Restarting"), (1, "PreemptedAgain"), (5, "PreemptedAgain")])
+    def test_the_next_attempt_waits_longer_only_after_several_of_them(self, before, reason):
+        status = {"furthestStep": 7, "preemptionsWithoutProgress": before, "step": 7}
+        status["conditions"] = [condition("Running", True, age=30)]
+        assert conditions(lost(status))["Running"]["reason"] == reason
+
     def test_a_further_step_resets_the_count(self):
         status = {"furthestStep": 7, "preemptionsWithoutProgress": 19, "step": 8}
         decision = lost(status)
@@ -85,6 +91,14 @@ class TestFaultyNodes:
         once = lost({}, pod=refused()).status
         twice = lost(once, pod=refused(), now=START + timedelta(hours=hours)).status
         assert [node["attempts"] for node in twice["faultyNodes"]] == [attempts]
+
+    def test_of_many_nodes_the_latest_faults_are_kept(self):
+        many = [
+            {"name": f"node-{age}", "attempts": 1, "reason": "PodRefused", "lastTime": ago(age)}
+            for age in range(900, 880, -1)
+        ]
+        kept = [node["name"] for node in lost({"faultyNodes": many}, pod=refused()).status["faultyNodes"]]
+        assert kept == [*(f"node-{age}" for age in range(895, 880, -1)), "node-7"]
 
     @pytest.mark.parametrize(
         ("attempts", "age", "how"), [(1, 60, "preferred"), (2, 60, "required"), (1, 90_000, None), (2, 90_000, None)]

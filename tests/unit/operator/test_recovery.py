@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lorarl_operator.decide import parse
 from lorarl_operator.decide.decide import decide
 from lorarl_operator.decide.decision import DeletePod
+from lorarl_operator.decide.recovery import Workers, is_complete
 from lorarl_operator.decide.settings import Settings
 from unit.operator.decisions import RUNNING, conditions, decided, running_status, status_of
 from unit.operator.observed_world import SETTINGS, START, ago, condition, ended, observed, raw_job, raw_pod, raw_ray_job
 
+ASKED_TO_GO = {"deletionTimestamp": ago(-59), "deletionGracePeriodSeconds": 60}
 EVICTED = condition("DisruptionTarget", True, "EvictionByEvictionAPI", "Eviction API: evicting")
 HEAD = raw_pod("head", conditions=[condition("Ready", True)])
 
@@ -46,6 +50,14 @@ def decided_on(status, *pods, spec=None, departed=(), settings=SETTINGS, **ray_j
     gone = tuple(parse.pod(pod) for pod in departed)
     seen = observed(raw_job(spec, status), raw_ray_job(**RUNNING | ray_job), pods=[HEAD, *pods], departed=gone)
     return decide(seen, START, settings)
+
+
+def test_the_training_is_complete_with_sound_pods_alone():
+    uses = Workers(frozenset({"a", "b"}), "")
+    a, b, going = (parse.pod(pod) for pod in (worker("a"), worker("b"), worker("b", **ASKED_TO_GO)))
+    assert is_complete(uses, [a, b]) and not is_complete(uses, [a])
+    assert not is_complete(uses, [a, going]), "its deletion has begun"
+    assert not is_complete(replace(uses, lost="a pod is gone"), [a, b]), "the trainer still waits"
 
 
 class TestLoss:
@@ -220,6 +232,10 @@ class TestFallback:
         ]
         assert decided_on(recovering("a"), departed=refused[:2]).actions == ()
         self.restarts(decided_on(recovering("a"), departed=refused))
+
+    def test_a_worker_that_was_replaced_before_the_loss_does_not_matter(self):
+        old = raw_pod("worker", name="old", age=31, phase="Failed", containerStatuses=ended("worker", 137, "OOMKilled"))
+        assert decided_on(recovering("a", since=20), old).status["phase"] == "Running"
 
     def test_a_new_worker_that_exits_is_the_jobs_fault(self):
         exited = raw_pod(

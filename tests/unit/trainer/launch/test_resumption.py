@@ -119,8 +119,9 @@ class Asked:
         keep_manifest(self.out, self.job().model_dump_json(by_alias=True, exclude_unset=True), None)
         self.summarize(state)
 
-    def summarize(self, state: str) -> None:
-        (self.out / "run_summary.json").write_text(json.dumps({"job": self.job().name, "state": state, "step": 7}))
+    def summarize(self, state: str, job: str = "") -> None:
+        summary = {"job": job or self.job().name, "state": state, "step": 7}
+        (self.out / "run_summary.json").write_text(json.dumps(summary))
 
     def publish(self, *, finish: bool) -> None:
         identity = training_identity(self.job().spec, fingerprint(self.base))
@@ -146,6 +147,8 @@ def test_a_job_is_finished_if_its_last_start_and_the_store_say_so(tmp_path: Path
     assert not asked.adapter({"spec.trainer.seed": 5}), "another training, which a start refuses"
     asked.summarize("failed")
     assert not asked.adapter()
+    asked.summarize("succeeded", job="another")
+    assert not asked.adapter(), "the folder is another job's"
 
 
 def test_the_same_manifest_with_other_weights_is_not_finished(tmp_path: Path) -> None:

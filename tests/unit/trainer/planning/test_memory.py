@@ -180,6 +180,7 @@ def test_a_7b_job_of_the_benchmark_fits_an_h200(sizes: ModelSizes) -> None:
     # 512 sequences of 320 tokens and vLLM's own block of 16; keys and values of 28 layers, 4 heads of 128, in bf16.
     assert found.execution.kv_cache_bytes == part(found, "KV cache") == (512 * 320 + 16) * 2 * LAYERS * 4 * 128 * 2
     assert found.kv_cache_least == (320 + 16) * 2 * LAYERS * 4 * 128 * 2
+    assert not replace(found, kv_cache_least=found.execution.kv_cache_bytes + 1).fits, "no sequence has room"
 
 
 def test_a_reference_and_a_teacher_take_an_adapter_each(sizes: ModelSizes) -> None:

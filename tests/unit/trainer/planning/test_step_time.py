@@ -90,6 +90,8 @@ def test_a_base_policy_and_dropout_take_forward_passes() -> None:
     with_base = estimated("7B", "algorithm.klCoefficient=0.1").training
     assert 1.3 < with_base / plain < 1.6
     assert planned("7B", "algorithm.klCoefficient=0.1", "adapter.dropout=0.1")[2].more_forwards == 2
+    pairs = gpu_job("reward=null", "algorithm.type=dpo")
+    assert work_of(pairs).more_forwards == 1, "the reference of dpo"
 
 
 def test_a_critic_takes_three_passes() -> None:
