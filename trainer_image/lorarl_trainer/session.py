@@ -140,8 +140,8 @@ class Session:
     def owes_evaluation(self, done: int) -> bool:
         """Return whether to evaluate step `done` before training.
 
-        True before the first step, and if an earlier run did not finish that evaluation. If we cannot tell whether it
-        did, the evaluation is repeated after the last step, and where the best checkpoint is chosen by it.
+        True before the first step, and if an earlier run did not finish that evaluation. If that is
+        unknown, the evaluation is repeated after the last step, and where the best checkpoint is chosen by it.
         """
         if self.must_end():
             return False

@@ -69,7 +69,7 @@ class EvidenceSource:
         return Evidence(events=tuple(sorted(events, key=lambda event: event.last_seen, reverse=True)))
 
     async def _known(self, query: _Query) -> _ByObject:
-        # Whoever holds a lock, or waits for it, keeps it in the dictionary.
+        # A caller that holds a lock, or waits for it, keeps it in the dictionary.
         lock = self._one_at_a_time.setdefault(query, asyncio.Lock())
         async with lock:
             at, known = self._events.get(query, (float("-inf"), {}))

@@ -53,7 +53,7 @@ class ServedSchema:
         known = await self._without_defaults(job)
         if _knows(known.spec):
             return known
-        # A watch that began before a downgrade goes on adding the newer defaults, which the schema no longer has.
+        # A watch that began before a downgrade keeps adding the newer defaults, which the schema no longer has.
         stored = await self._client.get(LORARLJOBS, job.namespace, job.name)
         if stored is None or (now := parse.job(stored)).uid != job.uid or now.generation != job.generation:
             return known  # the watch is about to say so

@@ -33,7 +33,7 @@ def recover(snapshot: Snapshot, ray_job: RayJob) -> Decision | None:
 
 
 def _until_known(snapshot: Snapshot, workers: Workers, outcome: Outcome | Unsettled | None) -> float | None:
-    """Seconds until the cause of a loss should be known that only the trainer has told so far; None if it is told.
+    """Seconds until the cause of a loss should be known that only the trainer has reported so far; None if it is known.
 
     A worker hears that it must leave before anybody else hears why. The job itself may be the cause, as of a full disk.
     """

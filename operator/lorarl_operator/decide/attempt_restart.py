@@ -41,7 +41,7 @@ def uncounted_end(snapshot: Snapshot, ray_job: RayJob) -> RayJob | None:
     if (ended := ray_job.last_end) and ended.failures == ray_job.failures:
         # Of several ends, one that the trainer reported as a failure counts.
         return replace(ended, deployment_status="Failed", started_at=ended.started_at if uncounted == 1 else since)
-    # Nobody saw it. If nothing else tells the cause, it was not the training: that one would have reported it.
+    # It was not seen. If nothing else shows the cause, it was not the training: that one would have reported it.
     elsewhere = [
         pod
         for pod in (*snapshot.pods, *snapshot.observed.departed)

@@ -6,7 +6,7 @@ any failure, and at once. So an attempt starts again in place only if it was pre
 at once with the same pods. Otherwise the operator deletes the RayJob.
 
 `status.restartsInPlace` says which of KubeRay's failures the job has counted, in the same write as its own counters. So
-each is counted once, whoever is killed meanwhile. Only a training that succeeds before the operator has looked counts
+each is counted once, whatever is killed meanwhile. Only a training that succeeds before the operator has looked counts
 none.
 """
 

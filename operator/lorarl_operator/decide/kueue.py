@@ -49,7 +49,7 @@ class Stop:
 
 
 def stop_of(ray_job: RayJob, evidence: Evidence | None) -> Stop | None:
-    """Who stopped the RayJob in its queue; None if nobody did, or if that is not known."""
+    """Who stopped the RayJob in its queue; None if no one did, or if that is not known."""
     workload = evidence.workload if evidence else None
     if workload is None or not workload.name:
         return None

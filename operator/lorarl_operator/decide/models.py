@@ -94,14 +94,14 @@ class RayJob:
         finalizers: Finalizers that still block its deletion.
         suspended: `spec.suspend`, which belongs to the queue.
         started_at: When KubeRay started it. Each resumption resets it.
-        ended_at: When KubeRay saw its end, also one after which it goes on.
+        ended_at: When KubeRay saw its end, also one after which it continues.
         queue: Value of Kueue's queue label, which Kueue's own default may have set.
         managed_by: `spec.managedBy`: the controller that runs it; empty stands for KubeRay. Kueue's MultiKueue sets it.
         reason: With `message`, why KubeRay refused it or why it failed.
         template: The template that its LoRARLJob was completed with, as compact JSON; empty without one.
-        failures: How often it has failed. It may have gone on after that.
+        failures: How often it has failed. It may have continued after that.
         backoff_limit: After how many failures KubeRay starts it again, with a new RayCluster.
-        last_end: What it was when it last failed and went on, if that was seen.
+        last_end: What it was when it last failed and continued, if that was seen.
     """
 
     name: str

@@ -254,7 +254,7 @@ def _written_at(meta: Raw, manager: str | None) -> datetime | None:
 
 
 def _ended_at(meta: Raw, status: Raw) -> datetime | None:
-    """When a RayJob ended. KubeRay records no time if it goes on after that."""
+    """When a RayJob ended. KubeRay records no time if it continues after that."""
     retrying = status.get("jobDeploymentStatus") == RETRYING
     return _written_at(meta, None) if retrying else time(status.get("endTime"))
 

@@ -1,6 +1,6 @@
 """The NetworkPolicy of a job: its pods reach each other, and hardly anyone else reaches them.
 
-The workers' rendezvous and NCCL listen on ports of their own choice, without a token.
+The workers' rendezvous and NCCL listen on ports that they choose, without a token.
 """
 
 from __future__ import annotations

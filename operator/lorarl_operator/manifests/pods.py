@@ -247,7 +247,7 @@ def _pod_name() -> dict[str, Any]:
 def _env(spec: LoRARLJobSpec, attempt: int, role: str) -> dict[str, str]:
     env = {
         "LORARL_ATTEMPT": str(attempt),
-        # Libraries keep files there that have no variable of their own. The image's folder is read-only.
+        # Libraries keep files there that have no variable for it. The image's folder is read-only.
         "HOME": SCRATCH_FOLDER,
         "LORARL_RUN_DIR": f"{SCRATCH_FOLDER}/lorarl-run",
         "LORARL_SECRETS_DIR": SECRETS_FOLDER,

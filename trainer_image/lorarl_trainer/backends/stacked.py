@@ -1,7 +1,7 @@
 """Parameters of one shape that are used as one tensor, whose gradient is added to an optimizer's sums as one.
 
-Otherwise autograd would hand each parameter its part in a step of its own, and the optimizer would add each by a kernel
-of its own. A layer of 128 experts has 768 such parameters: that took the host 11 ms of each backward pass.
+Otherwise autograd would hand each parameter its part in a separate step, and the optimizer would add each by a
+separate kernel. A layer of 128 experts has 768 such parameters: that took the host 11 ms of each backward pass.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class BackgroundUploader:
     def drain(self, timeout: float) -> None:
         """Wait until everything submitted is published, and the results of all evaluations are recorded.
 
-        If it raises, the upload thread may still be in the store, so nobody else may use that.
+        If it raises, the upload thread may still be in the store, so nothing else may use that.
 
         Args:
             timeout: in seconds. After it the newest unpublished checkpoint is written to the local folder.

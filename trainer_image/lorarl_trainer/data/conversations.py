@@ -2,7 +2,7 @@
 
 A chat template may mark them itself, by {% generation %} and {% endgeneration %}. Otherwise a turn is what the template
 writes for it, where nothing follows, after the text that opens it. Some templates write a turn differently once others
-follow: Qwen3's drops its thoughts. Then it is a lesson of its own, after the history as it is written at that point.
+follow: Qwen3's drops its thoughts. Then it is a separate lesson, after the history as it is written at that point.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _UNUSED = ("wandb", "sklearn")
 No worker uses W&B, only the driver. scikit-learn is in no image, but perhaps in a user's environment.
 """
 _INDUCTOR = tuple(f"torch._inductor.{name}" for name in ("ir", "lowering", "virtualized"))
-"""What vLLM mends when it is imported."""
+"""What vLLM fixes when it is imported."""
 
 
 @contextmanager
@@ -128,7 +128,7 @@ def compile_at_first_call() -> Iterator[None]:
 
 @contextmanager
 def import_without_compiler() -> Iterator[None]:
-    """Let the block import vLLM, but not TorchInductor, which vLLM mends for models that it compiles."""
+    """Let the block import vLLM, but not TorchInductor, which vLLM patches for models that it compiles."""
     with compile_at_first_call(), stand_ins(*_INDUCTOR):
         yield
 

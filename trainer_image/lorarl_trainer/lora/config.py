@@ -59,7 +59,7 @@ def adapter_kind(adapter: AdapterSpec) -> str:
 
 @dataclass(frozen=True)
 class Probe:
-    """An adapter of known values, which tells whether an engine applies adapters: `lora.probe` makes it.
+    """An adapter of known values, which shows whether an engine applies adapters: `lora.probe` makes it.
 
     Attributes:
         gain: the largest element of B. 0: the adapter changes nothing.

@@ -15,13 +15,13 @@ from lorarl_trainer.lora.blocks import Numbers
 
 
 def owner_numbers(shapes: Sequence[Sequence[int]], first: int, device: torch.device) -> torch.Tensor:
-    """Return, for the elements of all matrices of these shapes one after the other, the matrix, from `first` on."""
+    """Return, for the elements of all matrices of these shapes in turn, the matrix, from `first` on."""
     sizes = torch.tensor([rows * columns for rows, columns in map(_two, shapes)], device=device)
     return torch.arange(first, first + len(shapes), dtype=torch.float32, device=device).repeat_interleave(sizes)
 
 
 def row_numbers(shapes: Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:
-    """Return, for the elements of all matrices of these shapes one after the other, the row."""
+    """Return, for the elements of all matrices of these shapes in turn, the row."""
 
     def of(rows: int, columns: int) -> torch.Tensor:
         return torch.arange(rows, dtype=torch.float32, device=device).repeat_interleave(columns)
@@ -30,7 +30,7 @@ def row_numbers(shapes: Sequence[Sequence[int]], device: torch.device) -> torch.
 
 
 def column_numbers(shapes: Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:
-    """Return, for the elements of all matrices of these shapes one after the other, the column."""
+    """Return, for the elements of all matrices of these shapes in turn, the column."""
 
     def of(rows: int, columns: int) -> torch.Tensor:
         return torch.arange(columns, dtype=torch.float32, device=device).repeat(rows)
@@ -51,7 +51,7 @@ def _two(shape: Sequence[int]) -> tuple[int, int]:
 
 
 def split(flat: torch.Tensor, shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-    """Return the tensors of these shapes that are one after the other in a flat one, as views."""
+    """Return the tensors of these shapes that follow each other in a flat one, as views."""
     parts = flat.split([math.prod(shape) for shape in shapes])
     return [part.view(tuple(shape)) for part, shape in zip(parts, shapes, strict=True)]
 

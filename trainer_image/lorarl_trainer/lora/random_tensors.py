@@ -1,4 +1,4 @@
-"""Random tensors of adapters, each with a stream of its own: the same on every parallel layout."""
+"""Random tensors of adapters, each with its own stream: the same on every parallel layout."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def layouts(spec: LoRARLJobSpec, model: ModelSizes) -> Iterator[tuple[int, int]]
     if backend_of(spec, model) == "fsdp" and engine is None and spec.generates:
         yield from ((1, ranks) for ranks in divisors if _can_serve(model, ranks))
         return
-    # A trainer of experts is split only if asked: its engine is not, and would have a base of its own.
+    # A trainer of experts is split only if asked: its engine is not, and would have its own base.
     if trainer is not None or backend_of(spec, model) == "fsdp" or model.experts:
         yield usual_ranks(spec, model)
         return

@@ -112,7 +112,7 @@ def micro_batch_keys(execution: ExecutionPlan) -> int:
     """Return the most keys of a micro-batch; 0 where `token_bytes` has them already."""
     if execution.micro_batch_keys is None:
         return 0
-    # With two samples, a prompt is a segment of its own.
+    # With two samples, a prompt is a separate segment.
     keys = min(max(execution.micro_batch_keys, execution.least_tokens), 2 * execution.trained * execution.longest)
     # A rank that shares the context may have two parts of a sequence, and the keys of both.
     return keys + (execution.longest if execution.context_ranks > 1 else 0)

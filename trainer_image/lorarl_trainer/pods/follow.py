@@ -1,6 +1,6 @@
 """Copies what a process writes to its files into the log of its container, until the process has ended.
 
-It runs as a program of its own, by its path and with the standard library alone: so it is small, starts at once, and
+It runs as a separate program, by its path and with the standard library alone: so it is small, starts at once, and
 also copies the last words of a process that crashed. Its standard output is the container's.
 """
 
@@ -47,7 +47,7 @@ def follow(name: str, descriptor: int, files: list[Lines]) -> None:
     """Print the lines of these files, each after `[name]`, until the process of this descriptor has ended.
 
     Raises:
-        OSError: nobody reads standard output any more.
+        OSError: standard output is no longer read.
     """
     waiting = select.poll()
     waiting.register(descriptor, select.POLLIN)
@@ -66,7 +66,7 @@ def _write(data: bytes) -> None:
 
 
 def main() -> None:
-    """Go on in the background: NAME PROCESS-ID FILE..."""
+    """Continue in the background: NAME PROCESS-ID FILE..."""
     name, process, *paths = sys.argv[1:]
     # The process waits for this one to leave. Later it may be gone before its output is looked at.
     descriptor, files = os.pidfd_open(int(process)), [Lines(Path(path)) for path in paths]

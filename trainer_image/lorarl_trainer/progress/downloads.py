@@ -17,7 +17,7 @@ LEAST_BYTES = 5_000_000
 
 
 def downloads_to(progress: Progress) -> OnBytes:
-    """Return what reports downloads to the sinks of a run: a line for each, and its state as it goes on."""
+    """Return what reports downloads to the sinks of a run: a line for each, and its progress."""
     known: set[str] = set()
 
     def on_bytes(what: str, done: int, total: int) -> None:

@@ -258,7 +258,7 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class Downloading:
-    """A download goes on. With its last byte it is over."""
+    """A download has progressed. With its last byte it is over."""
 
     what: str
     """What is fetched."""

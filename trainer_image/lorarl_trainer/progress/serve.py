@@ -32,7 +32,7 @@ class Answer:
 
 
 class Report:
-    """The report of a run, made anew only when its files have changed."""
+    """The report of a run, made again only when its files have changed."""
 
     def __init__(self, out_dir: Path) -> None:
         self._out_dir = out_dir

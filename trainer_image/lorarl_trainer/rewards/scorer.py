@@ -27,7 +27,7 @@ from lorarl_trainer.rewards.source import NO_SOURCES, Sources
 from lorarl_trainer.rewards.weighted import Part, WeightedScorer
 
 _COMPILED_ROWS = 1000
-"""Rows whose assertions are compiled before a run. A later row without valid ones is a failure of its own."""
+"""Rows whose assertions are compiled before a run. A later row without valid ones is a separate failure."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Scorers:
 
     Attributes:
         reward: that of the reward or rewards; None for sft, dpo and distillation.
-        evals: those of the evaluations that have a reward of their own, by their names.
+        evals: those of the evaluations that have their own reward, by their names.
         teacher: a server that scores tokens; None without one.
         patience: seconds that `ready` waits; None leaves that to each.
     """
@@ -201,7 +201,7 @@ def make_eval_scorers(
     output: Output | None = None,
     sources: Sources = NO_SOURCES,
 ) -> dict[str, Scorer]:
-    """Make the scorers of the evaluations that have a reward of their own, by their names; see `make_scorer`."""
+    """Make the scorers of the evaluations that have their own reward, by their names; see `make_scorer`."""
     return {
         source.name: make_scorer(
             source.reward,

@@ -38,7 +38,7 @@ class Evaluation:
     def of(
         cls, name: str, source: EvalSource, path: str, rows: Sequence[EncodedRow], scorer: Scorer, rollout: RolloutSpec
     ) -> Evaluation:
-        """Return the evaluation at a path of the manifest. `data.eval` has no settings of its own: it is greedy."""
+        """Return the evaluation at a path of the manifest. `data.eval` has no such settings: it is greedy."""
         if not isinstance(source, EvalSpec):
             return cls(name, rows, scorer)
         return cls(

@@ -44,7 +44,7 @@ class InTheWorkers:
 class Taught(Rounds):
     """G completions of each of the next P prompts, with a teacher's log-probabilities of their tokens.
 
-    The scorer is the teacher: a server, or `InTheWorkers`. Each evaluation has a reward of its own.
+    The scorer is the teacher: a server, or `InTheWorkers`. Each evaluation has its own reward.
     """
 
     async def next(self, step: int, adapter_version: int) -> StepBatch:

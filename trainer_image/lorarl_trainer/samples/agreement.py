@@ -1,6 +1,6 @@
 """How far apart the engine's and the trainer's log-probabilities of the same tokens are, and how far apart is normal.
 
-Both compute the same policy with kernels of their own, which round differently. How much that shows depends on the
+Both compute the same policy with their own kernels, which round differently. How much that shows depends on the
 model, its precision, the parallel layout and the temperature. So no number is fixed here: the noise of the base model
 is measured when a run starts, and every step is compared with it.
 

@@ -23,7 +23,7 @@ class Share:
     """One rank's part of a packing.
 
     Attributes:
-        packing: its tokens as a row of their own, [S]. Its segments are the parts of the whole packing's that are on
+        packing: its tokens as a separate row, [S]. Its segments are the parts of the whole packing's that are on
             this rank. Its `keys` point into all ranks' tokens, one rank's after the other's. Its `predictors` and
             `targets` are those of the trained tokens that this rank's tokens predict, [M].
         trained: which of all trained tokens these are, [M].

@@ -69,7 +69,7 @@ class Store(ABC):
         return None if found is None else found[0]
 
     def get_large(self, path: str) -> Data | None:
-        """Return the bytes of an object that may be large, as `get` does, without holding up other threads."""
+        """Return the bytes of an object that may be large, as `get` does, without delaying other threads."""
         return self.get(path)
 
     @abstractmethod

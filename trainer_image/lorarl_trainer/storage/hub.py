@@ -109,7 +109,7 @@ def fetch_adapter(uri: str, names: Sequence[str], token: str | None, field: str)
 
 
 def why_unreachable() -> str:
-    """Return why the hub's machine cannot be reached; empty if it can, or if nobody waits for the answer.
+    """Return why the hub's machine cannot be reached; empty if it can, or if nothing waits for the answer.
 
     The hub's client repeats its requests for half a minute. That is right for a run, and too long for a dry run, which
     then looks into the hub's cache alone. Behind a proxy, only the client knows the way.

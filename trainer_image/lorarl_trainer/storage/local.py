@@ -44,7 +44,7 @@ class LocalStore(Store):
         return None if data is None else (data, _tag(data))
 
     def get_large(self, path: str) -> bytes | None:
-        """See `Store`. A tag, which nobody asks for here, would be a digest of it all."""
+        """See `Store`. A tag, which is not used here, would be a digest of it all."""
         with self._explaining_errors("read", path):
             try:
                 return (self.root / path).read_bytes()

@@ -1,4 +1,4 @@
-"""Counts the bytes of a download while it runs, for whoever shows them."""
+"""Counts the bytes of a download while it runs, for those who show them."""
 
 from __future__ import annotations
 

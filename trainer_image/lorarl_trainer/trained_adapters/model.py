@@ -73,7 +73,7 @@ class AdaptedModel:
     ) -> list[list[Answer]]:
         """Return `decoding.samples` completions of each prompt, in the prompts' order.
 
-        Long and short prompts are in batches of their own, so that little is computed for padding. `done` is called
+        Long and short prompts are in separate batches, so that little is computed for padding. `done` is called
         with the number of prompts that are ready.
         """
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))

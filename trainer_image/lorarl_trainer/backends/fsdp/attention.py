@@ -30,7 +30,7 @@ class Current:
 
 
 def register() -> None:
-    """Let Transformers know the function. A name without a mask of its own gets none."""
+    """Let Transformers know the function. A name for which no mask is registered gets none."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(PACKED, _packed_attention)

@@ -21,7 +21,7 @@ def shard_layers(decoder: torch.nn.Module, layers: Sequence[torch.nn.Module], de
     for layer in layers:
         trained = {parameter for parameter in layer.parameters() if parameter.requires_grad}
         fully_shard(layer, mesh=mesh, ignored_params=trained)
-    # The root of the shards, with none of its own.
+    # The root of the shards, which holds none itself.
     whole = {parameter for parameter in decoder.parameters() if not isinstance(parameter, DTensor)}
     fully_shard(decoder, mesh=mesh, ignored_params=whole)
 

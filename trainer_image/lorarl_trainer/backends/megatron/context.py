@@ -42,7 +42,7 @@ def sharing_keys(segments: Segments, ranks: Ranks) -> Segments:
 def of_all_ranks(own_M: torch.Tensor, batch: MicroBatch, ranks: Ranks) -> torch.Tensor:
     """Return a number of each trained token, [N], given those of this rank's, [M] (collective).
 
-    All ranks make the same of them, so that each has the gradient of its own.
+    All ranks make the same of them, so that each has its own gradient.
     """
     assert batch.share is not None, "the ranks share its tokens"
     found_N: torch.Tensor = _OfAllRanks.apply(own_M, batch.share, ranks)

@@ -29,7 +29,7 @@ def _register_olmoe() -> None:
 
     @MegatronModelBridge.register_bridge(source=OlmoeForCausalLM, target=GPTModel, model_type="olmoe")
     class OlmoeBridge(theirs):
-        """Each expert has layers of its own, as `fused_experts` takes them."""
+        """Each expert has its own layers, as `fused_experts` takes them."""
 
         def mapping_registry(self) -> Any:
             gate, up, down = (f"{experts}.{part}_proj.weight" for part in ("gate", "up", "down"))

@@ -51,7 +51,7 @@ class CpuPlatform:
         ):
             setattr(provider, fusion, False)
         provider.attention_softmax_in_fp32 = True
-        # Experts one after the other: what handles all at once needs Transformer Engine.
+        # One expert at a time: what handles all at once needs Transformer Engine.
         provider.moe_grouped_gemm = provider.moe_permute_fusion = False
         provider.moe_token_dispatcher_type = "allgather"
 

@@ -106,7 +106,7 @@ class WeightsAhead:
 
 
 class _ThroughStages:
-    """Copies tensors to a GPU through two pieces of page-locked memory, on a stream of its own."""
+    """Copies tensors to a GPU through two pieces of page-locked memory, on its own stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -192,7 +192,7 @@ class RolloutEngine:
             if self._recorder is not None and parameters[0].seed is not None:  # greedy ones are not trained
                 for output in ended:
                     known = len(prompts[int(output.request_id)]) + len(output.new_token_ids) - 1
-                    # It has none if it lost them while its last token was made: then nobody knows its routing.
+                    # It has none if it lost them while its last token was made: then its routing is unknown.
                     if blocks := scheduler.ended_blocks[output.request_id]:
                         self._routing[output.request_id] = self._recorder.read(blocks, known)
             yield ended

@@ -54,7 +54,7 @@ class GroupCoordinator(Protocol):
     rank_in_group: int
 
     def all_gather(self, input_: torch.Tensor, dim: int) -> torch.Tensor:
-        """One after the other along a dimension."""
+        """Concatenated along a dimension."""
 
 
 @slice_of("vllm.v1.worker.gpu.sample.states:SamplingStates")

@@ -224,7 +224,7 @@ class Sampling(Feature):
 
 
 class Attention(Feature):
-    """`patches/attention.py`, on a GPU. Layers of different windows are told apart there alone."""
+    """`patches/attention.py`, on a GPU. Layers of different windows are distinguished there alone."""
 
     what = "the decoding attention"
     price = "attention to many short sequences takes up to 1.6 times as long"
@@ -239,7 +239,7 @@ class Attention(Feature):
 
 
 class CpuSampling(Feature):
-    """`patches/cpu_sampler.py`. vLLM's own cannot take a draw back, nor go on where a request was stopped."""
+    """`patches/cpu_sampler.py`. vLLM's own cannot take a draw back, nor continue where a request was stopped."""
 
     what = "the rollout sampler"
     follows = (

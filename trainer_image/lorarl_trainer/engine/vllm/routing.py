@@ -3,7 +3,7 @@
 A table beside the KV cache has a row for each of its slots. Each layer writes the experts of a step's tokens to the
 rows of the slots that their keys and values go to, so CUDA graphs hold it, and nothing waits for the GPU. What is true
 of keys and values is true of the rows: requests with the same prompt share them, and a request that is computed again
-has new ones. vLLM 0.26 has a recorder of its own (`enable_return_routed_experts`), which copies all of it to the host
+has new ones. vLLM 0.26 has its own recorder (`enable_return_routed_experts`), which copies all of it to the host
 in every step, misses the experts of a CPU, and wants the slower of vLLM's two runners of models.
 
 Routing replay: W. Ma et al., "Stabilizing MoE Reinforcement Learning by Aligning Training and Inference Routers", 2025

@@ -1,4 +1,4 @@
-"""A scorer that asks a server over HTTP, in an event loop of its own, so its connections outlive each caller's."""
+"""A scorer that asks a server over HTTP, in its own event loop, so its connections outlive each caller's."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ causal attention remain flash attention's.
 vLLM has a door for a whole backend of one's own. It would be taken for all models, also where vLLM chooses another one.
 So the class that flash attention's backend names is replaced by one that extends it.
 
-The class also mends vLLM where some layers of a model have a window and others see everything. Their caches are one
+The class also fixes vLLM where some layers of a model have a window and others see everything. Their caches are one
 group here (`engine.py`), and vLLM gives the window of a group to all its layers.
 """
 

@@ -25,8 +25,8 @@ from lorarl_trainer.engine.vllm.names import AdapterLayers
 FEWEST_ROWS = 16
 """Rows of a product on CPU. MKL shares fewer rows out among threads so that their number changes the rounding."""
 FEW_TOKENS = 128
-"""On an H200 at 7B, all products of a decode step take 5.36 ms with the adapter's beside the base's, and 5.42 ms one
-after the other, at 128 tokens; 7.94 and 6.95 ms at 256 (benchmarks/results/gpu-2026-11-28-few-tokens.json)."""
+"""On an H200 at 7B, all products of a decode step take 5.36 ms with the adapter's beside the base's, and 5.42 ms
+in turn, at 128 tokens; 7.94 and 6.95 ms at 256 (benchmarks/results/gpu-2026-11-28-few-tokens.json)."""
 
 
 @cache
