@@ -6,7 +6,7 @@ python benchmarks/bench_experts.py --tiny --raw /tmp/experts.json      a trial o
 
 The layers are the trainer's own norm, router, experts and adapters (rank 16), with random weights. All ranks together
 have the same tokens. Beside the time stands the least that is possible: products at the peak of an H100, and rows of
-tokens over NVLink, one after the other. Where the host is as slow as the whole, a GPU waits for Python. A step of
+tokens over NVLink, in turn. Where the host is as slow as the whole, a GPU waits for Python. A step of
 generation is one layer without norm and router, in a CUDA graph; there the least is to read the experts once. Figures
 are added to the file.
 """

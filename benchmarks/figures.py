@@ -1,4 +1,4 @@
-"""The part of a document that a benchmark writes, between two lines of its own."""
+"""The part of a document that a benchmark writes, between its two marker lines."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from recipes.tasks import DPO_BETA, DPO_LEARNING_RATE, RECIPES, Recipe, Settings
 
 DRIFT = "sampling/sampling_logp_difference/mean"
 ROWS_ON_CPU, ROWS_ON_SHARED_GPU = 16, 64
-"""Rows of a micro-batch there. A GPU of its own takes all rows of a step at once, the fastest."""
+"""Rows of a micro-batch there. A separate GPU takes all rows of a step at once, the fastest."""
 ALL_ROWS_BYTES = 100e9
 """The least memory for that, with prompts of 192 tokens. A smaller GPU takes half of the rows."""
 ENGINE_BYTES, SHARED_ENGINE_BYTES = 21e9, 8.5e9

@@ -85,7 +85,7 @@ def test_a_job_keeps_its_quota_through_the_loss_of_a_worker(kueue_platform: Plat
 
 
 def test_a_silent_node_does_not_cost_the_quota_either(kueue_platform: Platform, kueue_replica: Operator) -> None:
-    """Nobody confirms the end of its pod, which KubeRay counts until it is gone."""
+    """No kubelet confirms the end of its pod, which KubeRay counts until it is gone."""
     p, namespace = kueue_platform, kueue_platform.namespace("silent")
     add_queue(p.cluster, namespace, namespace, QUOTA)
     cluster = {**TWO_NODES, "terminationGracePeriodSeconds": 1}

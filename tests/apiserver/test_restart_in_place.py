@@ -92,7 +92,7 @@ def test_a_failure_gives_the_quota_back(p: Platform, namespace: str) -> None:
 
 
 def test_a_node_is_lost_with_head_and_worker(p: Platform) -> None:
-    """Nobody confirms the end of their pods. It is one loss, and one fault of the node: two would cost the quota."""
+    """Nothing confirms the end of their pods. It is one loss, and one fault of the node: two would cost the quota."""
     namespace, size = p.namespace("lost-node"), ONE_GPU | {"terminationGracePeriodSeconds": 1}
     add_queue(p.cluster, namespace, namespace, QUOTA)
     others = [node["metadata"]["name"] for node in p.api.list("Node")]

@@ -47,7 +47,7 @@ def newer(p: Platform, running: Object) -> Iterator[None]:
     yield
     p.api.patch("CustomResourceDefinition", CRD, {"spec": {"versions": today["spec"]["versions"]}})
     until(20, "they are gone again", lambda: "extra" not in get(p, running)["spec"])
-    # The operator's watch goes on giving new jobs the newer defaults.
+    # The operator's watch keeps giving new jobs the newer defaults.
     namespace = running["metadata"]["namespace"]
     for number in range(3):
         assert not is_invalid(judged(p, lorarljob(namespace, f"plain-{number}")))

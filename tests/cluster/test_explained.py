@@ -1,4 +1,4 @@
-"""What a user has got wrong is told by `kubectl describe lrj`, soon and with the mend."""
+"""`kubectl describe lrj` soon shows what a user has got wrong, with the fix."""
 
 from __future__ import annotations
 

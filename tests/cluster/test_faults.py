@@ -168,7 +168,7 @@ def test_it_succeeds_with_a_good_adapter(trial: Trial, tmp_path: Path) -> None:
 def wait_for_leaders(cluster: RealCluster) -> None:
     """Return when lorarl, KubeRay and Kueue lead again. Each ended without its Lease, and the kubelet restarts it.
 
-    What befalls the job before is not answered until then, which would be told as the next fault's cost.
+    What befalls the job before is not answered until then, which would count as the next fault's cost.
     """
     asked = datetime.now(UTC)
 

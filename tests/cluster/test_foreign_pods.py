@@ -48,7 +48,7 @@ print(json.dumps([one for one, answer in zip(addresses, answers) if answer]))
 
 @pytest.fixture(scope="module")
 def job(installed: RealCluster, images: Images, out: Path) -> Iterator[Watched]:
-    """Two workers, whose rendezvous and collective operations have ports of their own choice."""
+    """Two workers, whose rendezvous and collective operations choose their ports."""
     cluster = installed
     with bucket_of(cluster, out) as bucket:
         ADDITION.upload(bucket)

@@ -52,7 +52,7 @@ def test_it_comes_and_leaves_nothing(spare: Settings, tmp_path: Path) -> None:
     again = time.monotonic() - again
     assert said == ["the node is up already"]
     assert node.running() == running
-    # Not even from another checkout, which gets a kubeconfig of its own.
+    # Not even from another checkout, which gets its own kubeconfig.
     elsewhere = dataclasses.replace(spare, out=tmp_path)
     assert lifecycle.up(elsewhere, print).running() == running
     assert elsewhere.kubeconfig.read_text() == spare.kubeconfig.read_text()

@@ -72,7 +72,7 @@ def base(installed: RealCluster, bucket: Bucket) -> Path:
 def mission(installed: RealCluster, bucket: Bucket, base: Path, out: Path) -> Iterator[Mission]:
     """The example, applied and followed to its end."""
     make_room(installed, TEAM)
-    bucket.clear(ADAPTERS)  # of an earlier run on this node: the job would go on from them
+    bucket.clear(ADAPTERS)  # of an earlier run on this node: the job would resume from them
     mission = Mission(installed, out, datetime.now(UTC).isoformat(timespec="seconds"), operators(installed))
     for name in ("get.txt", "worker.log"):
         (out / name).unlink(missing_ok=True)
@@ -195,7 +195,7 @@ def test_the_operator_goes_on_without_a_stumble(mission: Mission) -> None:
     said = mission.cluster.must("logs", "-n", SYSTEM, "-l", OPERATOR, "--tail=-1", f"--since-time={mission.began}")
     (mission.out / "operator.log").write_text(said)
     lines = [json.loads(line) for line in said.splitlines()]
-    # A warning is of what mends itself: a request that was tried again, an API server that was slow.
+    # A warning is of what fixes itself: a request that was tried again, an API server that was slow.
     print(*(line["message"] for line in lines if line["level"] == "warning"), sep="\n")
     assert [line for line in lines if line["level"] in ("error", "critical") or "exception" in line] == []
     assert [line for line in lines if f"{TEAM}/{JOB}" in line["message"]]

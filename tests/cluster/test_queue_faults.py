@@ -189,7 +189,7 @@ def message(trial: Trial) -> str:
 
 
 def test_a_node_is_lost_with_the_head(trial: Trial, own_node: Node, images: Images) -> None:
-    """And with the worker. Its kubelet is gone too, so nobody ever says that their pods have ended."""
+    """And with the worker. Its kubelet is gone too, so nothing ever says that their pods have ended."""
     cluster = trial.cluster
     with second_node(own_node, [images.trainer]):
         moved = trial.fault("queue: all pods move to another node", preemptions=1)
@@ -267,7 +267,7 @@ def operators(cluster: RealCluster) -> set[str]:
 
 
 def test_the_same_manifest_in_another_namespace(trial: Trial, store_folder: str) -> None:
-    """Both would write to one folder of the bucket. The second is refused and says whose it is; the first goes on."""
+    """Both would write to one folder of the bucket. The second is refused and says whose it is; the first continues."""
     cluster = trial.cluster
     with quota_kept(trial), trial.fault("the same job in another namespace"):
         # KubeRay's submitter asks for half a CPU in the other mode, and the node has two.
@@ -304,7 +304,7 @@ def test_a_job_of_higher_priority_preempts_it(trial: Trial, images: Images) -> N
 
 
 def test_the_competitor_gets_what_the_job_gives_back(trial: Trial) -> None:
-    """Suspended, the job gives its quota to whoever waits. It gets it again when that one has gone."""
+    """Suspended, the job gives its quota to the job that waits. It gets it again when that one has gone."""
     with trial.fault("queue: suspended for the other", suspended=True):
         trial.set_spec({"suspend": True})
         trial.phase("Suspended")

@@ -1,4 +1,4 @@
-"""A job in a queue whose pods never start: it ends for the right reason, and whoever waits gets the machines."""
+"""A job in a queue whose pods never start: it ends for the right reason, and the job that waits gets the machines."""
 
 from __future__ import annotations
 

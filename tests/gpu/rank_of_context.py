@@ -1,4 +1,4 @@
-"""One of two ranks that share the tokens of samples, each with a GPU, in processes of their own.
+"""One of two ranks that share the tokens of samples, each with a GPU, in separate processes.
 
 Started by test_shared_context.py. python rank_of_context.py RANK PORT FOLDER: the gradients of `samples_to_compare`,
 and how long a step with `long_sample` takes. The model is in FOLDER.

@@ -1,4 +1,4 @@
-"""One of two workers, each with a GPU, in processes of their own, started by test_two_gpus.py.
+"""One of two workers, each with a GPU, in separate processes, started by test_two_gpus.py.
 
 python rank_of_two.py RANK PORT TRAINER_TP ROLLOUT_TP CONTEXT FOLDER: load the adapter of FOLDER, sync it (checked
 element by element), generate, score, make updates on the recorded samples, resume from one GPU's checkpoint, write the

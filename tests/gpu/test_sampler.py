@@ -111,7 +111,7 @@ class _NotSentError(Exception):
 def draw_of_ranks(
     logits: torch.Tensor, temperature: float, seeds: torch.Tensor, positions: torch.Tensor, count: int, width: int
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """What each rank draws. They run one after another, and again from the beginning when all have sent their parts."""
+    """What each rank draws. They run in turn, and again from the beginning when all have sent their parts."""
     sent: list[list[torch.Tensor]] = []  # in each exchange, by rank
     while True:
         parts, drawn = list[torch.Tensor](), []

@@ -18,7 +18,7 @@ STEPS = 60
 
 
 def sft(colocated, out: Path, **changes: object) -> Colocated:
-    """A job whose every setting of rollouts is the default, as the contract wants it for sft."""
+    """A job whose every setting of rollouts is the default, as the contract asks for sft."""
     settings = {
         "cluster__gpusPerNode": 1,
         "algorithm": "{type: sft}",

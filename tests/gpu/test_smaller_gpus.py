@@ -39,7 +39,7 @@ sys.stdin.read()
 def cap(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
     """Lets this process have so many GB, and its worker see such a GPU.
 
-    Another process holds the rest. torch has a limit of its own, but counts a KV cache that was given up.
+    Another process holds the rest. torch has its own limit, but counts a KV cache that was given up.
     """
     with ExitStack() as held:
 

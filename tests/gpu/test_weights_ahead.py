@@ -1,4 +1,4 @@
-"""A model's weights come to the GPU as they are in its files, faster than one after the other."""
+"""A model's weights come to the GPU as they are in its files, faster than in turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user has got wrong about GPUs is told by `kubectl describe lrj`, soon and with the mend."""
+"""`kubectl describe lrj` soon shows what a user has got wrong about GPUs, with the fix."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def taught(base: Path, folder: Path, backend: str, teacher: Mapping[str, Any], s
 
 
 def kill_with_engine(server: int) -> None:
-    """End a server at once (-9), with the engine in a process of its own, which would go on without it."""
+    """End a server at once (-9), with the engine in a separate process, which would continue without it."""
     parts = psutil.Process(server).children(recursive=True)
     for part in [psutil.Process(server), *parts]:
         part.kill()

@@ -45,7 +45,7 @@ def manifest(base: Path, adapter: Mapping[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The base model and its data, made in a process of their own: pytest's needs no torch."""
+    """The base model and its data, made in a separate process: pytest's needs no torch."""
 
     def make(folder: Path) -> Path:
         search = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))

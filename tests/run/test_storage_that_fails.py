@@ -1,6 +1,6 @@
 """Object storage that refuses writes during training, and two runs that write to one place. The server is real.
 
-One job, whose base model is in the store too: the second test goes on where the first left it.
+One job, whose base model is in the store too: the second test continues where the first left it.
 """
 
 from __future__ import annotations

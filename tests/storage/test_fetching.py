@@ -102,7 +102,7 @@ def test_nothing_is_left_out_of_an_upload_in_silence(tmp_path: Path) -> None:
         (tmp_path / folder / "model" / "config.json").write_text(folder)
     assert "which would both become model/config.json" in told(tmp_path / "a" / "model", tmp_path / "b" / "model")
     assert not store.exists(), "told before anything is copied"
-    # A folder behind a link is a folder; one that leads back is told.
+    # A folder behind a link is a folder; one that leads back is reported.
     (tmp_path / "a" / "model" / "more").symlink_to(tmp_path / "b" / "model")
     list(upload([tmp_path / "a" / "model"], f"file://{store}", None))
     assert (store / "model" / "more" / "config.json").read_text() == "b"

@@ -25,7 +25,7 @@ def main(uri: str, writer: str) -> None:
                 run.publish(checkpoint(step, writer))
                 print(step, flush=True)
         except FencedError:
-            time.sleep(random.uniform(0, 0.2))  # they would fence each other off for ever
+            time.sleep(random.uniform(0, 0.2))  # they would fence each other off forever
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def checkpoint(step: int, writer: str = "") -> Checkpoint:
 
 
 def small_checkpoint(step: int, writer: str = "") -> Checkpoint:
-    """As `checkpoint`, in two files: one that is the same whoever writes it, and one that is not."""
+    """As `checkpoint`, in two files: one that is the same for every writer, and one that is not."""
     whole = checkpoint(step, writer)
     return replace(whole, files={path: whole.files[path] for path in (ADAPTER_CONFIG, ADAPTER_MODEL)})
 

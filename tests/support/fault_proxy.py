@@ -48,7 +48,7 @@ class Fault:
 
 @dataclass
 class Hold:
-    """A request stopped on its way to the server: `arrived` is set when it is there, `release` lets it go on."""
+    """A request stopped on its way to the server: `arrived` is set when it is there, `release` lets it through."""
 
     arrived: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
@@ -158,7 +158,7 @@ class FaultProxy:
         return await self._forward(request)
 
     async def _forward(self, request: web.Request) -> web.Response:
-        # The request's signature covers its Host header, so all headers go on as they came.
+        # The request's signature covers its Host header, so all headers are passed as they came.
         headers = {
             name: value
             for name, value in request.headers.items()

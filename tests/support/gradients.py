@@ -140,7 +140,7 @@ def _of_critic(
 def gradients_of_ranks(
     folder: Path, model_of: Callable[[str], Path], names: Sequence[str], ranks: int, gpus: int, precision: str
 ) -> dict[str, dict[str, torch.Tensor]]:
-    """Return the gradients of these of `CASES[ranks]` on so many ranks, each in a process of its own.
+    """Return the gradients of these of `CASES[ranks]` on so many ranks, each in a separate process.
 
     `folder` gets them, and the models that `model_of` finds by their architectures.
     """

@@ -1,4 +1,4 @@
-"""A model's files without its weights: enough for whoever asks how large it is."""
+"""A model's files without its weights: enough to say how large it is."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 USER = 10001 if os.geteuid() == 0 else os.geteuid()
-"""Not root; whoever is no root stays who he is."""
+"""Not root; a process that is not root stays as it is."""
 
 
 def as_a_user[T](function: Callable[..., T], *arguments: object) -> T:

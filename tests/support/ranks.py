@@ -1,4 +1,4 @@
-"""Two workers in processes of their own, and the recorded samples that they are dealt."""
+"""Two workers in separate processes, and the recorded samples that they are dealt."""
 
 from __future__ import annotations
 

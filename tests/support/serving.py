@@ -1,4 +1,4 @@
-"""An aiohttp application that serves on the loopback interface, from a thread of its own, until a block ends.
+"""An aiohttp application that serves on the loopback interface, from its own thread, until a block ends.
 
 with serving(application) as url:
     ...

@@ -14,7 +14,7 @@ from support.cluster.control_plane import Cluster
 
 
 class TcpGate:
-    """Passes bytes on from a port of its own to `port`."""
+    """Passes bytes on from its own port to `port`."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -35,7 +35,7 @@ class TcpGate:
         self._listener.close()
 
     def shut(self) -> None:
-        """Cut every connection; whoever connects is sent away."""
+        """Cut every connection; new connections are refused."""
         with self._lock:
             self._open = False
             for connection in self._connections:

@@ -40,7 +40,7 @@ def taught(colocated: Callable[..., Colocated], out: Path, **changes: object) ->
 
 
 def test_the_gradient_is_that_of_autograd_through_peft(colocated, tmp_path: Path) -> None:
-    """The teacher's log-probabilities are those of PEFT, and each token has an advantage of its own."""
+    """The teacher's log-probabilities are those of PEFT, and each token has its own advantage."""
     worker = taught(colocated, tmp_path, trainer__tokensPerMicroBatch=40)
     worker.load(teacher := random_adapter(worker, seed=1))
     worker.write_peft(tmp_path / "teacher")

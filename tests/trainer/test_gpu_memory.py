@@ -1,4 +1,4 @@
-"""A GPU without memory is told as such, with the plan of its memory, wherever the worker is."""
+"""A GPU without memory is reported as such, with the plan of its memory, wherever the worker is."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ INTERPRETED = "not attention and (not test_sampler or ranks)"
 
 
 def test_kernels_compute_what_their_plain_twins_do() -> None:
-    """A process of its own: Triton decides on its import whether it interprets."""
+    """A separate process: Triton decides on its import whether it interprets."""
     files = [str(GPU / "test_kernels.py"), str(GPU / "test_sampler.py")]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", INTERPRETED, *files]
     variables = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}

@@ -110,7 +110,7 @@ def test_without_an_optional_name_training_is_the_same(colocated, monkeypatch: p
 
 
 def trained(worker: Colocated) -> dict[str, torch.Tensor]:
-    """The adapter after an update by samples of its own."""
+    """The adapter after an update by its own samples."""
     worker.randomise()
     worker.sync()
     samples = samples_of(prompts(), worker.generate(prompts()))

@@ -70,7 +70,7 @@ def from_environment(
         name: value for name, value in environment.items() if name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)
     }
     if driver:
-        # The image has no linker cache, so programs must be told where the driver is.
+        # The image has no linker cache, so programs need to know where the driver is.
         passed["LD_LIBRARY_PATH"] = ":".join(filter(None, (str(driver), passed.get("LD_LIBRARY_PATH"))))
         passed["TRITON_LIBCUDA_PATH"] = str(driver)
     packages = [str(PACKAGES), *filter(None, (environment.get("LORARL_GPU_PYTHONPATH", "")).split(":"))]

@@ -80,7 +80,7 @@ def pack_python(archive: Path) -> None:
     """Pack this process's Python, to be unpacked at /usr/local.
 
     Raises:
-        BaseImageError: it is the distribution's, which has no folder of its own.
+        BaseImageError: it is the distribution's, which has no separate folder.
     """
     prefix = Path(sys.base_prefix)
     if prefix == Path("/usr"):

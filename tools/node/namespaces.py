@@ -84,7 +84,7 @@ def _process_namespace(pid: int) -> Path | None:
 
 
 def start(record: Path, binds: Mapping[str, Path]) -> Init:
-    """Make the namespaces in a process of their own, with folders mounted over places; return their first process.
+    """Make the namespaces in a separate process, with folders mounted over places; return their first process.
 
     Raises:
         OSError: the kernel does not allow it, or a folder cannot be mounted.

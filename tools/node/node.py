@@ -76,8 +76,8 @@ class Node:
         """Start programs that do not run.
 
         Raises:
-            NodeError: there is no node, or a program is not one of its own, or ended at once. The text has the end of
-                its log.
+            NodeError: there is no node, or a program is not the node's, or ended at once. The text has the end of its
+                log.
         """
         init = self.must_be_there()
         self.settings.logs.mkdir(parents=True, exist_ok=True)  # another checkout may have started the node

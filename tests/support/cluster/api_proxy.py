@@ -46,7 +46,7 @@ class Call:
         return await self.stream() if self.watches else await self.fetch()
 
     async def fetch(self) -> web.Response:
-        """Have the server do it; the whole answer, which nobody has seen yet."""
+        """Have the server do it; the whole answer, which no client has seen yet."""
         async with self._ask(60) as answer:
             return web.Response(status=answer.status, headers=_kept(answer), body=await answer.read())
 
@@ -116,7 +116,7 @@ Intercept = Callable[[Call], Awaitable[web.StreamResponse]]
 
 
 class ApiProxy:
-    """Passes everything on to the API server, but for what `intercept` does instead. It runs in a thread of its own."""
+    """Passes everything on to the API server, but for what `intercept` does instead. It runs in its own thread."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.upstream = cluster.url

@@ -25,7 +25,7 @@ READY_SECONDS = 60.0
 SERVICE_ACCOUNT_KEY = "service-account.key"
 # The users that may do anything, each under its own name.
 USERS = ("admin", "kube-controller-manager", "kube-scheduler", "kuberay", "kueue", "kwok")
-# Who asked for what: verbs and objects are counted, nobody needs the bodies.
+# Who asked for what: verbs and objects are counted, the bodies are not needed.
 AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -129,7 +129,7 @@ def control_plane(
         ["openssl", "ecparam", "-genkey", "-name", "prime256v1", "-noout", "-out", key], check=True, capture_output=True
     )
     with ExitStack() as stack:
-        # Hundreds of megabytes that tell nobody anything; the logs stay.
+        # Hundreds of megabytes that are of no use; the logs stay.
         stack.callback(shutil.rmtree, folder / "etcd", ignore_errors=True)
         endpoint = f"http://127.0.0.1:{etcd_port}"
         stack.enter_context(running([etcd, *_etcd_flags(folder, endpoint, peer_port)], folder / "etcd.log"))

@@ -77,7 +77,7 @@ def lose_node(cluster: Cluster, name: str) -> None:
 
 
 def silence_node(cluster: Cluster, name: str) -> None:
-    """The same for a node whose kubelet does not respond: what is deleted there stays, since nobody confirms its end.
+    """The same for a node whose kubelet does not respond: what is deleted there stays, since nothing confirms its end.
 
     Such a node's pods are made unready, as Kubernetes' node controller would do, which waits for 10 minutes here.
     """

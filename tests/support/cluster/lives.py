@@ -173,7 +173,7 @@ def is_deleted_with_its_checkpoints(life: Life) -> Iterator[Wait]:
     life.expect("Running", made=1)
     life.delete()
     yield life.gone()
-    if not life.mirror.get("Job", f"lorarl-{life.name}-cleanup"):  # Nobody owns it; it stays for a while.
+    if not life.mirror.get("Job", f"lorarl-{life.name}-cleanup"):  # It has no owner; it stays for a while.
         life.faults.append(f"{life.name}: it went without its clean-up")
 
 
@@ -259,7 +259,7 @@ def is_suspended_back_and_forth(life: Life) -> Iterator[Wait]:
     yield life.runs()
     life.suspend(True)
     life.suspend(False)
-    # Whoever was not there when it was suspended has nothing to do.
+    # A dashboard that was not there when it was suspended has nothing to do.
     yield life.runs()
     life.suspend(True)
     yield life.is_in("Suspended")

@@ -25,7 +25,7 @@ def pods_of(api: Api, namespace: str, rayjob: str, role: str | None = None) -> l
 def end_container(
     api: Api, pod: Object, container: str, *, code: int, reason: str | None = None, message: str = ""
 ) -> Object:
-    """A container ends; the pod goes on while another of its containers runs, and otherwise is Succeeded or Failed."""
+    """A container ends; the pod continues while another container runs, and otherwise is Succeeded or Failed."""
     reason = reason or ("Completed" if code == 0 else "Error")
     ended = {"exitCode": code, "reason": reason, "message": message, "startedAt": _now(), "finishedAt": _now()}
     statuses = [

@@ -64,7 +64,7 @@ class RayDashboard:
         with self._lock:
             known = self._jobs.get(key)
             if known and known.setdefault("submission_id", submission) != submission:
-                # Another RayJob of the same name, or the same one that a queue let go on: its job starts anew.
+                # Another RayJob of the same name, or the same one that a queue released again: its job starts again.
                 self._jobs[key] = {
                     "start_time": _milliseconds(),
                     "status": RUNNING,

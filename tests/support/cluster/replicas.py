@@ -1,4 +1,4 @@
-"""Replicas of our operator that are started anew whenever they end, as the pods of a Deployment are."""
+"""Replicas of our operator that are started again whenever they end, as the pods of a Deployment are."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def remove(cluster: RealCluster, team: str, mistake: Mistake) -> None:
 
 
 def read_in_describe(cluster: RealCluster, team: str, mistake: Mistake, out: Path) -> float:
-    """Seconds until `kubectl describe` has all that is to be told; fails where it takes longer than it may."""
+    """Seconds until `kubectl describe` has all that it should show; fails where it takes longer than it may."""
     started, text = time.monotonic(), ""
 
     def told() -> bool:

@@ -41,7 +41,7 @@ class Trial:
         """The block is the fault; when it is overcome it must have cost a step at most, and be counted as said.
 
         Args:
-            name: As it is told.
+            name: For the table.
             attempts: How many ends of an attempt are by the job's own fault.
             preemptions: How many are not.
             suspended: Whether a new run follows without an attempt that failed.
@@ -56,7 +56,7 @@ class Trial:
         print(f"{name}: {cost.steps_lost} steps lost, {cost.seconds} s")
         example.note(self.out, faults={each: asdict(cost) for each, cost in self.costs.items()})
         known = since.status.get("recoveries", 0)
-        if recovered:  # The trainer tells of its next step before the operator has counted.
+        if recovered:  # The trainer reports its next step before the operator has counted.
             self.job.until(COUNTED_SECONDS, "it is counted", lambda seen: seen.status.get("recoveries", 0) > known)
         status = self.job.now.status
         self.counters = before[0] + attempts, before[1] + preemptions

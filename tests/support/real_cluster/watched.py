@@ -1,4 +1,4 @@
-"""A job that is looked at all the time, so that what a fault cost it can be told."""
+"""A job that is looked at all the time, so that the cost of a fault is known."""
 
 from __future__ import annotations
 

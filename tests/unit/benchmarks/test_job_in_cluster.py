@@ -68,7 +68,7 @@ def test_overrides_that_the_cluster_needs_are_kept() -> None:
 
 @dataclass
 class Clock:
-    """Time that goes on only while somebody sleeps."""
+    """Time that passes only while somebody sleeps."""
 
     now: float = 1000.0
 

@@ -1,4 +1,4 @@
-"""A store is one row, and whoever needs to know of it asks the row."""
+"""A store is one row, and all that needs to know of it asks the row."""
 
 from __future__ import annotations
 

@@ -39,6 +39,7 @@ INSTEAD = {
 AVOIDED = re.compile(rf"\b(?:{'|'.join(INSTEAD)})\b", re.IGNORECASE)
 
 PACKAGES = ("crds/lorarl_api", "operator/lorarl_operator", "trainer_image/lorarl_trainer")
+CODE = (*PACKAGES, "tests", "tools", "benchmarks", "scripts", "examples")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("helm/*/*.md"), *ROOT.glob("tests/*.md")])
 TEXTS = sorted(
     [
@@ -134,13 +135,13 @@ def test_help_texts_are_in_plain_words(command: str) -> None:
     assert [fault for node in docstrings(tree) for fault in avoided(str(node.value))] == []
 
 
-@pytest.mark.parametrize("folder", PACKAGES)
+@pytest.mark.parametrize("folder", CODE)
 def test_comments_and_docstrings_are_in_plain_words(folder: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}: {fault}"
         for path in sources(folder)
         for text in remarks(path.read_text())
-        for fault in avoided(text)
+        for fault in avoided(prose(text))
     ]
     assert found == []
 

@@ -66,7 +66,7 @@ def test_no_package_of_python_comes_from_anywhere_but_a_lock_with_hashes() -> No
 
 @pytest.mark.parametrize("image", IMAGES)
 def test_an_image_runs_as_a_user_with_a_number(image: str) -> None:
-    # With a name, the kubelet cannot tell that it is not root.
+    # With a name, the kubelet cannot see that it is not root.
     users = [line for line in stages()[image] if line.startswith("USER")]
     assert users == ["USER 10001:10001"]
 

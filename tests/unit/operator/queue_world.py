@@ -31,7 +31,7 @@ class QueueWorld(World):
         ray_job["status"] |= {"jobDeploymentStatus": "Suspended", "jobStatus": ""}
 
     def kueue_admits(self) -> None:
-        """Kueue lets the RayJob go, if nobody has stopped it."""
+        """Kueue lets the RayJob go, if no one has stopped it."""
         ray_job, workload = self._in_queue()
         if workload is None or not workload["spec"]["active"] or not ray_job["spec"]["suspend"]:
             return

@@ -65,7 +65,7 @@ def test_the_next_attempt_leaves_the_others_time_to_take_them():
     [
         ([placed("a", 100), waiting("b")], {}),
         ([placed("a", OWN_LIMIT), placed("b", 100), waiting("c")], {}),  # it has just got one more
-        ([waiting("a"), waiting("b")], {}),  # the head alone keeps nobody from running
+        ([waiting("a"), waiting("b")], {}),  # the head alone keeps no job from running
         ([placed("a", OWN_LIMIT), placed("b", OWN_LIMIT)], {}),
         ([placed("a", OWN_LIMIT), waiting("b", condition("PodScheduled", False, "SchedulingGated"))], {}),
         ([placed("a", OWN_LIMIT), waiting("b")], {"queued": True}),

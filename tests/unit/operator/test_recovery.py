@@ -147,7 +147,7 @@ TAINTED = condition("DisruptionTarget", True, "DeletionByTaintManager", "Taint m
 
 
 class TestSilentNode:
-    """Nobody confirms that the pod is gone, and KubeRay replaces it only then."""
+    """No kubelet confirms that the pod is gone, and KubeRay replaces it only then."""
 
     def lost(self, *conditions_, since=300, gone=11, **more):
         deletion = {} if gone is None else {"deletionTimestamp": ago(gone), "deletionGracePeriodSeconds": 120}

@@ -183,7 +183,7 @@ class TestTheNextCluster:
         decision = decided(told, started, HEAD)
         assert (decision.status["phase"], decision.status["preemptions"]) == ("Running", 1)
         assert (decision.status["restartsInPlace"], decision.actions) == (1, ())
-        # It has told of no end, or of one of the RayJob before: then nobody has counted.
+        # It has recorded no end, or one of the RayJob before: then none was counted.
         for status in (running_status(), running_status(attemptEndTime=ago(70))):
             assert decided(status, started, HEAD).status["preemptions"] == 1
 
@@ -251,7 +251,7 @@ class TestTheOperatorEndsIt:
 
 
 class TestANodeIsLostWithHeadAndWorker:
-    """Kubernetes asks for the deletion of both pods, in any order, and nobody says that they have ended."""
+    """Kubernetes asks for the deletion of both pods, in any order, and nothing says that they have ended."""
 
     TAINTED = condition("DisruptionTarget", True, "DeletionByTaintManager", "Taint manager: deleting")
 
@@ -276,7 +276,7 @@ class TestANodeIsLostWithHeadAndWorker:
 
 
 def test_a_rayjob_without_a_queue_never_starts_again():
-    """Its quota is nobody's, and a failed one keeps its head for the logs."""
+    """Its quota belongs to no job, and a failed one keeps its head for the logs."""
     for labels, restarts in ((QUEUED, 8), ({}, 0)):
         world = World(labels=labels)
         world.settle()

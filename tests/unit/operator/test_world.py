@@ -108,7 +108,7 @@ def ended_well(world: World) -> None:
 
 
 def held_by_its_queue(world: Life) -> None:
-    """Nothing that was stopped goes on by itself."""
+    """Nothing that was stopped continues by itself."""
     stopped = world.stopped_by()
     if not stopped or world.job["spec"].get("suspend"):
         return

@@ -1,4 +1,4 @@
-"""The nightly run: it goes on after a failing tier, and its table says what came of each."""
+"""The nightly run: it continues after a failing tier, and its table says what came of each."""
 
 from __future__ import annotations
 

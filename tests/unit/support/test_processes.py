@@ -17,7 +17,7 @@ TESTS = Path(__file__).parents[2]
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process is there; one that has ended may wait for whoever inherited it."""
+    """Whether a process is there; one that has ended may wait for the process that inherited it."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""What a session tells of checkpoints that have been published."""
+"""What a session reports about checkpoints that have been published."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How BuildKit is called, and what a build is told of this machine."""
+"""How BuildKit is called, and what a build learns about this machine."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def test_an_answer_with_a_leading_line_break_follows_the_prompt(tokenizer):
 
 
 def test_a_prompt_without_a_token_is_refused(tokenizer):
-    """vLLM would wait for it for ever."""
+    """vLLM would wait for it forever."""
     without = encoder(tokenizer(template=None), chat_template=False)
     without.encode_prompts = lambda rows: [[5], []]
     with pytest.raises(InputError, match=r"spec\.data\.train: got row 9, whose prompt has no tokens \(1 such rows\)"):

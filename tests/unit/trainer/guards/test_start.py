@@ -51,7 +51,7 @@ class Sure:
 
 
 def check(temperature: float, *, bound: bool = True) -> list[str]:
-    """Check and return what is told."""
+    """Check and return what is reported."""
     told: list[Any] = []
     spec = SimpleNamespace(
         rollout=RolloutSpec(temperature=temperature), on_gpu=False, trainer=SimpleNamespace(seed=0), precision="fp32"

@@ -98,7 +98,7 @@ def test_the_next_start_follows_from_the_store(tmp_path: Path, resume: str, publ
 
 
 class Asked:
-    """A job of seven steps with a base model, a run's folder and a store, each in a folder of its own."""
+    """A job of seven steps with a base model, a run's folder and a store, each in its own folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.base, self.out = folder, folder / "base", folder / "out"

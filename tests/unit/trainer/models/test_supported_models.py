@@ -218,7 +218,7 @@ def test_sequences_beyond_the_positions_are_refused_where_generated() -> None:
 
 
 def refusal(config: dict[str, Any], backend: BackendName | None = None) -> str:
-    """What a user is told about a model of a job with sequences of 512 tokens."""
+    """What a user reads about a model of a job with sequences of 512 tokens."""
     with pytest.raises(InputError, match=r"^spec\.model\.uri: got a config\.json with ") as refused:
         require_supported(config, 512, backend=backend)
     return str(refused.value)

@@ -183,7 +183,7 @@ def test_what_the_hub_refuses_is_named_with_the_field_and_the_mend(hub, tmp_path
 
 
 def test_an_unreachable_hub_is_named_and_a_cached_model_needs_none(hub, tmp_path):
-    nowhere = "http://127.0.0.1:9"  # the discard port: nobody listens
+    nowhere = "http://127.0.0.1:9"  # the discard port: nothing listens
     ((reason, message),) = fetch(nowhere, tmp_path / "cache", ("hf://org/tiny", None, {}))
     assert reason == "StorageError", "another attempt may reach it, so the manifest is not to blame"
     assert "spec.model.uri: hf://org/tiny could not be downloaded" in message

@@ -1,4 +1,4 @@
-"""What vLLM is told about a GPU, which takes no GPU."""
+"""The arguments for vLLM on a GPU, which takes no GPU."""
 
 from __future__ import annotations
 
