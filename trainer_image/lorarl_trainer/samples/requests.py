@@ -27,6 +27,26 @@ have more gradient than all others together. verl and NeMo-RL cut the estimate, 
 
 
 @dataclass(frozen=True)
+class LossKind:
+    """What the loop and the backends must know of a loss; `losses/` computes it.
+
+    Attributes:
+        by_advantage: it is zero for samples without advantages.
+        of_pairs: two samples after each other are compared, with what the reference makes of them.
+    """
+
+    by_advantage: bool = False
+    of_pairs: bool = False
+
+
+LOSS_KINDS = {
+    "policy_gradient": LossKind(by_advantage=True),
+    "cross_entropy": LossKind(),
+    "preference": LossKind(of_pairs=True),
+}
+
+
+@dataclass(frozen=True)
 class LossChoice:
     """Which per-token loss the trainer computes, and its constants.
 
@@ -61,24 +81,29 @@ class LossChoice:
     label_smoothing: float = 0.0
 
     @property
+    def about(self) -> LossKind:
+        """What is known of its kind."""
+        return LOSS_KINDS[self.kind]
+
+    @property
     def by_sequence(self) -> bool:
         """Whether a token's loss depends on which sample it belongs to."""
         corrected = self.correction is not None and self.correction.by_sequence
-        compared = self.kind == "preference" or self.ratio == "sequence"
+        compared = self.about.of_pairs or self.ratio == "sequence"
         return corrected or compared or self.aggregation == "sequence_mean"
 
     @property
     def needs_reference(self) -> bool:
         """Whether it looks at the reference's log-probabilities."""
-        return self.kl_coefficient > 0 or self.kind == "preference"
+        return self.kl_coefficient > 0 or self.about.of_pairs
 
     def counted(self, tokens: int, samples: int) -> float:
         """Return how many things metrics are means over, given what all samples of an update have: tokens, or pairs."""
-        return samples / 2 if self.kind == "preference" else tokens
+        return samples / 2 if self.about.of_pairs else tokens
 
     def has_gradient(self, sample: Sample) -> bool:
         """Return whether a sample can have a gradient: not if its loss is zero whatever the policy is."""
-        return self.kind != "policy_gradient" or self.kl_coefficient > 0 or bool(np.any(sample.advantage))
+        return not self.about.by_advantage or self.kl_coefficient > 0 or bool(np.any(sample.advantage))
 
     def normalizer(self, tokens: int, samples: int) -> float:
         """Return what the summed loss of an update is divided by, given what all its samples have.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 from lorarl_trainer.losses.base import LossInputs
 from lorarl_trainer.losses.policy_gradient import k3
 from lorarl_trainer.losses.registry import LOSSES
-from lorarl_trainer.samples.requests import LOGPROB_DIFFERENCE, LossChoice
+from lorarl_trainer.samples.requests import LOGPROB_DIFFERENCE, LOSS_KINDS, LossChoice
 
 PPO = LossChoice("policy_gradient", clip_range=0.2)
 
@@ -85,3 +86,7 @@ def test_cross_entropy_is_minus_the_log_probability() -> None:
 def test_a_worker_without_samples_names_the_same_columns(on_policy: bool, base: bool) -> None:
     names = [set(LOSSES["policy_gradient"](inputs(n, on_policy=on_policy, base=base), PPO)[1]) for n in (0, 7)]
     assert names[0] == names[1]
+
+
+def test_every_loss_has_its_kind() -> None:
+    assert LOSS_KINDS.keys() == LOSSES.keys() == set(get_args(get_type_hints(LossChoice)["kind"]))
