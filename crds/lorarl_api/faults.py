@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from lorarl_api.mending import mended
+from lorarl_api.redaction import redacted
 from lorarl_api.rules import Rule
 from lorarl_api.schema import Schema, in_words, schema_at
 
@@ -217,19 +218,6 @@ def _value_at(document: Any, path: Path) -> Any:
 
 
 _LONGEST_SHOWN = 80
-_USER_INFO = re.compile(r"(://)[^/\s]*@")
-_OPEN_QUERY = re.compile(
-    r"([?&;][^=&;\s]*(?:key|token|secret|sig|signature|password|credential)[^=&;\s]*=)[^&;\s]*", re.IGNORECASE
-)
-_TOKENS = re.compile(
-    r"\b(?:hf_|sk-|ghp_|github_pat_|glpat-|xox[bp]-|AKIA|ASIA|eyJ)[A-Za-z0-9_\-/+.=]{8,}|-----BEGIN[^-]*PRIVATE KEY.*",
-    re.DOTALL,
-)
-
-
-def redacted(text: str) -> str:
-    """`text` with `***` in place of credentials in URIs and of anything that looks like a token."""
-    return _TOKENS.sub("***", _OPEN_QUERY.sub(r"\1***", _USER_INFO.sub(r"\1***@", text)))
 
 
 def shown(value: Any, path: Path = ()) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from lorarl_api.faults import redacted
+from lorarl_api.redaction import redacted
 from lorarl_operator.decide.early_losses import Loss, newest
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import Evidence, Job, KubeEvent, Observed, Pod, RayCluster, RayJob, Refusal

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from lorarl_api.faults import ManifestError, redacted
+from lorarl_api.faults import ManifestError
+from lorarl_api.redaction import redacted
 from lorarl_operator.decide.decision import AddFinalizer, Apply, Create, Decision, Delete, Event, RemoveFinalizer
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import FINALIZER, CleanupJob

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from lorarl_api.faults import redacted
+from lorarl_api.redaction import redacted
 from lorarl_operator.decide.early_losses import Loss, too_many
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import RETRYING, Pod, RayJob

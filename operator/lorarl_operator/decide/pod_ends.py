@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from lorarl_api.faults import redacted
+from lorarl_api.redaction import redacted
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import Container, Pod
 from lorarl_operator.decide.own_usage import own_usage

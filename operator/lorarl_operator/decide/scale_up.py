@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from lorarl_api.faults import redacted
+from lorarl_api.redaction import redacted
 from lorarl_operator.decide.blockers import Blocker
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import SCALE_UP, Evidence, Pod

@@ -41,7 +41,9 @@ def command(manifest: Path, until: datetime | None, summary: Path | None) -> Non
     from lorarl_api.load import load_job
     from lorarl_trainer.errors import FencedError
     from lorarl_trainer.pods.purge import purge
+    from lorarl_trainer.storage.masked import mask_output
 
+    mask_output()
     try:
         done = purge(load_job(manifest), until and until.replace(tzinfo=UTC))
     except FencedError as error:

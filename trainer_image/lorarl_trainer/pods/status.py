@@ -24,6 +24,7 @@ from lorarl_trainer.progress import (
     StepDone,
     WorkersLost,
 )
+from lorarl_trainer.storage.masked import without_secrets
 
 LONGEST_MESSAGE = 4096
 """Characters of a failure's message. The log has all of it."""
@@ -50,7 +51,9 @@ class RunStatus:
             case RunStarted():
                 self._start(event)
             case WorkersLost() if "workers" in self._status:
-                self._status["workers"] = self._status["workers"] | {"lost": event.text[:LONGEST_MESSAGE]}
+                self._status["workers"] = self._status["workers"] | {
+                    "lost": without_secrets(event.text)[:LONGEST_MESSAGE]
+                }
             case EvalDone() if event.name == self._shown_evaluation:
                 self._metrics["evalScore"] = _short(event.score if event.score is not None else event.loss)
             case StepDone():
@@ -117,6 +120,7 @@ def kept_before_start(before: dict[str, Any]) -> dict[str, Any]:
 
 def failure(reason: str, message: str, attempt: int, now: datetime) -> dict[str, Any]:
     """Return `status.failure`. Its time says which start of an attempt it belongs to, if a queue starts it again."""
+    message = without_secrets(message)
     return {"reason": reason, "message": message[:LONGEST_MESSAGE], "attempt": attempt, "time": f"{now:%FT%TZ}"}
 
 

@@ -23,6 +23,7 @@ from lorarl_trainer.pods.drain import drain_asked, in_a_pod, register
 from lorarl_trainer.pods.output import show_in_pod_log
 from lorarl_trainer.pods.owner import pod_name
 from lorarl_trainer.protocols.workers import Built, CardResults, DriverState
+from lorarl_trainer.storage.masked import mask_output
 from lorarl_trainer.timing import Span, StartClock
 from lorarl_trainer.workers import ahead
 from lorarl_trainer.workers.gpu_memory import MemoryWatch, gpu_memory_explained
@@ -68,6 +69,7 @@ class Worker:
         `log`: everything that libraries print goes there. Without it, Ray brings the output to the driver, and in a pod
         it is in the pod's log, too. `driver_log`: where the driver's output is, as the pod's log names it.
         """
+        mask_output()
         if log is not None:
             _redirect_output(log)
         elif in_a_pod():
