@@ -24,6 +24,9 @@ VALUES = {
     "jobPolicy.images": IMAGES,
     "jobPolicy.serviceAccounts": ["trainer"],
     "jobPolicy.secrets": ["s3-keys"],
+    "jobPolicy.cloudRoles": ["arn:aws:iam::1:role/training"],
+    "jobPolicy.priorityClasses": ["batch"],
+    "jobPolicy.tolerations": ["nvidia.com/gpu"],
 }
 OF_TEMPLATES = frozenset({"cluster", "tracking"})
 """The parts of a job that a template may have."""
@@ -86,6 +89,7 @@ def tenancy(cluster: Cluster) -> Iterator[Cluster]:
         cluster.must("delete", one["kind"], one["metadata"]["name"])
 
 
+OTHER_VOLUMES = ("azureFile", "flexVolume", "cephfs", "iscsi", "nfs", "glusterfs", "gitRepo", "rbd", "aKindToCome")
 REFUSED: list[tuple[Object, str]] = [
     ({"cluster": {"image": "docker.io/any"}}, "spec.cluster.image and the images of podTemplateOverrides"),
     (ray(image="docker.io/any"), "registry.example.com/ml/"),
@@ -94,6 +98,19 @@ REFUSED: list[tuple[Object, str]] = [
     (worker(serviceAccountName="trainer"), "spec.cluster.serviceAccountName"),
     (worker(hostNetwork=True), "the node's network, processes or folders"),
     (worker(volumes=[{"name": "all", "hostPath": {"path": "/"}}]), "the node's network, processes or folders"),
+    (ray(ports=[{"containerPort": 80, "hostPort": 80}]), "the node's network, processes or folders"),
+    (worker(nodeName="node-1"), "may not name a node"),
+    (worker(resourceClaims=[{"name": "gpu", "resourceClaimName": "others"}]), "existing ResourceClaim"),
+    *((worker(volumes=[{"name": "v", kind: {}}]), "may only use volumes of the kinds") for kind in OTHER_VOLUMES),
+    (worker(volumes=[{"name": "v", "image": {"reference": "docker.io/any"}}]), "registry.example.com/ml/"),
+    ({"cluster": {"imagePullSecrets": ["others"]}}, "spec.cluster.imagePullSecrets must be among s3-keys"),
+    (worker(imagePullSecrets=[{"name": "s3-keys"}]), "podTemplateOverrides may have none"),
+    ({"cluster": {"serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn:x"}}}, "jobPolicy.cloudRoles"),
+    ({"cluster": {"priorityClassName": "system-cluster-critical"}}, "one of batch"),
+    (worker(priorityClassName="system-cluster-critical"), "one of batch"),
+    ({"cluster": {"tolerations": [{"operator": "Exists"}]}}, "one of the keys nvidia.com/gpu"),
+    ({"cluster": {"head": {"tolerations": [{"key": "control-plane", "operator": "Exists"}]}}}, "one of the keys"),
+    (worker(tolerations=[{"operator": "Exists"}]), "one of the keys nvidia.com/gpu"),
     (ray(securityContext={"privileged": True}), "privileges or capabilities"),
     (ray(securityContext={"allowPrivilegeEscalation": True}), "privileges or capabilities"),
     (ray(securityContext={"capabilities": {"add": ["SYS_PTRACE"]}}), "privileges or capabilities"),
@@ -161,6 +178,16 @@ def test_a_template_may_have_what_a_job_may(tenancy: Cluster) -> None:
             securityContext={"capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True, "allowPrivilegeEscalation": False}
         ),
         worker(initContainers=[{"name": "fetch", "image": f"{IMAGES[0]}fetch:1"}]),
+        worker(volumes=[{"name": "v", "image": {"reference": f"{IMAGES[0]}model:1", "pullPolicy": "Always"}}]),
+        worker(volumes=[{"name": "v", "emptyDir": {}}, {"name": "w", "ephemeral": {}}, {"name": "c", "configMap": {}}]),
+        {
+            "cluster": {
+                "imagePullSecrets": ["s3-keys"],
+                "serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/training"},
+                "priorityClassName": "batch",
+                "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+            }
+        },
     ],
 )
 def test_what_a_tenant_may_ask_for(tenancy: Cluster, spec: Object) -> None:
