@@ -16,14 +16,14 @@ from weakref import WeakValueDictionary
 
 from lorarl_operator.decide import parse
 from lorarl_operator.decide.decision import Want
-from lorarl_operator.decide.models import SCALE_UP, Evidence, KubeEvent, Observed, Workload
+from lorarl_operator.decide.models import NODE_COMES, Evidence, KubeEvent, Observed, Workload
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError
 from lorarl_operator.kube.resources import EVENTS, WORKLOADS, Resource
 
 FRESH_SECONDS = 5.0
 """How old an answer about a namespace may be."""
-_WARNINGS, _SCALE_UP = "type=Warning", f"reason={SCALE_UP}"
+_WARNINGS, _NODE_COMES = "type=Warning", [f"reason={reason}" for reason in NODE_COMES]
 _KINDS = frozenset({"RayJob", "RayCluster", "Pod", "Job"})
 _PER_OBJECT = 5
 _PAGES = 20
@@ -58,7 +58,7 @@ class EvidenceSource:
         if want is Want.WORKLOAD:
             return Evidence(workload=await self._workload(observed))
         # That a node is being added is no warning, and is asked for only where a pod waits for one.
-        queries = [_WARNINGS, _SCALE_UP] if any(pod.unschedulable for pod in observed.pods) else [_WARNINGS]
+        queries = [_WARNINGS, *_NODE_COMES] if any(pod.unschedulable for pod in observed.pods) else [_WARNINGS]
         found = [await self._known((observed.job.namespace, query)) for query in queries]
         names = [("RayJob", one.name) for one in observed.ray_jobs]
         names += [("RayCluster", one.name) for one in observed.ray_clusters]

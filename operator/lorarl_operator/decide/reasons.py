@@ -57,7 +57,7 @@ class Waiting(_Row):
         "No node has room, or none fits.",
         "Free or add nodes, or ask for less in `cluster`.",
     )
-    SCALING_UP = "ScalingUp", "No node has room, and the cluster autoscaler adds one.", "Wait."
+    SCALING_UP = "ScalingUp", "No node has room, and the cluster autoscaler or Karpenter adds one.", "Wait."
     IMAGE_PULL = (
         "ImagePull",
         "An image cannot be pulled.",

@@ -1,4 +1,4 @@
-"""A pod for which the cluster autoscaler adds a node: the user need not free or add one."""
+"""A pod for which an autoscaler adds a node: the user need not free or add one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from lorarl_api.redaction import redacted
 from lorarl_operator.decide.blockers import Blocker
 from lorarl_operator.decide.messages import sentences
-from lorarl_operator.decide.models import SCALE_UP, Evidence, Pod
+from lorarl_operator.decide.models import NODE_COMES, Evidence, Pod
 from lorarl_operator.decide.reasons import Waiting
 
 _PATIENCE = timedelta(minutes=15)
@@ -29,7 +29,7 @@ def scaling_up(
         return known if known.reason == Waiting.SCALING_UP else blocker
     waiting = {pod.name: pod for pod in pods if pod.unschedulable}
     for event in evidence.events:
-        if event.reason == SCALE_UP and event.name in waiting and now - event.last_seen <= _PATIENCE:
-            problem = f"The cluster autoscaler adds a node for {waiting[event.name].role} pod {event.name}"
+        if event.reason in NODE_COMES and event.name in waiting and now - event.last_seen <= _PATIENCE:
+            problem = f"{NODE_COMES[event.reason]} adds a node for {waiting[event.name].role} pod {event.name}"
             return Blocker(Waiting.SCALING_UP, sentences(f"{problem}: {redacted(event.message)}"))
     return blocker

@@ -302,3 +302,13 @@ class TestFinalizer:
     def test_parse_keeps_the_time_of_the_deletion_request(self):
         pod = parse.pod(raw_pod(deletionTimestamp=ago(-120), deletionGracePeriodSeconds=120))
         assert (pod.deletion_asked_at, pod.gone_by) == (START, START + timedelta(seconds=120))
+
+
+def test_a_rayjob_that_a_deleted_job_left_behind_is_named_so():
+    """After kubectl delete --cascade=orphan. Unlike those of a deleted job, it does not disappear by itself."""
+    orphan = raw_ray_job(**RUNNING)
+    del orphan["metadata"]["ownerReferences"]
+    running = conditions(decided(raw_job(), orphan))["Running"]
+    assert running["reason"] == "NameTaken"
+    assert "kubectl delete rayjob demo-1" in running["message"]
+    assert "disappear" not in running["message"]

@@ -98,7 +98,8 @@ def test_nodes_that_are_being_added_are_asked_for_where_a_pod_waits() -> None:
     server = ApiServer()
     (event,) = fetched(server, Want.EVENTS, times=2, pods=[waiting]).events
     assert event.reason == "TriggeredScaleUp"
-    assert server.asked == ["v1 type=Warning", "v1 reason=TriggeredScaleUp"], "one answer serves for a while"
+    asked = ["v1 type=Warning", "v1 reason=TriggeredScaleUp", "v1 reason=Nominated"]
+    assert server.asked == asked, "one answer serves for a while"
     server = ApiServer()
     assert fetched(server, Want.EVENTS, pods=[raw_pod()]).events == ()
     assert server.asked == ["v1 type=Warning"]

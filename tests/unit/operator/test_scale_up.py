@@ -14,8 +14,8 @@ PODS = [
 ]
 
 
-def seen(age, pod="demo-1-worker"):
-    return Evidence((KubeEvent("Pod", pod, "TriggeredScaleUp", SAID, time(ago(age))),))
+def seen(age, pod="demo-1-worker", reason="TriggeredScaleUp"):
+    return Evidence((KubeEvent("Pod", pod, reason, SAID, time(ago(age))),))
 
 
 def reported(status=None, **found):
@@ -31,6 +31,12 @@ def test_a_node_that_is_being_added_is_no_reason_to_add_one():
     assert again.status is None, "it holds until the Events are read again"
     gone = reported(decision.status, evidence=Evidence())
     assert conditions(gone)["Running"]["reason"] == "Unschedulable"
+
+
+def test_karpenter_adds_a_node_too():
+    running = conditions(reported(evidence=seen(30, reason="Nominated")))["Running"]
+    assert running["reason"] == "ScalingUp"
+    assert running["message"].startswith("Karpenter adds a node for worker pod demo-1-worker")
 
 
 def test_an_old_event_or_one_about_another_pod_says_nothing():
