@@ -97,7 +97,7 @@ async def run_in_process(
     resumed = await workers.resume()
     algorithm, learning = get_algorithm(spec.algorithm, spec.rollout.max_response_tokens), list(train_rows or rows())
     progress = Progress(direct=[sink, _StopAfter(stop_after, stop), _AfterStep(after_step)], queued=[])
-    curriculum = starting_curriculum(spec, len(learning), resumed)
+    curriculum = starting_curriculum(spec, learning, resumed)
     stream = RowStream(learning, spec.trainer.seed, resumed.driver.position, None, curriculum)
     rollouts: Rollouts
     if spec.algorithm.type == "sft":

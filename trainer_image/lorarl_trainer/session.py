@@ -15,7 +15,8 @@ from lorarl_trainer.algorithms.policy_gradient import PolicyGradient
 from lorarl_trainer.checkpoint import Best, Published
 from lorarl_trainer.checkpoint.contents import ADAPTER
 from lorarl_trainer.checkpoint.open import best_by
-from lorarl_trainer.data.curriculum import Curriculum
+from lorarl_trainer.data.curriculum import Curriculum, row_key
+from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.errors import LorarlError, StorageError, WorkerError
 from lorarl_trainer.progress import BestFound, CheckpointDone, Progress, StartedUp, StepDone, Warned
 from lorarl_trainer.protocols.rollouts import KeepBatch, Rollouts
@@ -275,7 +276,9 @@ def starting_kl_coefficient(spec: LoRARLJobSpec, resumed: Resumed) -> float | No
     return resumed.driver.kl_coefficient or spec.algorithm.effective_kl_coefficient
 
 
-def starting_curriculum(spec: LoRARLJobSpec, rows: int, resumed: Resumed) -> Curriculum | None:
-    """Return what decides which of so many rows take their turn, where the run begins; None if all do."""
-    chosen = spec.data.curriculum
-    return Curriculum(chosen, spec.trainer.seed, rows, resumed.driver.curriculum) if chosen else None
+def starting_curriculum(spec: LoRARLJobSpec, rows: Sequence[EncodedRow], resumed: Resumed) -> Curriculum | None:
+    """Return what decides which of the rows take their turn, where the run begins; None if all do."""
+    if (chosen := spec.data.curriculum) is None:
+        return None
+    keys = [row_key(row.prompt_ids, row.row.answer) for row in rows]
+    return Curriculum(chosen, spec.trainer.seed, keys, resumed.driver.curriculum)

@@ -75,6 +75,18 @@ class DataSource(Model):
     answer_field: FieldName = Field(
         "answer", description="Column with the reference answer. For sft it is the text to learn."
     )
+    system_field: FieldName | None = Field(
+        None,
+        description="Column with a system message, a string, which comes before the prompt or the conversation. Rows "
+        "without one have none. Default: no column.",
+        examples=["system"],
+    )
+    tools_field: FieldName | None = Field(
+        None,
+        description="Column with the tools that the chat template writes into the prompt: a list of JSON schemas, or "
+        "JSON text of one. Default: no column.",
+        examples=["tools"],
+    )
     chosen_field: FieldName | None = Field(
         None,
         description="For dpo, the column with the preferred answer: a string, or chat messages that end with it. "
@@ -141,6 +153,12 @@ class DataSource(Model):
             "Name both columns, or use messagesField.",
         ),
         Rule(
+            "tokensField",
+            "!has(self.tokensField) || !(has(self.systemField) || has(self.toolsField))",
+            "not be set beside systemField or toolsField",
+            "Remove systemField and toolsField: tokens are whole sequences already.",
+        ),
+        Rule(
             "messagesField",
             "!has(self.messagesField) || !has(self.tokensField)",
             "not be set beside tokensField",
@@ -164,6 +182,13 @@ class DataSource(Model):
     def pair_fields(self) -> tuple[str, str]:
         """The columns of a pair: the chosen and the rejected answer."""
         return self.chosen_field or "chosen", self.rejected_field or "rejected"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are read, if the rows have them."""
+        named = (self.messages_field, self.tokens_field, self.loss_mask_field, self.system_field, self.tools_field)
+        own = () if self.has_lessons else (self.prompt_field, self.answer_field, *self.pair_fields)
+        return (*own, *(name for name in named if name is not None))
 
     @property
     def origin(self) -> str:

@@ -36,7 +36,7 @@ def read(title: str, folder: Path) -> list[Row]:
 
 def test_the_forms_are_those_that_people_ask_for() -> None:
     forms = ["JSON lines", "CSV", "Chat messages", "No answers", "Further columns", "Nested columns"]
-    assert list(FORMS) == [*forms, "Preference pairs"]
+    assert list(FORMS) == [*forms, "A system message and tools", "Preference pairs"]
 
 
 @pytest.mark.parametrize("title", FORMS)
@@ -56,4 +56,5 @@ def test_rows_are_what_the_page_says_of_them(tmp_path: Path) -> None:
     assert [row.answer for row in read("No answers", tmp_path)] == [None] * 3
     assert read("Further columns", tmp_path)[2].raw["keys"] == ["title"]
     assert read("Nested columns", tmp_path)[0].answer == "3"
+    assert read("A system message and tools", tmp_path)[1].tools == [{"type": "function", "function": {"name": "add"}}]
     assert read("Preference pairs", tmp_path)[1].rejected == "5."

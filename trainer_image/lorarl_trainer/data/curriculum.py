@@ -6,6 +6,8 @@ p (1 - p): largest where half of the completions pass, and 0 where all do or non
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -43,23 +45,33 @@ def pass_rate_after(before: float | None, rewards_G: npt.NDArray[np.float64], pa
     return now if before is None else (before + now) / 2
 
 
+def row_key(tokens: Sequence[int], answer: str | None) -> str:
+    """Return a short text that is the same for a row with the same prompt and answer alone."""
+    return hashlib.sha256(json.dumps([list(tokens), answer]).encode()).hexdigest()[:12]
+
+
 class Curriculum:
     """The pass rates of rows, by their index, and which of them take their turn."""
 
-    def __init__(self, spec: CurriculumSpec, seed: int, rows: int, resumed: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, spec: CurriculumSpec, seed: int, rows: Sequence[str], resumed: Mapping[str, Any] | None = None
+    ) -> None:
         """Begin, or continue with the `state` of a checkpoint.
 
-        `rows`: number of rows. Rates of a checkpoint that had another number are of other rows, and are dropped.
+        `rows`: a text for each row that says which one it is, as `row_key`. Rates of other rows are dropped.
         `resumed`: that state; None to begin.
         """
         self._spec, self._seed, self._rows = spec, seed, rows
-        known = resumed["rates"] if resumed and resumed["rows"] == rows else {}
-        self._rates: dict[int, float] = {int(row): rate for row, rate in known.items()}
+        known, keys = (resumed["rates"], resumed["rows"]) if resumed else ({}, {})
+        self._rates: dict[int, float] = {
+            int(row): rate for row, rate in known.items() if int(row) < len(rows) and rows[int(row)] == keys[row]
+        }
 
     @property
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps, JSON."""
-        return {"rows": self._rows, "rates": {str(row): rate for row, rate in sorted(self._rates.items())}}
+        rates = {str(row): rate for row, rate in sorted(self._rates.items())}
+        return {"rates": rates, "rows": {row: self._rows[int(row)] for row in rates}}
 
     def takes(self, row: int, position: int) -> bool:
         """Return whether a row takes its turn at a position of the order."""
@@ -80,4 +92,4 @@ class Curriculum:
         """
         rates = list(self._rates.values())
         mean = {"curriculum/pass_rate": math.fsum(rates) / len(rates)} if rates else {}
-        return mean | {"curriculum/known_share": len(rates) / self._rows}
+        return mean | {"curriculum/known_share": len(rates) / len(self._rows)}

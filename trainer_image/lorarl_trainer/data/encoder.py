@@ -19,6 +19,7 @@ from lorarl_trainer.errors import InputError
 _TEXTS_PER_BATCH = 2000
 _SET_HERE = frozenset(
     [
+        "tools",
         *("messages", "conversation", "chat_template", "add_generation_prompt", "continue_final_message", "tokenize"),
         *("padding", "truncation", "max_length", "tokenizer_kwargs"),
         *("return_tensors", "return_dict", "return_assistant_tokens_mask"),
@@ -196,7 +197,12 @@ class PromptEncoder:
         """Return the ids of a conversation, and 1 for each that the template marks as the assistant's."""
         self.render(row, messages, open_turn=False)  # names what is wrong
         found = self._tokenizer.apply_chat_template(
-            list(messages), tokenize=True, return_dict=True, return_assistant_tokens_mask=True, **self._arguments
+            list(messages),
+            tokenize=True,
+            return_dict=True,
+            return_assistant_tokens_mask=True,
+            tools=row.tools,
+            **self._arguments,
         )
         return list(found["input_ids"]), list(found["assistant_masks"])
 
@@ -213,6 +219,20 @@ class PromptEncoder:
         }
         return _whole(row, turn, as_tokens)
 
+    def require_tools(self, field: str) -> None:
+        """Require a chat template that reads tools. `field` is the path of the tools' column, for errors.
+
+        Raises:
+            InputError: it does not, or there is none.
+        """
+        if not (self._chat_template and re.search(r"\btools\b", str(self._tokenizer.chat_template))):
+            raise InputError(
+                field,
+                "a column of tools, which the model's chat template does not write",
+                "a template that reads tools",
+                "Write the tools into the system messages, or use a model whose chat template takes tools.",
+            )
+
     def is_dated(self, row: Row) -> bool:
         """Return whether the chat template writes today's date for a row that it was applied to before."""
         if not self._chat_template or isinstance(row.lesson, Tokens):
@@ -224,6 +244,7 @@ class PromptEncoder:
                 list(_messages(row)),
                 tokenize=False,
                 add_generation_prompt=row.lesson is None,
+                tools=row.tools,
                 **{"strftime_now": day.strftime, **self._arguments},
             )
             for day in _DAYS
@@ -250,7 +271,7 @@ class PromptEncoder:
         """
         try:
             text: str = self._tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=open_turn, **self._arguments
+                list(messages), tokenize=False, add_generation_prompt=open_turn, tools=row.tools, **self._arguments
             )
         except Exception as error:  # a template is the model author's program and may raise anything
             if self._arguments and self._renders_without_arguments(messages, open_turn):

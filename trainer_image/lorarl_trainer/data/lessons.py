@@ -8,6 +8,7 @@ from typing import Any
 from lorarl_api.v1alpha1 import DataSource
 from lorarl_trainer.data.cells import ASSISTANT, Message, brief, is_message, messages_hint, renaming, unicode
 from lorarl_trainer.data.columns import cell, missing
+from lorarl_trainer.data.context import with_system
 from lorarl_trainer.errors import InputError
 
 
@@ -46,7 +47,10 @@ def lesson_of(raw: dict[str, Any], source: DataSource, field: str, where: str) -
         InputError: a column is missing, or has something else.
     """
     if source.messages_field is not None:
-        return _conversation(_cell(raw, source.messages_field, f"{field}.messagesField", where, source), field, where)
+        lesson = _conversation(_cell(raw, source.messages_field, f"{field}.messagesField", where, source), field, where)
+        messages = with_system(lesson.messages, raw, source, field, where)
+        assert isinstance(messages, list), "of messages"
+        return Conversation(messages, lesson.trained)
     if source.tokens_field is not None and source.loss_mask_field is not None:
         ids = _cell(raw, source.tokens_field, f"{field}.tokensField", where, source)
         mask = _cell(raw, source.loss_mask_field, f"{field}.lossMaskField", where, source)

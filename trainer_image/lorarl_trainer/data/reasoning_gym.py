@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import random
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any
+
+import numpy
 
 from lorarl_api.v1alpha1 import ReasoningGymData
 from lorarl_trainer.errors import InputError, LorarlError, in_one_line, last_exception
@@ -31,7 +34,7 @@ def generate_rows(source: ReasoningGymData, field: str) -> Iterator[tuple[int, d
     """
     require_package(source.task, f"{field}.task")
     for number, entry in enumerate(_ask(source.model_dump() | {"field": field}), start=1):
-        yield number, _row(entry, source.instruction)
+        yield number, _row(entry, source)
 
 
 def require_task(task: str, field: str) -> None:
@@ -55,13 +58,14 @@ def require_package(task: str, field: str) -> None:
         )
 
 
-def _row(entry: Mapping[str, Any], instruction: str | None) -> dict[str, Any]:
+def _row(entry: Mapping[str, Any], source: ReasoningGymData) -> dict[str, Any]:
     question, answer = str(entry["question"]), entry["answer"]
     return {
-        "prompt": f"{question}\n\n{instruction}" if instruction else question,
+        "prompt": f"{question}\n\n{source.instruction}" if source.instruction else question,
         "question": question,
         "answer": None if answer is None else str(answer),
         "metadata": entry["metadata"],
+        "config": dict(source.config or {}),
     }
 
 
@@ -114,6 +118,8 @@ def _entries(question: Mapping[str, Any]) -> list[Any]:
     if size is None:
         return []
     config = dict(question["config"] or {})
+    random.seed(question["seed"])
+    numpy.random.seed(question["seed"] % 2**32)
     try:
         made = reasoning_gym.create_dataset(task, **{**config, "size": size, "seed": question["seed"]})
     except Exception as error:  # tasks check their settings by assertions, and Python by a TypeError
@@ -123,7 +129,13 @@ def _entries(question: Mapping[str, Any]) -> list[Any]:
             f"settings of {task}",
             f"Fix {field}.config: the fields of the task's configuration in {PACKAGE}, other than size and seed.",
         ) from error
-    return [made[index] for index in range(size)]
+    entries = []
+    for index in range(size):  # some tasks draw from the global random states too
+        seed = question["seed"] + index
+        random.seed(seed)
+        numpy.random.seed(seed % 2**32)
+        entries.append(made[index])
+    return entries
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Any
 from lorarl_api.v1alpha1 import DataSource, EvalSource
 from lorarl_trainer.data.cells import Prompt, answer_text, is_answer, prompt_of
 from lorarl_trainer.data.columns import bare, cell, given, missing
+from lorarl_trainer.data.context import tools_of, with_system
 from lorarl_trainer.data.files import Fetch, read_file, read_hub
 from lorarl_trainer.data.lessons import Conversation, Lesson, lesson_of
 from lorarl_trainer.data.pairs import pair_of
@@ -35,6 +36,7 @@ class Row:
         number: position in the source, counted from 1 (the line number for .jsonl), for messages.
         rejected: the other answer of a pair; None without pairs.
         lesson: what sft learns in place of an answer; None if there is an answer.
+        tools: JSON schemas that the chat template writes into the prompt; None without.
     """
 
     prompt: Prompt
@@ -43,6 +45,7 @@ class Row:
     number: int
     rejected: str | None = None
     lesson: Lesson | None = None
+    tools: list[dict[str, Any]] | None = None
 
 
 def load_rows(
@@ -145,8 +148,10 @@ def _row(
     raw: dict[str, Any], number: int, source: DataSource, field: str, *, needs_answer: bool, shows_answer: bool
 ) -> Row:
     where = f"row {number} of {source.origin}"
+    tools = tools_of(raw, source, field, where)
     if (lesson := lesson_of(raw, source, field, where)) is not None:
-        return Row(lesson.messages if isinstance(lesson, Conversation) else "", None, raw, number, lesson=lesson)
+        prompt = lesson.messages if isinstance(lesson, Conversation) else ""
+        return Row(prompt, None, raw, number, lesson=lesson, tools=tools)
     if (prompt_cell := cell(raw, source.prompt_field)) is None:
         raise missing(raw, source.prompt_field, f"{field}.promptField", where, source)
     answer = cell(raw, source.answer_field)
@@ -156,11 +161,15 @@ def _row(
     if needs_answer and answer is None:
         raise missing(raw, source.answer_field, f"{field}.answerField", where, source)
     prompt = prompt_of(prompt_cell, f"{field}.promptField", where, source.prompt_field)
+    prompt = with_system(prompt, raw, source, field, where)
     if not (needs_answer or shows_answer or is_answer(answer)):
-        return Row(prompt, None, raw, number)
-    return Row(prompt, answer_text(answer, f"{field}.answerField", where, source.answer_field), raw, number)
+        return Row(prompt, None, raw, number, tools=tools)
+    text = answer_text(answer, f"{field}.answerField", where, source.answer_field)
+    return Row(prompt, text, raw, number, tools=tools)
 
 
 def _pair(raw: dict[str, Any], number: int, source: DataSource, field: str) -> Row:
-    prompt, chosen, rejected = pair_of(raw, source, field, f"row {number} of {source.origin}")
-    return Row(prompt, chosen, raw, number, rejected)
+    where = f"row {number} of {source.origin}"
+    prompt, chosen, rejected = pair_of(raw, source, field, where)
+    prompt = with_system(prompt, raw, source, field, where)
+    return Row(prompt, chosen, raw, number, rejected, tools=tools_of(raw, source, field, where))

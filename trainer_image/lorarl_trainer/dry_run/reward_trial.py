@@ -184,8 +184,9 @@ def _warnings(tries: Sequence[Try]) -> Iterator[str]:
     own, wrong = (
         [one.outcome.value for one in tries if one.own is own and not one.outcome.cause] for own in (True, False)
     )
-    if own and wrong and max(own) < max(wrong):
-        yield "warning: a made-up completion scores higher than every row's own answer. Check the reward."
+    if own and wrong and max(own) <= max(wrong) and len(set(values)) > 1:
+        how = "higher than" if max(own) < max(wrong) else "as high as"
+        yield f"warning: a made-up completion scores {how} every row's own answer. Check the reward."
 
 
 def printed_lines(log: Path) -> Iterator[str]:

@@ -26,6 +26,7 @@ _MEANINGS = {
     "chosenField": "preferred answer",
     "rejectedField": "other answer",
 }
+_ON_THE_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _SAMPLED_ROWS, _TEMPLATE_TOKENS = 200, 32
 
 
@@ -47,12 +48,14 @@ class Sample:
 
 
 def data_uri(data: str, folder: Path) -> str:
-    """Return a data source as a URI: a file on this machine, or a URI as it is.
+    """Return a data source as a URI: a file on this machine, a data set of the hub (ORG/NAME), or a URI as it is.
 
     A file keeps its relative path if the job is run where it was named.
     """
     if "://" in data or data.startswith("file:"):
         return data
+    if _ON_THE_HUB.fullmatch(data) and not Path(data).suffix and not Path(data).exists():
+        return f"hf://{data}"
     return f"file:{data}" if folder.resolve() == Path.cwd() else f"file://{Path(data).resolve()}"
 
 

@@ -221,7 +221,7 @@ class OpenRun:
         before = recorded(launch.out_dir, spec, resumed.step)
         if before.chosen_by:  # the last run may have ended before it compared them
             await workers.compare(before.chosen_by)
-        curriculum = starting_curriculum(spec, len(rows.train), resumed)
+        curriculum = starting_curriculum(spec, rows.train, resumed)
         stream = RowStream(rows.train, spec.trainer.seed, resumed.driver.position, rows.parts, curriculum)
         session = Session(
             spec=spec,

@@ -17,6 +17,7 @@ from lorarl_trainer.data.encoding import (
     encode_pairs,
     encode_prompts,
 )
+from lorarl_trainer.data.neighbours import unseen_columns
 from lorarl_trainer.data.odd import dated_prompts, few_rows, odd_answers, odd_prompts, same_prompts, shared_prompts
 from lorarl_trainer.data.order import Part
 from lorarl_trainer.data.rows import Row, digest_of, load_rows
@@ -189,11 +190,14 @@ def encode_source(
     else:
         encode = {"pairs": encode_pairs, "answers": encode_examples, "lessons": encode_lessons}[learned]
         fitting = encode(rows, encoder, max_prompt_tokens=max_prompt, max_response_tokens=max_response, field=field)
+    if source.tools_field:
+        encoder.require_tools(f"{field}.toolsField")
     odd = [] if learned == "lessons" else [*odd_prompts(rows, field), *same_prompts(fitting.rows, field)]
     if learned in ("prompts", "answers"):
         rewards = _rewards_of(spec, source, field)
         odd += odd_answers(rows, field, source.answer_field, needed=_needs_answers(spec, rewards))
         odd += unanswerable(rewards, rows)
+    odd += unseen_columns(rows, source, field, learned=learned != "prompts")
     return fitting.rows, [*_left_out(fitting, field, spec), *odd]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lorarl_api.v1alpha1 import CurriculumSpec
-from lorarl_trainer.data.curriculum import Curriculum, pass_rate_after, share_of_turns, takes_turn
+from lorarl_trainer.data.curriculum import Curriculum, pass_rate_after, row_key, share_of_turns, takes_turn
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.order import Part
 from lorarl_trainer.data.rows import Row
@@ -19,6 +19,7 @@ from lorarl_trainer.data.stream import RowStream
 NAN = float("nan")
 ROWS = [EncodedRow(Row(str(number), "", {}, number + 1), [number], []) for number in range(40)]
 SPEC = CurriculumSpec(least_share=0.1)
+KEYS = [row_key(row.prompt_ids, row.row.answer) for row in ROWS]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def taught(stream: RowStream, steps: int) -> list[int]:
 
 
 def test_what_is_learned_or_too_hard_comes_less_often() -> None:
-    drawn = taught(RowStream(ROWS, 3, 0, None, Curriculum(SPEC, 3, 40)), 100)
+    drawn = taught(RowStream(ROWS, 3, 0, None, Curriculum(SPEC, 3, KEYS)), 100)
     counts = np.bincount(drawn[80:], minlength=40)
     assert counts[10:30].mean() > 6 * np.concatenate([counts[:10], counts[30:]]).mean()
     assert counts[:10].sum() > 0 and counts[30:].sum() > 0, "they are tried again"
@@ -71,25 +72,31 @@ def test_what_is_learned_or_too_hard_comes_less_often() -> None:
 
 @pytest.mark.parametrize("parts", [None, [Part(10, 1.0), Part(30, 2.0)]])
 def test_a_resumed_run_draws_the_same_rows(parts: list[Part] | None) -> None:
-    whole = Curriculum(SPEC, 1, 40)
+    whole = Curriculum(SPEC, 1, KEYS)
     stream = RowStream(ROWS, 1, 0, parts, whole)
     taught(stream, 30)
     kept, position = json.dumps(whole.state), stream.position
-    resumed = Curriculum(SPEC, 1, 40, json.loads(kept))
+    resumed = Curriculum(SPEC, 1, KEYS, json.loads(kept))
     assert taught(RowStream(ROWS, 1, position, parts, resumed), 30) == taught(stream, 30)
     assert resumed.state == whole.state
-    assert taught(RowStream(ROWS, 1, position, parts, Curriculum(SPEC, 1, 40)), 30) != taught(
-        RowStream(ROWS, 1, position, parts, Curriculum(SPEC, 1, 40, json.loads(kept))), 30
+    assert taught(RowStream(ROWS, 1, position, parts, Curriculum(SPEC, 1, KEYS)), 30) != taught(
+        RowStream(ROWS, 1, position, parts, Curriculum(SPEC, 1, KEYS, json.loads(kept))), 30
     )
 
 
 def test_rates_of_other_rows_are_dropped() -> None:
-    assert Curriculum(SPEC, 0, 41, {"rows": 40, "rates": {"3": 0.5}}).state["rates"] == {}
-    assert Curriculum(SPEC, 0, 40, {"rows": 40, "rates": {"3": 0.5}}).state["rates"] == {"3": 0.5}
+    curriculum = Curriculum(SPEC, 0, KEYS)
+    curriculum.record([3, 5], np.array([[1, 0], [1, 1]], float))
+    kept = json.loads(json.dumps(curriculum.state))
+    assert Curriculum(SPEC, 0, KEYS, kept).state == kept
+    replaced = [*KEYS[:3], "another", *KEYS[4:]]
+    assert Curriculum(SPEC, 0, replaced, kept).state["rates"] == {"5": 1.0}
+    assert Curriculum(SPEC, 0, KEYS[:5], kept).state["rates"] == {"3": 0.5}
+    assert len({row_key([1, 2], "a"), row_key([1, 2], "b"), row_key([1, 3], "a"), row_key([1, 2], None)}) == 4
 
 
 def test_the_metrics_say_what_was_passed_over() -> None:
-    curriculum = Curriculum(CurriculumSpec(least_share=0.01), 0, 4)
+    curriculum = Curriculum(CurriculumSpec(least_share=0.01), 0, KEYS[:4])
     stream = RowStream(ROWS[:4], 0, 0, None, curriculum)
     stream.next(4)
     assert stream.record(np.array([[1, 1], [0, 0], [1, 0], [1, 0]], float)) == {

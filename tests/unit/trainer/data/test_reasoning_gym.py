@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,6 +63,57 @@ def test_rows_do_not_depend_on_the_order_of_sets() -> None:
 
 
 @installed
+@pytest.mark.parametrize("task", ["list_functions", "codeio", "chain_sum"])
+def test_rows_do_not_depend_on_the_global_random_states(task: str) -> None:
+    """Two of the package's tasks draw from them."""
+    assert digest_of(load(task=task, size=30)) == digest_of(load(task=task, size=30))
+
+
+@installed
+def test_a_reward_takes_the_settings_of_its_rows() -> None:
+    config = {"min_num_decimal_places": 2, "max_num_decimal_places": 2}
+    for row in load(task="decimal_arithmetic", size=3, config=config):
+        entry = {"question": row.raw["question"], "answer": row.answer, "metadata": row.raw["metadata"]}
+        own = reasoning_gym_task("decimal_arithmetic", config).score_answer
+        for given in (row.answer, str(float(row.answer or 0) + 0.01), str(float(row.answer or 0) + 0.00005)):
+            scored = decimal_arithmetic(row.prompt, given, row.answer, row.raw)
+            assert scored["score"] == own(given, entry)
+
+
+def reasoning_gym_task(task: str, config: dict[str, int]) -> Any:
+    from reasoning_gym.factory import DATASETS
+
+    dataset, settings = DATASETS[task]
+    return dataset(config=settings(**config))
+
+
+def decimal_arithmetic(*arguments: Any) -> dict[str, float]:
+    from lorarl_trainer.rewards import reasoning_gym
+
+    return reasoning_gym.decimal_arithmetic(*arguments)
+
+
+@installed
+@pytest.mark.parametrize(("task", "text"), [("prime_factorization", "I do not know"), ("boxnet", "42")])
+def test_an_answer_that_a_tasks_scorer_cannot_read_is_wrong(task: str, text: str) -> None:
+    from lorarl_trainer.rewards import reasoning_gym
+
+    [row, *_] = load(task=task)
+    scored = getattr(reasoning_gym, task)(row.prompt, text, row.answer, row.raw)
+    assert scored == {"score": 0.0, "answer_tags": 0.0, "unreadable": 1.0}
+
+
+@installed
+@pytest.mark.parametrize("task", ["arc_agi", "rearc"])
+def test_rows_from_a_file_score_as_those_that_were_generated(task: str) -> None:
+    from lorarl_trainer.rewards import reasoning_gym
+
+    for row in load(task=task):
+        from_file = json.loads(json.dumps(row.raw))
+        assert getattr(reasoning_gym, task)(row.prompt, row.answer, row.answer, from_file)["score"] == 1.0
+
+
+@installed
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -88,10 +141,10 @@ def scorer() -> Iterator[Scorer]:
 @pytest.mark.parametrize(
     ("completion", "outcome"),
     [
-        ("I add. <answer> {} </answer>", Outcome(1.0, components={"answer_tags": 1.0})),
-        ("{}\n", Outcome(1.0, components={"answer_tags": 0.0})),
-        ("<answer>no</answer>", Outcome(0.0, components={"answer_tags": 1.0})),
-        ("", Outcome(0.0, components={"answer_tags": 0.0})),
+        ("I add. <answer> {} </answer>", Outcome(1.0, components={"answer_tags": 1.0, "unreadable": 0.0})),
+        ("{}\n", Outcome(1.0, components={"answer_tags": 0.0, "unreadable": 0.0})),
+        ("<answer>no</answer>", Outcome(0.0, components={"answer_tags": 1.0, "unreadable": 0.0})),
+        ("", Outcome(0.0, components={"answer_tags": 0.0, "unreadable": 0.0})),
     ],
 )
 def test_a_task_scores_an_answer_with_or_without_tags(scorer: Scorer, completion: str, outcome: Outcome) -> None:

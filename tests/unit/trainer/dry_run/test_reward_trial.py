@@ -149,6 +149,7 @@ def test_a_reward_that_stumbles_over_another_none_is_not(tmp_path: Path) -> None
         ),
         ("return 1.0", "warning: every completion got 1. A reward without differences teaches nothing."),
         ("return completion != answer", "warning: a made-up completion scores higher than every row's own answer."),
+        ("return bool(completion)", "warning: a made-up completion scores as high as every row's own answer."),
     ],
 )
 def test_what_looks_wrong_is_a_warning(tmp_path: Path, body: str, warning: str) -> None:
