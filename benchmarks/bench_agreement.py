@@ -74,14 +74,17 @@ class Recorder:
         import numpy as np
 
         from lorarl_trainer.samples.agreement import positions_of
+        from lorarl_trainer.samples.requests import GenerationRequest
         from lorarl_trainer.samples.sample import Completion, Sample
         from lorarl_trainer.samples.wire import Samples
 
         self.worker.hold_probe(probe)
         self.worker.sync(version, verify=True)
         made: dict[int, Completion] = {}
-        for chunk in self.worker.generate(self.prompts, list(range(len(self.prompts)))):
-            made.update(zip(chunk.indices, chunk.completions, strict=True))
+        requests = {at: GenerationRequest(prompt, seed=at) for at, prompt in enumerate(self.prompts)}
+        self.worker.submit(requests)
+        for chunk in self.worker.results(len(requests)):
+            made.update(zip(chunk.numbers, chunk.completions, strict=True))
         completions = [made[index] for index in range(len(made))]
         samples = Samples(
             Sample(np.concatenate([prompt, completion.tokens]), len(prompt), 0.0, completion.logprobs)
@@ -112,6 +115,7 @@ class Recorder:
         import numpy as np
         from megatron.core.utils import unwrap_model
 
+        from lorarl_trainer.samples.requests import GenerationRequest
         from lorarl_trainer.samples.sample import Sample
         from lorarl_trainer.samples.wire import Samples
 
@@ -132,7 +136,8 @@ class Recorder:
             for layers, keep in ((engine_layers, keep_engine), (trainer_layers, keep_trainer))
             for index, layer in enumerate(layers)
         ]
-        list(self.engine.generate([tokens], [0], max_tokens=1))
+        self.engine.submit({0: GenerationRequest(tokens, seed=0, max_tokens=1)})
+        list(self.engine.results())
         sample = Sample(np.array([*tokens, 5]), len(tokens), 0.0, np.zeros(1, np.float32))
         self.worker.log_probabilities(Samples([sample]), 1.0)
         for hook in hooks:

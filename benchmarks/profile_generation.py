@@ -87,12 +87,21 @@ def measure(options: argparse.Namespace, variant: str) -> dict[str, Any]:
     }
     print(f"  start {starting:.1f} s: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in of_start.items()))
     prompts = [prompt for prompt in random_prompts(options) for _ in range(options.group_size)]
-    list(engine.generate(prompts[: options.group_size], list(range(options.group_size))))
+    made_of(engine, prompts[: options.group_size], 0)
     found: dict[str, Any] = {"start_s": starting, "start_parts_s": of_start}
     if options.running is None:
         return found | generation(engine, options, prompts)
     alone = prompts[:: options.group_size]
     return found | {f"{count} running": generation(engine, options, alone[:count]) for count in options.running}
+
+
+def made_of(engine: Any, prompts: list[list[int]], first_seed: int) -> list[Any]:
+    """Generate a completion of each prompt."""
+    from lorarl_trainer.samples.requests import GenerationRequest
+
+    asked = enumerate(prompts)
+    engine.submit({at: GenerationRequest(prompt, seed=first_seed + at) for at, prompt in asked})
+    return [completion for _, part in engine.results() for completion in part]
 
 
 def generation(engine: Any, options: argparse.Namespace, prompts: list[list[int]]) -> dict[str, Any]:
@@ -104,8 +113,7 @@ def generation(engine: Any, options: argparse.Namespace, prompts: list[list[int]
         run += 1
         if options.running is None:  # few requests are timed without their prompts
             engine.llm_engine.reset_prefix_cache()
-        seeds = [1_000_000 * run + index for index in range(len(prompts))]
-        return [completion for _, part in engine.generate(prompts, seeds) for completion in part]
+        return made_of(engine, prompts, 1_000_000 * run)
 
     seconds = []
     for _ in range(options.runs):

@@ -103,8 +103,11 @@ def scheduler_of(scheduler: str) -> Iterator[None]:
 
 def of_lorarl(engine: Any, prompts: list[list[int]], max_tokens: int) -> list[int]:
     """Generate as a rollout does, and return the lengths of the completions."""
-    chunks = engine.generate(prompts, list(range(len(prompts))), max_tokens)
-    return [len(completion.tokens) for _, part in chunks for completion in part]
+    from lorarl_trainer.samples.requests import GenerationRequest
+
+    asked = enumerate(prompts)
+    engine.submit({at: GenerationRequest(prompt, seed=at, max_tokens=max_tokens) for at, prompt in asked})
+    return [len(completion.tokens) for _, part in engine.results() for completion in part]
 
 
 def of_vllm(engine: Any, prompts: list[list[int]], max_tokens: int) -> list[int]:

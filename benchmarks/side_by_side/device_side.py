@@ -25,6 +25,7 @@ def main() -> None:
     from lorarl_trainer.devices.base import Device
     from lorarl_trainer.engine.vllm import arguments
     from lorarl_trainer.planning.execution import ExecutionPlan
+    from lorarl_trainer.samples.requests import GenerationRequest
     from lorarl_trainer.workers.worker import Rank, Worker
 
     model, job = Path(sys.argv[1]), load_job(Path(sys.argv[2]), sys.argv[3:])
@@ -41,7 +42,8 @@ def main() -> None:
     started = time.perf_counter() - clock
     # A first generation, because some things are made on demand.
     worker.sync(1)
-    list(worker.generate([[5, 6, 7]] * 8, list(range(8))))
+    worker.submit({at: GenerationRequest([5, 6, 7], seed=at) for at in range(8)})
+    list(worker.results(8))
     walls = [worker.sync(version) for version in range(2, SYNCS + 2)]
     switches = [switch_seconds(worker) for _ in range(SWITCHES)]
     adapter = worker.backend.model.export()

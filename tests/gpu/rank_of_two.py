@@ -22,7 +22,7 @@ from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.wire import Samples
 from lorarl_trainer.workers.state import State
 from lorarl_trainer.workers.worker import Rank, Worker
-from support.in_process import STOP, mean_difference, prompts, samples_of, tiny_job, whole
+from support.in_process import STOP, made, mean_difference, prompts, samples_of, tiny_job, wanted
 from support.ranks import recorded_request
 
 
@@ -44,14 +44,14 @@ def main() -> None:
         -1
     ]  # each sync is compared with the export, element by element
     assert worker.engine is not None
-    handed_over = len(whole(worker.generate(prompts(32), list(range(32)))))
+    handed_over = len(made(worker, wanted(prompts(32), range(32))))
     drawn, differences = [], []
     for sampling in (Sampling(), Sampling(top_k=5)):
-        completions = whole(worker.engine.generate(prompts(32), list(range(32)), sampling=sampling))
+        completions = made(worker.engine, wanted(prompts(32), range(32), sampling=sampling))
         drawn.append([completion.tokens.tolist() for completion in completions])
         scored = worker.log_probabilities(Samples(samples_of(prompts(32), completions)), 1.0)
         differences.append(mean_difference(scored, [completion.logprobs for completion in completions]))
-    drawn.append([completion.tokens.tolist() for completion in whole(worker.engine.generate(prompts(32), None))])
+    drawn.append([completion.tokens.tolist() for completion in made(worker.engine, wanted(prompts(32)))])
 
     request = recorded_request(folder, 1e-3, rank, trainer_tp * context)
     results = [worker.update(request) for _ in range(3)]

@@ -16,7 +16,7 @@ from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.critic import CriticUpdate
 from lorarl_trainer.samples.sample import Sample
 from lorarl_trainer.samples.wire import Samples
-from support.in_process import Colocated, samples_of, update_request
+from support.in_process import Colocated, made, samples_of, update_request, wanted
 
 GB = 1_000_000_000
 LONG_PROMPTS = {
@@ -65,9 +65,7 @@ def test_a_step_takes_what_was_planned(
     for _ in range(3):
         began = [time.perf_counter()]
         synced = worker.sync()
-        found = list(worker.worker.generate(asked, list(range(len(asked))), response))
-        completions = {i: one for chunk in found for i, one in zip(chunk.indices, chunk.completions, strict=True)}
-        samples = samples_of(asked, [completions[index] for index in range(len(asked))])
+        samples = samples_of(asked, made(worker.worker, wanted(asked, range(len(asked)), max_tokens=response)))
         began.append(time.perf_counter())
         critic = None
         if worker.worker.backend.critic is not None:

@@ -10,6 +10,7 @@ import asyncio
 import pickle
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.protocols.workers import DriverState, JobCheckpoints
 from lorarl_trainer.samples.agreement import AgreementLimits
-from lorarl_trainer.samples.requests import LossChoice, UpdateRequest
+from lorarl_trainer.samples.requests import GenerationRequest, LossChoice, UpdateRequest
 from lorarl_trainer.samples.sample import Completion, Sample
 from lorarl_trainer.samples.wire import Samples
 from lorarl_trainer.workers.group import WorkerGroup
@@ -76,9 +77,14 @@ async def _record(workers: WorkerGroup, batch: Path) -> None:
     stream = np.random.default_rng(0)
     prompts = [stream.integers(4, 100, size=3 + index).tolist() for index in range(PROMPTS)]
     ended: dict[int, Completion] = {}
-    await workers.generate(
-        prompts, list(range(PROMPTS)), lambda places, part: ended.update(zip(places, part, strict=True))
-    )
+    requests = [GenerationRequest(prompt, seed=index) for index, prompt in enumerate(prompts)]
+
+    def take(first: int, places: Sequence[int], part: Sequence[Completion]) -> None:
+        ended.update(zip([first + place for place in places], part, strict=True))
+
+    for first in range(0, PROMPTS, 4):  # the later ones come while the engines work
+        await workers.submit(requests[first : first + 4], partial(take, first))
+    await workers.results()
     completions = [ended[place] for place in range(PROMPTS)]
     samples = [
         Sample(np.concatenate([prompt, completion.tokens]), len(prompt), (-1.0) ** index, completion.logprobs)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -33,16 +34,15 @@ from lorarl_trainer.protocols.workers import (
 )
 from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.arrays import Floats
-from lorarl_trainer.samples.occupancy import Occupancy
-from lorarl_trainer.samples.requests import LossChoice, Policy, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.requests import GenerationRequest, LossChoice, Policy, UpdateRequest, UpdateResult
 from lorarl_trainer.samples.sample import Completion, Sample
-from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.wire import CompletionChunk, Samples
 from lorarl_trainer.timing import Span
 from lorarl_trainer.workers.checkpoints import CheckpointingWorker
 from lorarl_trainer.workers.worker import Rank
 
 STOP = (2,)
+_numbers = itertools.count()  # of requests
 ALONE = Rank(rank=0, world_size=1, local_rank=0, master_address=None, master_port=None)
 
 
@@ -126,10 +126,10 @@ class Colocated:
         return folder
 
     def generate(self, prompts: Sequence[list[int]], seeds: Sequence[int] | None = None) -> list[Completion]:
-        return whole(self.worker.generate(prompts, list(range(len(prompts))) if seeds is None else seeds))
+        return made(self.worker, wanted(prompts, range(len(prompts)) if seeds is None else seeds))
 
     def greedy(self, prompts: Sequence[list[int]]) -> list[list[int]]:
-        return [c.tokens.tolist() for c in whole(self.worker.generate(prompts, None))]
+        return [c.tokens.tolist() for c in made(self.worker, wanted(prompts, None))]
 
     def trainer_logprobs(self, samples: Sequence[Sample], temperature: float = 1.0) -> list[np.ndarray]:
         return self.worker.log_probabilities(Samples(samples), temperature)
@@ -173,6 +173,8 @@ class OneWorker:
 
     def __init__(self, worker: CheckpointingWorker) -> None:
         self.worker = worker
+        self._asked: dict[int, tuple[int, TakeCompletions]] = {}
+        self._next = 0
 
     async def open_checkpoints(self, of: JobCheckpoints) -> None:
         self.worker.open_checkpoints(of)
@@ -189,21 +191,21 @@ class OneWorker:
     async def hold_probe(self, probe: Probe | None) -> None:
         self.worker.hold_probe(probe)
 
-    async def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[int] | None,
-        take: TakeCompletions,
-        max_tokens: int | None = None,
-        sampling: Sampling | None = None,
-        begun: Sequence[Sequence[int]] | None = None,
-    ) -> Generated:
-        generated = Generated({}, Occupancy())
-        for chunk in self.worker.generate(prompts, seeds, max_tokens, sampling, begun):
-            generated = Generated(chunk.seconds, chunk.occupancy)
-            if chunk.completions:
-                take(chunk.indices, chunk.completions)
-            await asyncio.sleep(0)  # what has ended begins to be scored
+    async def submit(self, requests: Sequence[GenerationRequest], take: TakeCompletions) -> None:
+        first = self._next
+        self._next += len(requests)
+        self._asked |= {first + index: (index, take) for index in range(len(requests))}
+        self.worker.submit(dict(enumerate(requests, first)))
+
+    async def results(self) -> Generated:
+        generated = Generated()
+        while self._asked:
+            for chunk in self.worker.results(self._next):
+                generated = Generated(chunk.seconds, chunk.occupancy)
+                for number, completion in zip(chunk.numbers, chunk.completions, strict=True):
+                    index, take = self._asked.pop(number)
+                    take([index], [completion])
+                await asyncio.sleep(0)  # others may submit more
         return generated
 
     async def update(self, request: UpdateRequest) -> UpdateResult:
@@ -248,12 +250,31 @@ class OneWorker:
         return self.worker.drain_asked()
 
 
-def whole(parts: Iterable[CompletionChunk]) -> list[Completion]:
-    """All completions in the order of their prompts."""
-    found = {
-        index: completion for part in parts for index, completion in zip(part.indices, part.completions, strict=True)
-    }
-    return [found[index] for index in range(len(found))]
+class Generates(Protocol):
+    """What requests go to: a worker, or an engine in it."""
+
+    def submit(self, requests: Mapping[int, GenerationRequest]) -> None: ...
+
+    def results(self, until: int) -> Iterable[CompletionChunk]: ...
+
+
+def wanted(
+    prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None = None, **fields: Any
+) -> list[GenerationRequest]:
+    """A request for a completion of each prompt, greedily without seeds."""
+    return [
+        GenerationRequest(prompt, seed=None if seeds is None else seeds[index], **fields)
+        for index, prompt in enumerate(prompts)
+    ]
+
+
+def made(by: Generates, requests: Sequence[GenerationRequest]) -> list[Completion]:
+    """The completion of each request, as far as this rank hands it over."""
+    numbered = {next(_numbers): request for request in requests}
+    by.submit(numbered)
+    parts = list(by.results(max(numbered) + 1))
+    found = dict(pair for part in parts for pair in zip(part.numbers, part.completions, strict=True))
+    return [found[number] for number in numbered if number in found]
 
 
 def random_adapter(worker: Colocated, seed: int = 0, scale: float = 0.1) -> dict[str, torch.Tensor]:

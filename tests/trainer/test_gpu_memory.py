@@ -37,7 +37,7 @@ def phases(worker: Colocated) -> dict[str, tuple[object, str, Callable[[], objec
     one, backend = worker.worker, worker.worker.backend
     samples = samples_of(prompts(), worker.generate(prompts()))
     return {
-        "vLLM generated": (worker.engine, "generate", lambda: worker.generate(prompts())),
+        "vLLM generated": (worker.engine, "results", lambda: worker.generate(prompts())),
         "vLLM generated, waking": (worker.engine, "wake", lambda: worker.generate(prompts())),
         "the adapter was brought to vLLM": (worker.rollouts._sync, "push", lambda: one.sync(9)),
         "the adapter was updated": (backend.model, "log_probabilities", lambda: one.update(update_request(samples))),

@@ -21,7 +21,7 @@ from lorarl_trainer.planning import memory
 from lorarl_trainer.samples.requests import LossChoice
 from lorarl_trainer.samples.routing import own_choice
 from lorarl_trainer.samples.sample import Completion, Sample
-from support.in_process import Colocated, prompts, samples_of, update_request, whole, worst
+from support.in_process import Colocated, made, prompts, samples_of, update_request, wanted, worst
 from support.routers import PROJECTIONS, backward_as_sent, chosen_by, of_each_expert, with_any_routing
 from support.tiny_models import MIXTURES, VOCABULARY
 from support.training import BareTrainer, grouped_samples, relative_difference
@@ -82,7 +82,7 @@ def test_vllm_records_and_the_trainer_replays_what_transformers_chooses(
         assert np.array_equal(np.sort(completion.routing, -1), chosen_by(model, sample.tokens))
     worker.trainer_logprobs(with_routing(drawn, rollouts))
     assert differences(worker) == 0, "in fp32 both choose the same"
-    greedy = whole(worker.worker.generate(twice, None))
+    greedy = made(worker.worker, wanted(twice))
     assert all(completion.routing is None for completion in greedy), "they are not trained"
 
     samples = with_any_routing(drawn)

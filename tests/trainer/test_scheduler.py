@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -9,9 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from lorarl_trainer.errors import StaleAdapterError
 from lorarl_trainer.planning import memory
+from lorarl_trainer.samples.requests import GenerationRequest
 from lorarl_trainer.samples.sample import Completion
-from support.in_process import Colocated, whole
+from lorarl_trainer.samples.sampling import Sampling
+from support.in_process import Colocated, made, wanted
 from support.own_scheduler import vllm_generate, vllm_scheduler
 
 LENGTHS = {"rollout__maxPromptTokens": 80, "rollout__maxResponseTokens": 40, "adapter__rank": 4}
@@ -72,24 +76,27 @@ def test_a_completion_that_is_made_in_rounds_is_the_same(start: Start, blocks: i
     for round_ in range(4):  # of 13 tokens; 40 at most
         left = [index for index, made in enumerate(parts) if not made or not made[-1].finished]
         begun = [[int(token) for part in parts[index] for token in part.tokens] for index in left]
-        chosen = [prompts[index] for index in left], [seeds[index] for index in left]
+        requests = [
+            GenerationRequest([*prompts[index], *own], seed=seeds[index], begun=len(own), max_tokens=13)
+            for index, own in zip(left, begun, strict=True)
+        ]
         steps.clear()
-        made = whole(worker.worker.generate(*chosen, 13, None, begun))
+        ended = made(worker.worker, requests)
         assert_idle(worker)
         if round_ and blocks > 24:
-            assert sum(step.tokens for step in steps) <= sum(BLOCK + len(one.tokens) for one in made)
+            assert sum(step.tokens for step in steps) <= sum(BLOCK + len(one.tokens) for one in ended)
         preempted += worker.engine.occupancy.preemptions
-        assert all(len(one.tokens) <= (13 if round_ < 3 else 1) for one in made)
-        for index, one in zip(left, made, strict=True):
+        assert all(len(one.tokens) <= (13 if round_ < 3 else 1) for one in ended)
+        for index, one in zip(left, ended, strict=True):
             parts[index].append(one)
     whole_again = [
         Completion(
-            np.concatenate([part.tokens for part in made]),
-            np.concatenate([part.logprobs for part in made]),
-            made[-1].finished,
-            made[-1].adapter_version,
+            np.concatenate([part.tokens for part in ended]),
+            np.concatenate([part.logprobs for part in ended]),
+            ended[-1].finished,
+            ended[-1].adapter_version,
         )
-        for made in parts
+        for ended in parts
     ]
     assert (preempted > 0) == (blocks == 24)
     assert [one.finished for one in whole_again] == [one.finished for one in expected]
@@ -107,12 +114,12 @@ def test_it_generates_what_vllms_own_does(start: Start, monkeypatch: pytest.Monk
             worker.randomise(seed, scale=0.05)
             worker.sync()
         seeds = range(100 * seed, 100 * seed + len(prompts))
-        made = ours.generate(prompts, seeds)
-        assert_equal(made, vllm_generate(theirs, prompts, list(seeds)))
-        assert len({len(c.tokens) for c in made}) > 4 and len({c.finished for c in made}) == 2, (
+        drawn = ours.generate(prompts, seeds)
+        assert_equal(drawn, vllm_generate(theirs, prompts, list(seeds)))
+        assert len({len(c.tokens) for c in drawn}) > 4 and len({c.finished for c in drawn}) == 2, (
             "they shall end in different ways"
         )
-        assert_equal(whole(ours.worker.generate(prompts, None)), vllm_generate(theirs, prompts, None))
+        assert_equal(made(ours.worker, wanted(prompts)), vllm_generate(theirs, prompts, None))
     assert (
         ours.generate(prompts[:1], [3])[0].tokens.tolist() == vllm_generate(theirs, prompts[:1], [3])[0].tokens.tolist()
     )
@@ -126,9 +133,9 @@ def test_more_requests_than_rows_and_than_blocks(start: Start, blocks: int) -> N
     expected = [alone.generate([prompt], [seed])[0] for seed, prompt in enumerate(prompts)]
     worker = start(blocks, rollout__topK=20)
     steps = spy(worker)
-    made = worker.generate(prompts, range(len(prompts)))
-    assert_alike(made, expected)
-    assert all(a.kept.tolist() == b.kept.tolist() for a, b in zip(made, expected, strict=True))
+    drawn = worker.generate(prompts, range(len(prompts)))
+    assert_alike(drawn, expected)
+    assert all(a.kept.tolist() == b.kept.tolist() for a, b in zip(drawn, expected, strict=True))
     assert (max(step.running for step in steps) == ROWS) == (blocks > 24), "all rows, unless there are too few blocks"
     assert (worker.engine.occupancy.preemptions > 10) == (blocks == 24)
     assert_idle(worker)
@@ -169,11 +176,90 @@ def test_steps_that_overlap_change_nothing(start: Start) -> None:
     assert_idle(worker)
 
 
+@pytest.mark.parametrize("blocks", [ROWS * 8, 24])
+def test_requests_that_come_while_others_decode_change_nothing(start: Start, blocks: int) -> None:
+    """Their tokens are those of one batch. They come from another thread, before any step, and after the last one."""
+    prompts = groups(12)
+    requests = dict(enumerate(wanted(prompts, range(len(prompts)))))
+    expected = start().generate(prompts, range(len(prompts)))
+    worker = start(blocks)
+    late = [*requests.items()]
+    first = dict(late[:4])
+    del late[:4]
+    running: list[int] = []
+
+    def submit(others: dict[int, GenerationRequest]) -> None:
+        thread = threading.Thread(target=worker.worker.submit, args=(others,))
+        thread.start()
+        thread.join()
+
+    def before_a_step(step: Step) -> None:
+        running.append(step.running)
+        if late and len(running) % 3 == 0:
+            submit(dict([late.pop(0)]))
+
+    spy(worker, before_a_step)
+    worker.worker.submit(first)
+    found = {}
+    while True:
+        for chunk in worker.worker.results(0):
+            found.update(zip(chunk.numbers, chunk.completions, strict=True))
+        if not late:
+            break
+        submit(dict([late.pop(0)]))  # the engine had nothing left
+    assert_alike([found[number] for number in requests], expected)
+    assert max(running) > 4, "requests that came later have joined"
+    assert (worker.engine.occupancy.preemptions > 0) == (blocks == 24)
+    assert_idle(worker)
+
+
+def test_a_request_of_another_sampling_waits_for_those_before_it(start: Start) -> None:
+    """vLLM's samplers here draw all tokens of a step alike."""
+    prompts, worker = groups(2), start()
+    choices = [{"seeds": range(8)}, {}, {"seeds": range(8), "sampling": Sampling(top_k=3)}]
+    expected = [made(worker.worker, wanted(prompts, **choice)) for choice in choices]
+    mixed = [
+        wanted([prompt], **{**choice, **({"seeds": [at]} if choice else {})})[0]
+        for at, prompt in enumerate(prompts)
+        for choice in choices
+    ]
+    found = made(worker.worker, mixed)
+    for place, alone in enumerate(expected):
+        of_choice = found[place :: len(choices)]
+        assert [c.tokens.tolist() for c in of_choice] == [c.tokens.tolist() for c in alone]
+        assert [c.kept is None for c in of_choice] == [c.kept is None for c in alone]
+        assert [len(c.logprobs) for c in of_choice] == [len(c.logprobs) for c in alone]
+
+
+def test_a_request_has_limits_of_its_own(start: Start) -> None:
+    worker, prompt = start(), groups(1)[0]
+    (whole,) = worker.generate([prompt], [0])
+    assert len(whole.tokens) > 6
+    (short,) = made(worker.worker, wanted([prompt], [0], max_tokens=5))
+    assert short.tokens.tolist() == whole.tokens[:5].tolist() and not short.finished
+    stop = int(whole.tokens[3])
+    (stopped,) = made(worker.worker, wanted([prompt], [0], stop_token_ids=(stop,)))
+    assert (
+        stopped.finished and stopped.tokens.tolist() == whole.tokens[: whole.tokens.tolist().index(stop) + 1].tolist()
+    )
+
+
+def test_a_request_for_another_adapter_is_refused(start: Start) -> None:
+    worker, request = start(), GenerationRequest([5], "in step 7", seed=0, adapter=1)
+    assert len(made(worker.worker, [request])) == 1
+    worker.sync()
+    with pytest.raises(StaleAdapterError, match=r"^in step 7: adapter version 2 would generate, expected 1"):
+        made(worker.worker, [request])
+    assert_idle(worker)
+
+
 def test_a_prompt_that_is_too_long_is_refused_and_leaves_nothing(start: Start) -> None:
     worker = start()
     expected = worker.generate(groups(1), range(4))
-    with pytest.raises(ValueError, match=r"81 tokens, expected 80 at most \(rollout.maxPromptTokens\)"):
-        worker.generate([[5], [5] * 81], range(2))
+    with pytest.raises(
+        ValueError, match=r"^in step 7: a prompt has 81 tokens, expected 80 at most \(rollout.maxPromptTokens\)"
+    ):
+        made(worker.worker, wanted([[5], [5] * 81], range(2), asked_by="in step 7"))
     assert_idle(worker)
     assert_equal(worker.generate(groups(1), range(4)), expected)
 
@@ -185,8 +271,8 @@ class Step(NamedTuple):
     tokens: int
 
 
-def spy(worker: Colocated) -> list[Step]:
-    """The steps from now on."""
+def spy(worker: Colocated, before: Callable[[Step], None] = lambda step: None) -> list[Step]:
+    """The steps from now on. Each is given to `before` before it is computed."""
     steps: list[Step] = []
     schedule = scheduler(worker).schedule
 
@@ -194,6 +280,7 @@ def spy(worker: Colocated) -> list[Step]:
         step = schedule(*given)
         steps.append(Step(len(step.num_scheduled_tokens), step.total_num_scheduled_tokens))
         assert step.total_num_scheduled_tokens == sum(step.num_scheduled_tokens.values())
+        before(steps[-1])
         return step
 
     scheduler(worker).schedule = counting

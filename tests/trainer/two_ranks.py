@@ -23,7 +23,7 @@ from lorarl_trainer.lora.tensor_file import read_tensors
 from lorarl_trainer.samples.critic import CriticUpdate
 from lorarl_trainer.workers.state import State
 from lorarl_trainer.workers.worker import Rank, Worker
-from support.in_process import STOP, forget_groups, prompts, samples_of, tiny_job, whole
+from support.in_process import STOP, forget_groups, made, prompts, samples_of, tiny_job, wanted
 from support.ranks import recorded_request, state_file
 
 KINDS: dict[str, tuple[dict[str, str], str]] = {
@@ -63,7 +63,7 @@ def main() -> None:
 
         # Every engine has the adapter: its log-probabilities are those of the trainer.
         worker.sync(1)
-        completions = whole(worker.generate(prompts(), list(range(len(prompts())))))
+        completions = made(worker, wanted(prompts(), range(len(prompts()))))
         samples = samples_of(prompts(), completions)
         agreement = max(
             float(np.abs(a - c.logprobs).max())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
@@ -17,6 +17,7 @@ from lorarl_trainer.lora.adapter import Adapter
 from lorarl_trainer.lora.targets import served_names
 from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.protocols.shared_base import SharesBase
+from lorarl_trainer.samples.requests import GenerationRequest
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.wire import CompletionChunk
 from lorarl_trainer.timing import StartClock
@@ -88,22 +89,19 @@ class ColocatedEngine:
             self._every_element.compare()
         return seconds
 
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[int] | None,
-        max_tokens: int | None = None,
-        sampling: Sampling | None = None,
-        begun: Sequence[Sequence[int]] | None = None,
-    ) -> Iterator[CompletionChunk]:
-        """Generate one completion per prompt (greedily without seeds); yield chunks of them as they end."""
+    def submit(self, requests: Mapping[int, GenerationRequest]) -> None:
+        """See `RolloutEngine.submit`."""
+        self.engine.submit(requests)
+
+    def results(self, until: int | None = None) -> Iterator[CompletionChunk]:
+        """See `RolloutEngine.results`. The engine wakes up for it."""
         clock = time.perf_counter()
         woke = self.engine.wake("weights", "kv_cache")
         awake = time.perf_counter()
         waking = {"wake": awake - clock} if woke else {}
-        for indices, completions in self.engine.generate(prompts, seeds, max_tokens, sampling, begun):
+        for numbers, completions in self.engine.results(until):
             seconds = waking | {"generate": time.perf_counter() - awake}
-            yield CompletionChunk(indices, completions, seconds, self.engine.occupancy)
+            yield CompletionChunk(numbers, completions, seconds, self.engine.occupancy)
 
     def sleep(self) -> Mapping[str, float]:
         """Give up the memory that the trainer needs meanwhile; return the seconds of the phase, if there is any."""

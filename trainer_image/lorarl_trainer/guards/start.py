@@ -19,6 +19,7 @@ from lorarl_trainer.progress import Noted
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.samples.agreement import Agreement, AgreementLimits, positions_of
 from lorarl_trainer.samples.arrays import Floats
+from lorarl_trainer.samples.requests import GenerationRequest
 from lorarl_trainer.samples.sample import Completion, Sample
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.wire import Samples
@@ -63,7 +64,12 @@ class _Check:
         def take(indices: Sequence[int], ended: Sequence[Completion]) -> None:
             completions.update(zip(indices, ended, strict=True))
 
-        await self.workers.generate(self.prompts, self.seeds, take, self.max_tokens, self.sampling)
+        requests = [
+            GenerationRequest(prompt, "the check of the engine", seed, None, self.max_tokens, self.sampling)
+            for prompt, seed in zip(self.prompts, self.seeds, strict=True)
+        ]
+        await self.workers.submit(requests, take)
+        await self.workers.results()
         return Samples(Sample.of(prompt, completions[index]) for index, prompt in enumerate(self.prompts))
 
     async def score(self, samples: Samples) -> Floats:

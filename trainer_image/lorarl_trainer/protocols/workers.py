@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,9 +11,8 @@ from lorarl_trainer.checkpoint import Best, Owner, Published
 from lorarl_trainer.lora.config import Probe
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.occupancy import Occupancy
-from lorarl_trainer.samples.requests import Policy, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.requests import GenerationRequest, Policy, UpdateRequest, UpdateResult
 from lorarl_trainer.samples.sample import Completion, Sample
-from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.timing import Span
 
 UPLOAD_SECONDS = 900.0
@@ -23,7 +22,7 @@ type CardResults = Mapping[str, Mapping[str, float]]
 """What a model card shows: the values of a column by name."""
 
 type TakeCompletions = Callable[[Sequence[int], Sequence[Completion]], None]
-"""Takes completions that have ended: the indices of their prompts among all prompts, and the completions."""
+"""Takes completions that have ended: the indices of their requests among those of its call, and the completions."""
 
 
 @dataclass(frozen=True)
@@ -106,14 +105,20 @@ class JobCheckpoints:
 
 @dataclass(frozen=True)
 class Generated:
-    """How a generation went.
+    """How engines generated.
 
     Attributes:
-        seconds: the slowest engine's, by phase.
+        seconds: by phase; of several engines, the slowest one's.
     """
 
-    seconds: Mapping[str, float]
-    occupancy: Occupancy
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    occupancy: Occupancy = field(default_factory=Occupancy)
+
+    def then(self, other: Generated) -> Generated:
+        """Return how an engine generated twice."""
+        phases = dict.fromkeys((*self.seconds, *other.seconds))
+        seconds = {phase: self.seconds.get(phase, 0.0) + other.seconds.get(phase, 0.0) for phase in phases}
+        return Generated(seconds, Occupancy.over((self.occupancy, other.occupancy)))
 
 
 class Workers(Protocol):
@@ -134,20 +139,14 @@ class Workers(Protocol):
     async def hold_probe(self, probe: Probe | None) -> None:
         """Let the adapter be a probe until the next call; None brings the job's own back. Its engines need a sync."""
 
-    async def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[int] | None,
-        take: TakeCompletions,
-        max_tokens: int | None = None,
-        sampling: Sampling | None = None,
-        begun: Sequence[Sequence[int]] | None = None,
-    ) -> Generated:
-        """Generate one completion per prompt, greedily without seeds, and hand each to `take` when it has ended.
+    async def submit(self, requests: Sequence[GenerationRequest], take: TakeCompletions) -> None:
+        """Let the engines generate these completions, with others that they may be generating.
 
-        It has at most `max_tokens` tokens, by default the job's, and with seeds comes from `sampling`, by default the
-        job's. With `begun` it continues what another adapter may have begun of it, and is handed over without that.
+        Each goes to `take` when it has ended, while someone waits for `results`.
         """
+
+    async def results(self) -> Generated:
+        """Wait until all that was submitted has ended, also what is submitted meanwhile."""
 
     async def update(self, request: UpdateRequest) -> UpdateResult:
         """Make one optimizer update on the request's samples."""

@@ -17,8 +17,8 @@ from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.scores import Cause, Failure, Outcome, Scorer, ToScore, collect
 from lorarl_trainer.samples.arrays import Rewards
 from lorarl_trainer.samples.occupancy import Occupancy
+from lorarl_trainer.samples.requests import GenerationRequest
 from lorarl_trainer.samples.sample import Completion
-from lorarl_trainer.samples.sampling import Sampling
 
 
 @dataclass(frozen=True)
@@ -131,13 +131,10 @@ async def generate_and_score(
     scorer: Scorer,
     decode: Callable[[Sequence[Any]], list[str]],
     rows: Sequence[EncodedRow],
-    seeds: Sequence[int] | None,
+    requests: Sequence[GenerationRequest],
     adapter_version: int,
-    sampling: Sampling | None = None,
 ) -> ScoredRollouts:
-    """Generate one completion per row, greedily without seeds, with this adapter version and no other, and score it.
-
-    `sampling` is the job's by default.
+    """Generate the completion that is wanted of each row, by this adapter version and no other, and score it.
 
     Raises:
         InputError: not one could be scored.
@@ -157,7 +154,8 @@ async def generate_and_score(
         texts.update(zip(indices, scoring.begin(indices, [rows[index] for index in indices], ended), strict=True))
 
     async with Scoring(scorer, decode, outcomes.__setitem__) as scoring:
-        generated = await workers.generate([row.prompt_ids for row in rows], seeds, take, sampling=sampling)
+        await workers.submit(requests, take)
+        generated = await workers.results()
         await scoring.all()
     in_order = [outcomes[index] for index in range(len(rows))]
     scores = collect(in_order, scorer.field)

@@ -15,7 +15,7 @@ from lorarl_trainer.rewards.components import component_metrics, odd_components
 from lorarl_trainer.rewards.scores import Outcome, Scorer, first_failures, require_scored
 from lorarl_trainer.rollout.collect import ScoredRollouts, generate_and_score, shown_samples
 from lorarl_trainer.rollout.evaluation import Evaluation
-from lorarl_trainer.samples.sampling import Sampling
+from lorarl_trainer.samples.requests import GenerationRequest
 from lorarl_trainer.samples.statistics import eval_metrics
 from lorarl_trainer.schedule import seed_of
 
@@ -48,10 +48,19 @@ class Generation:
         rows = [row for row in evaluation.rows for _ in range(evaluation.samples)]
         # The same random numbers each time, so that a difference between two steps is the adapter's.
         seeds = [seed_of(self.spec.trainer.seed, f"evaluation {name}", index) for index in range(len(rows))]
-        sampled = seeds if evaluation.sampling else None
         scorer, limits = evaluation.scorer, evaluation.limits or self.limits
         when = f"in the evaluation {name} after step {step}" if name else f"in the evaluation after step {step}"
-        rollouts = await self.roll_out(rows, sampled, evaluation.sampling, adapter_version, scorer, limits, when)
+        requests = [
+            GenerationRequest(
+                row.prompt_ids,
+                when,
+                seed if evaluation.sampling else None,
+                sampling=evaluation.sampling,
+                adapter=adapter_version,
+            )
+            for row, seed in zip(rows, seeds, strict=True)
+        ]
+        rollouts = await self.roll_out(rows, requests, adapter_version, scorer, limits, when)
         shown = self.shown(rollouts, rows, evaluation.samples)
         self.progress.emit(Sampled(step=step, samples=shown, evaluation=True, name=name))
         score, metrics = eval_metrics(
@@ -70,21 +79,20 @@ class Generation:
     async def roll_out(
         self,
         rows: Sequence[EncodedRow],
-        seeds: Sequence[int] | None,
-        sampling: Sampling | None,
+        requests: Sequence[GenerationRequest],
         adapter_version: int,
         scorer: Scorer,
         limits: Mapping[str, float],
         when: str,
     ) -> ScoredRollouts:
-        """Generate and score one completion per row; see `generate_and_score`.
+        """Generate and score the completion that is wanted of each row; see `generate_and_score`.
 
         `limits` has `maxFailedShare` by the path of each reward. `when` says in which step or evaluation, for errors.
 
         Raises:
             LorarlError: too few completions could be scored, or a worker failed.
         """
-        rollouts = await generate_and_score(self.workers, scorer, self.decode, rows, seeds, adapter_version, sampling)
+        rollouts = await generate_and_score(self.workers, scorer, self.decode, rows, requests, adapter_version)
         self.require_scored(rollouts.outcomes, limits, when)
         return rollouts
 

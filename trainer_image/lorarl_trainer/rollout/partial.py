@@ -27,6 +27,7 @@ from lorarl_trainer.rollout.collect import ScoredRollouts, Scoring, added_up, re
 from lorarl_trainer.rollout.lockstep import Lockstep, metrics_of
 from lorarl_trainer.rollout.rounds import Round
 from lorarl_trainer.samples.occupancy import Occupancy
+from lorarl_trainer.samples.requests import GenerationRequest
 from lorarl_trainer.samples.sample import Completion, Sample
 from lorarl_trainer.schedule import seed_of
 
@@ -117,10 +118,10 @@ class Partial(Lockstep):
         def keep(number: int, outcome: Outcome) -> None:
             everyone[number].outcome = outcome
 
-        rounds: list[Generated] = []
+        rounds, when = list[Generated](), f"in step {step}"
         async with Scoring(self.scorer, self.decode, keep) as scoring:
             while sum(group.whole for group in self._groups) < wanted:
-                rounds.append(await self._continue(everyone, adapter_version, scoring))
+                rounds.append(await self._continue(everyone, adapter_version, scoring, when))
             began = time.perf_counter()
             await scoring.all()
         seconds = added_up(one.seconds for one in rounds) | {"reward": time.perf_counter() - began}
@@ -128,11 +129,13 @@ class Partial(Lockstep):
         self._groups = [group for group in self._groups if group not in whole]
         answers_S = [answer for group in whole for answer in group.answers]
         made = self._made(answers_S, adapter_version, seconds, Occupancy.over(one.occupancy for one in rounds))
-        self._generation.require_scored(made.rollouts.outcomes, self._generation.limits, f"in step {step}")
+        self._generation.require_scored(made.rollouts.outcomes, self._generation.limits, when)
         metrics = {"partial/rounds": float(len(rounds)), **_ages(answers_S, adapter_version)}
         return self._batch(made, metrics_of(made.rollouts, self.group_size) | metrics)
 
-    async def _continue(self, everyone: Sequence[_Answer], adapter_version: int, scoring: Scoring) -> Generated:
+    async def _continue(
+        self, everyone: Sequence[_Answer], adapter_version: int, scoring: Scoring, when: str
+    ) -> Generated:
         """Give all answers that have not ended a round, and begin to score those that end with it."""
         numbers = [number for number, answer in enumerate(everyone) if not answer.ended]
         answers = [everyone[number] for number in numbers]
@@ -149,13 +152,19 @@ class Partial(Lockstep):
                 for one, text in zip(of, texts, strict=True):
                     one.text = text
 
-        return await self.workers.generate(
-            [answer.row.prompt_ids for answer in answers],
-            [answer.seed for answer in answers],
-            take,
-            self.tokens_per_round,
-            begun=[answer.tokens for answer in answers],
-        )
+        requests = [
+            GenerationRequest(
+                [*answer.row.prompt_ids, *(made := answer.tokens)],
+                when,
+                answer.seed,
+                begun=len(made),
+                max_tokens=self.tokens_per_round,
+                adapter=adapter_version,
+            )
+            for answer in answers
+        ]
+        await self.workers.submit(requests, take)
+        return await self.workers.results()
 
     def _group(self, position: int, row: EncodedRow) -> _Group:
         longest = self.spec.rollout.max_response_tokens

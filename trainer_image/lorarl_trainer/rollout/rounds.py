@@ -18,6 +18,7 @@ from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.rollout.collect import ScoredRollouts
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.generation import Generation
+from lorarl_trainer.samples.requests import GenerationRequest
 from lorarl_trainer.samples.sample import Sample
 from lorarl_trainer.schedule import seed_of
 
@@ -89,8 +90,11 @@ class Rounds:
         rows_S = [row for row in rows_P for _ in range(self.group_size)]
         # One seed per sample: the same completions on any number of engines.
         seeds_S = [seed_of(self.spec.trainer.seed, "sample", step, before + index) for index in range(len(rows_S))]
-        rollouts = await self._generation.roll_out(
-            rows_S, seeds_S, None, adapter_version, self.scorer, limits, f"in step {step}"
-        )
+        when = f"in step {step}"
+        requests_S = [
+            GenerationRequest(row.prompt_ids, when, seed, adapter=adapter_version)
+            for row, seed in zip(rows_S, seeds_S, strict=True)
+        ]
+        rollouts = await self._generation.roll_out(rows_S, requests_S, adapter_version, self.scorer, limits, when)
         samples_S = [Sample.of(row.prompt_ids, made) for row, made in zip(rows_S, rollouts.completions, strict=True)]
         return Round(rows_S, samples_S, rollouts)

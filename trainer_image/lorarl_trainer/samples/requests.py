@@ -5,7 +5,7 @@ Nothing here imports torch: the driver is a light process.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +15,7 @@ from lorarl_trainer.samples.agreement import AgreementLimits, Disagreement
 from lorarl_trainer.samples.correction import Correction
 from lorarl_trainer.samples.critic import CriticUpdate
 from lorarl_trainer.samples.sample import Sample
+from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.wire import Samples
 
 type Policy = Literal["policy", "reference", "teacher"]
@@ -24,6 +25,37 @@ LOGPROB_DIFFERENCE = "mean_abs_logprob_diff"
 MOST_LOG_RATIO = 5.0
 """Where the k3 estimate cuts log(q/p). It grows with q/p: without this, one token that the policy hardly ever draws may
 have more gradient than all others together. verl and NeMo-RL cut the estimate, too."""
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """One completion that is wanted. The engine generates it with others, whenever it is asked for.
+
+    Attributes:
+        tokens: the prompt, and after it what there is of the completion.
+        asked_by: what it is for, as errors say it: in step 3.
+        seed: of its random numbers; None takes the best token everywhere, and no log-probabilities.
+        begun: for a completion that is made in rounds, how many of `tokens` are its own: it is continued, and handed
+            over without them. Its random numbers are those that would have followed. None for one made at once.
+        max_tokens: so many more at most. It never has more than the job's in all, which are the default.
+        sampling: where tokens are drawn from; None for the job's.
+        stop_token_ids: any of them ends it; None for the job's.
+        adapter: the version that is to generate it; None for the one that the engine has.
+    """
+
+    tokens: Sequence[int]
+    asked_by: str = "a request"
+    seed: int | None = None
+    begun: int | None = None
+    max_tokens: int | None = None
+    sampling: Sampling | None = None
+    stop_token_ids: tuple[int, ...] | None = None
+    adapter: int | None = None
+
+    @property
+    def prompt_length(self) -> int:
+        """Number of prompt tokens."""
+        return len(self.tokens) - (self.begun or 0)
 
 
 @dataclass(frozen=True)

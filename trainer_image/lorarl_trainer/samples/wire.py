@@ -60,13 +60,13 @@ class CompletionChunk:
     """Completions that ended about the same time, handed over while others are still being generated.
 
     Attributes:
-        indices: of their prompts among those that were asked for.
-        completions: in the order of `indices`.
+        numbers: of their requests.
+        completions: in the order of `numbers`.
         seconds: by phase since generation began; those of the last chunk are the whole generation's.
         occupancy: of the engine since then.
     """
 
-    indices: Sequence[int]
+    numbers: Sequence[int]
     completions: Completions
     seconds: Mapping[str, float]
     occupancy: Occupancy

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +25,15 @@ from lorarl_trainer.protocols.workers import (
     TakeCompletions,
 )
 from lorarl_trainer.samples.arrays import Floats
-from lorarl_trainer.samples.occupancy import Occupancy
 from lorarl_trainer.samples.packing import split_evenly
-from lorarl_trainer.samples.requests import Policy, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.requests import GenerationRequest, Policy, UpdateRequest, UpdateResult
 from lorarl_trainer.samples.sample import Sample
-from lorarl_trainer.samples.sampling import Sampling
-from lorarl_trainer.samples.wire import CompletionChunk, Samples
+from lorarl_trainer.samples.wire import Samples
 from lorarl_trainer.timing import Span
 from lorarl_trainer.workers import ahead
 from lorarl_trainer.workers.base_model import fetch_fitting_model
 from lorarl_trainer.workers.checkpoints import CheckpointingWorker
+from lorarl_trainer.workers.engines import BESIDE, Engines
 from lorarl_trainer.workers.failures import Failures, driver_log
 from lorarl_trainer.workers.nodes import Nodes
 from lorarl_trainer.workers.stacks import stacks_of
@@ -54,18 +52,21 @@ class WorkerGroup:
 
         self._spec = spec
         self.size = spec.world_size
-        self._trainer_ranks = self._engine_ranks = 1  # until `start`, where the workers have chosen them
+        self._submitting = asyncio.Lock()
+        self._trainer_ranks = 1  # until `start`, where the workers have chosen it
         self._nodes = Nodes(devices)
         self._folders: list[Path] = []
         self._processes: list[int] = []
         # A process that imports ahead has the variables already. Ray gives it to workers that ask for no others.
         environment = {} if ahead.imports_ahead() else {"runtime_env": {"env_vars": ahead.environment(spec)}}
+        # A second thread in each worker that generates. Without one, Ray runs all methods in the main thread.
+        groups = {"concurrency_groups": {BESIDE: 1}} if spec.generates else {}
         logs = [log_dir / f"worker-{rank}.log" if log_dir else None for rank in range(self.size)]
         address, port = self._nodes.rendezvous() if self.size > 1 else (None, None)
         self._actors: list[Any] = []
         for rank, (local_rank, bundle) in enumerate(each for node in self._nodes.bundles for each in enumerate(node)):
             kind = Worker if rank else CheckpointingWorker
-            actor = ray.remote(num_cpus=1)(kind).options(
+            actor = ray.remote(num_cpus=1, **groups)(kind).options(
                 num_gpus=1 if spec.on_gpu else 0, scheduling_strategy=self._nodes.at(bundle), **environment
             )
             place = Rank(rank, self.size, local_rank, address, port)
@@ -123,7 +124,8 @@ class WorkerGroup:
             ]
 
         built: Built = (await self._await(calls))[0]
-        self._trainer_ranks, self._engine_ranks = built.ranks
+        self._trainer_ranks, engine_ranks = built.ranks
+        self._engines = Engines(self._actors, engine_ranks)
         return built
 
     async def resume(self) -> Resumed:
@@ -139,38 +141,20 @@ class WorkerGroup:
     async def hold_probe(self, probe: Probe | None) -> None:
         await self._all("hold_probe", probe)
 
-    async def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[int] | None,
-        take: TakeCompletions,
-        max_tokens: int | None = None,
-        sampling: Sampling | None = None,
-        begun: Sequence[Sequence[int]] | None = None,
-    ) -> Generated:
-        """Generate one completion per prompt, spread over the engines, and hand each to `take` when it has ended.
+    async def submit(self, requests: Sequence[GenerationRequest], take: TakeCompletions) -> None:
+        """Let the engines generate these completions, and hand each to `take` when it has ended."""
+        async with self._submitting:
+            await self._await(lambda: self._engines.submit(requests, take))
+            self._engines.start()
 
-        Neighbours stay together, so that an engine computes a group's prompt once.
-        """
-        engines = self.size // self._engine_ranks
-        bounds = [len(prompts) * engine // engines for engine in range(engines + 1)]
-        streams = []
-        for rank, actor in enumerate(self._actors):
-            # All ranks of a tensor-parallel engine get the same prompts.
-            engine = rank // self._engine_ranks
-            share = slice(bounds[engine], bounds[engine + 1])
-            own_seeds = seeds[share] if seeds is not None else None
-            own_begun = begun[share] if begun is not None else None
-            call = partial(actor.generate.remote, prompts[share], own_seeds, max_tokens, sampling, own_begun)
-            streams.append(asyncio.create_task(_follow(call, share.start, take)))
+    async def results(self) -> Generated:
+        """Wait until all that was submitted has ended."""
         try:
-            results: list[Generated] = await self._await(lambda: streams)
+            while self._engines.running:
+                await self._await(lambda: self._engines.running)
         finally:
-            for task in streams:
-                task.cancel()
-            await asyncio.gather(*streams, return_exceptions=True)
-        slowest = max(results, key=lambda one: sum(one.seconds.values()))
-        return Generated(slowest.seconds, Occupancy.over(one.occupancy for one in results))
+            await self._engines.stop()
+        return self._engines.made()
 
     async def update(self, request: UpdateRequest) -> UpdateResult:
         """Make one optimizer update, with the request's samples dealt out to the data-parallel workers."""
@@ -314,14 +298,3 @@ class WorkerGroup:
         finally:
             results.cancel()
             loss.cancel()
-
-
-async def _follow(call: Callable[[], Any], first: int, take: TakeCompletions) -> Generated:
-    """Let a worker generate, and take its completions as they arrive, with their indices from `first` on."""
-    generated = Generated({}, Occupancy())
-    async for reference in call():
-        chunk: CompletionChunk = await reference
-        generated = Generated(chunk.seconds, chunk.occupancy)
-        if chunk.completions:
-            take([first + index for index in chunk.indices], chunk.completions)
-    return generated

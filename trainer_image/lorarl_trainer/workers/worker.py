@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from lorarl_trainer.lora.config import Probe
     from lorarl_trainer.lora.initial import InitialAdapter
     from lorarl_trainer.planning.execution import ExecutionPlan
-    from lorarl_trainer.samples.requests import Policy, UpdateRequest, UpdateResult
-    from lorarl_trainer.samples.sampling import Sampling
+    from lorarl_trainer.samples.requests import GenerationRequest, Policy, UpdateRequest, UpdateResult
     from lorarl_trainer.samples.wire import CompletionChunk, Samples
     from lorarl_trainer.workers.state import State
 
@@ -169,27 +168,22 @@ class Worker:
 
         self.backend.hold(probe and probe_adapter(probe, self.backend.adapter))
 
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[int] | None,
-        max_tokens: int | None = None,
-        sampling: Sampling | None = None,
-        begun: Sequence[Sequence[int]] | None = None,
-    ) -> Iterator[CompletionChunk]:
-        """Generate one completion per prompt, greedily without seeds; yield them in chunks as they end.
+    def submit(self, requests: Mapping[int, GenerationRequest]) -> None:
+        """Queue requests by numbers that no others have meanwhile. It may be called beside `results`, in a thread."""
+        assert self.engine is not None, "a job that generates has an engine"
+        self.engine.submit(requests)
 
-        See `Workers.generate`.
+    def results(self, until: int) -> Iterator[CompletionChunk]:
+        """Generate what is queued, and what is queued meanwhile; yield it in chunks as it ends.
 
-        All ranks of a tensor-parallel engine make the same completions. Only the first rank yields them.
+        All ranks of a tensor-parallel engine make the same completions. Only the first rank yields them. They take
+        requests below the number `until` only, since all have to take the same.
         """
         assert self.engine is not None and self._plan is not None, "a job that generates has an engine"
-        first = self._rank.rank % self._plan.engine_ranks == 0
-        # An evaluation of few rows may leave nothing to some engines.
-        timed = self._clock.part("first generation") if prompts else nullcontext()
-        with timed, self._memory_explained("vLLM generated"):
-            for chunk in self.engine.generate(prompts, seeds, max_tokens, sampling, begun):
-                if first:
+        ranks = self._plan.engine_ranks
+        with self._clock.part("first generation"), self._memory_explained("vLLM generated"):
+            for chunk in self.engine.results(until if ranks > 1 else None):
+                if self._rank.rank % ranks == 0:
                     yield chunk
         self._watch.ended("generation")
 

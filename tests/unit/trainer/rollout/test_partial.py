@@ -19,7 +19,7 @@ from lorarl_trainer.progress import Progress
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.protocols.workers import Generated, TakeCompletions, Workers
 from lorarl_trainer.rollout.partial import Partial
-from lorarl_trainer.samples.occupancy import Occupancy
+from lorarl_trainer.samples.requests import GenerationRequest
 from lorarl_trainer.samples.sample import Completion
 from support.loop_runs import CountsEvenTokens, rows, spelled
 from unit.contract.manifests import manifest
@@ -42,27 +42,25 @@ class Scripted:
 
     def __init__(self) -> None:
         self.version, self.calls = 1, list[int]()
+        self.asked: tuple[Sequence[GenerationRequest], TakeCompletions]
 
-    async def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[int] | None,
-        take: TakeCompletions,
-        max_tokens: int | None = None,
-        sampling: object = None,
-        begun: Sequence[Sequence[int]] | None = None,
-    ) -> Generated:
-        assert seeds is not None and begun is not None and max_tokens == ROUND
-        self.calls.append(len(prompts))
-        for index in np.random.default_rng(len(self.calls)).permutation(len(prompts)).tolist():
-            seed, made = seeds[index], list(begun[index])
+    async def submit(self, requests: Sequence[GenerationRequest], take: TakeCompletions) -> None:
+        self.asked = requests, take
+
+    async def results(self) -> Generated:
+        requests, take = self.asked
+        self.calls.append(len(requests))
+        for index in np.random.default_rng(len(self.calls)).permutation(len(requests)).tolist():
+            request = requests[index]
+            seed, made = request.seed, request.tokens[request.prompt_length :]
+            assert seed is not None and request.begun == len(made) and request.max_tokens == ROUND
             assert made == [token(seed, place) for place in range(len(made))] and len(made) < length_of(seed)
             places = range(len(made), min(len(made) + ROUND, length_of(seed)))
             finished = places.stop == length_of(seed) and length_of(seed) < LONGEST
             logprobs = np.array([-self.version - place / 1000 for place in places], np.float32)
             tokens = np.array([token(seed, place) for place in places])
             take([index], [Completion(tokens, logprobs, finished, self.version)])
-        return Generated({"generate": 1.0}, Occupancy())
+        return Generated({"generate": 1.0})
 
 
 def spec_of(**rollout: Any) -> LoRARLJobSpec:

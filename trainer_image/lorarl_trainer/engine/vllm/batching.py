@@ -14,17 +14,19 @@ chunk. If all have about the same length, there is only one.
 
 
 def in_chunks[Output](
-    steps: Iterable[Sequence[Output]], count: int, clock: Callable[[], float] = time.perf_counter
+    steps: Iterable[Sequence[Output]], more: Callable[[], bool], clock: Callable[[], float] = time.perf_counter
 ) -> Iterator[list[Output]]:
-    """Collect what ends in an engine's steps. The last chunk, which may be empty, comes after the last step."""
+    """Collect what ends in an engine's steps. The last chunk, which may be empty, comes after the last step.
+
+    `more` says whether anything is still to end.
+    """
     chunk: list[Output] = []
-    since, left = 0.0, count
+    since = 0.0
     for ended in steps:
         if ended:
             since = since if chunk else clock()
             chunk += ended
-            left -= len(ended)
-        if chunk and left and clock() - since >= CHUNK_SECONDS:
+        if chunk and more() and clock() - since >= CHUNK_SECONDS:
             yield chunk
             chunk = []
     yield chunk

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -22,6 +23,7 @@ from lorarl_trainer.engine.vllm.shared_base import LOAD_FORMAT, SharedBase
 from lorarl_trainer.engine.vllm.stop_strings import StopStrings
 from lorarl_trainer.errors import StaleAdapterError
 from lorarl_trainer.samples.occupancy import Occupancy
+from lorarl_trainer.samples.requests import GenerationRequest
 from lorarl_trainer.samples.sample import Completion
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.wire import Completions
@@ -66,7 +68,7 @@ class RolloutEngine:
         import_vllm()
         hf_config = AutoConfig.from_pretrained(config.model_path)
         self.warnings = bind_names(config, hf_config)
-        from vllm import LLMEngine
+        from vllm import LLMEngine, SamplingParams
 
         from lorarl_trainer.engine.vllm.patches import applied, skip_adapter_lookup
         from lorarl_trainer.engine.vllm.routing import recorded_routing
@@ -87,7 +89,10 @@ class RolloutEngine:
         self._core = parts.engine_core(self.llm_engine)
         self._stop_strings = StopStrings.of_model(config.model_path, config.stop)
         self._recorder = cast("RolloutWorker", self.vllm_worker).routing
-        self._routing: dict[str, torch.Tensor] = {}  # of requests that have ended, until their completions are made
+        self._parameters: Any = SamplingParams  # an import of vLLM's takes time each time
+        self._queue: deque[tuple[int, GenerationRequest]] = deque()  # those that vLLM has not got
+        self._asked: dict[int, GenerationRequest] = {}  # those that it has
+        self._sampling: Sampling | None = None  # of these; None for the best token
         adapter = self.slot.addresses
         self._memory = EngineMemory(self.vllm_worker, config.plan.offload, adapter) if config.plan.offload else None
 
@@ -102,109 +107,140 @@ class RolloutEngine:
             self.llm_engine.reset_prefix_cache()  # its blocks are empty
         return woke
 
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[int] | None,
-        max_tokens: int | None = None,
-        sampling: Sampling | None = None,
-        begun: Sequence[Sequence[int]] | None = None,
-    ) -> Iterator[tuple[list[int], Completions]]:
-        """Generate one completion per prompt: sampled with a seed each, or greedily without seeds.
+    def submit(self, requests: Mapping[int, GenerationRequest]) -> None:
+        """Queue requests by numbers that no others have meanwhile. Any thread may, also while others generate.
 
-        It has at most `max_tokens` tokens, by default the job's. `sampling` is the job's too by default. What `begun`
-        has of each completion is continued, and not returned. The random numbers are those that would have followed.
+        Raises:
+            ValueError: a prompt is longer than the engine was started for. None of the requests is queued then.
+        """
+        for request in requests.values():
+            if request.prompt_length > self._config.max_prompt_tokens:
+                raise ValueError(
+                    f"{request.asked_by}: a prompt has {request.prompt_length} tokens, "
+                    f"expected {self._config.max_prompt_tokens} at most (rollout.maxPromptTokens)"
+                )
+        self._queue.extend(requests.items())
+
+    def results(self, until: int | None = None) -> Iterator[tuple[list[int], Completions]]:
+        """Generate what is queued, and what is queued meanwhile; yield the completions that have ended, by number.
+
+        All sequences of a step have one sampling. A request with another one waits until those before it have ended.
 
         vLLM's core is asked directly: its front end would process every token of every request.
 
+        Args:
+            until: take requests below this number only. An engine of several ranks needs it: they take the same ones.
+
         Yields:
-            Completions that have ended, with the indices of their prompts. The last chunk may be empty.
+            Numbers of requests and their completions. The last chunk may be empty.
 
         Raises:
-            StaleAdapterError: requests would not get the adapter that vLLM holds.
-            ValueError: a prompt is longer than the engine was started for.
+            StaleAdapterError: requests would not get the adapter that vLLM holds, or that they ask for.
         """
-        from vllm import SamplingParams
-
-        if (longest := max(map(len, prompts), default=0)) > self._config.max_prompt_tokens:
-            raise ValueError(
-                f"a prompt has {longest} tokens, expected {self._config.max_prompt_tokens} at most "
-                "(rollout.maxPromptTokens)"
-            )
         version = self.slot.version
         if version != self.slot.version_in_vllm:
             raise StaleAdapterError(
                 f"completions would be generated by adapter version {version}, expected {self.slot.version_in_vllm}"
             )
-        limits = {
-            "max_tokens": max_tokens or self._config.max_response_tokens,
-            "stop_token_ids": list(self._config.stop_token_ids),
-        }
-        sampling = sampling or self._config.sampling
-        truncated = seeds is not None and sampling.truncates
-        if seeds is None:
-            parameters = [SamplingParams(temperature=0.0, **limits)] * len(prompts)
-        else:
-            parameters = [SamplingParams(seed=seed, logprobs=0, **asdict(sampling), **limits) for seed in seeds]
-        if begun is not None:
-            prompts = [[*prompt, *made] for prompt, made in zip(prompts, begun, strict=True)]
-            for one, made in zip(parameters, begun, strict=True):
-                one.max_tokens = min(one.max_tokens, self._config.max_response_tokens - len(made))
-                one.extra_args = {BEGUN: len(made)}
-        self._routing = {}
-        running = self._run(prompts, parameters, in_rounds=begun is not None)
-        for chunk in in_chunks(running, len(prompts)):
-            indices = [int(output.request_id) for output in chunk]
-            routing = [self._routing.pop(output.request_id, None) for output in chunk]
-            yield (
-                indices,
-                Completions(
-                    _completion(output, version, truncated, sent) for output, sent in zip(chunk, routing, strict=True)
-                ),
-            )
+        for chunk in in_chunks(self._steps(until), lambda: bool(self._asked or self._queue)):
+            yield [one.number for one in chunk], Completions(one.completion(version) for one in chunk)
 
     @property
     def occupancy(self) -> Occupancy:
         """How full the engine has been since the newest generation began."""
         return cast("RolloutScheduler", self._core.scheduler).occupancy
 
-    def _run(
-        self, prompts: Sequence[Sequence[int]], parameters: Sequence[Any], *, in_rounds: bool
-    ) -> Iterator[Sequence[slices.EngineCoreOutput]]:
-        """Yield the outputs of the requests that end in each of vLLM's steps, named by the indices of their prompts."""
+    def _steps(self, until: int | None) -> Iterator[Sequence[_Ended]]:
+        """Yield what ends in each of vLLM's steps."""
         core, began = self._core, time.time()
         scheduler = cast("RolloutScheduler", core.scheduler)  # the class that vLLM was given
-        scheduler.begin(self.slot.version, self._stop_strings, in_rounds=in_rounds)
-        for index, (prompt, wanted) in enumerate(zip(prompts, parameters, strict=True)):
-            request = names.Requests.Request(
-                str(index),
-                list(prompt),
-                wanted,
-                None,
-                lora_request=self.slot.request,
-                block_hasher=core.request_block_hasher,
-            )
-            core.add_request(request)
-        # Run to the end, also of a step that began before the last request was known to have ended.
-        while core.scheduler.has_requests() or core.batch_queue:
+        scheduler.begin(self.slot.version, self._stop_strings)
+        while True:
+            if self._queue:
+                self._take(until)
+            # Run to the end, also of a step that began before the last request was known to have ended.
+            if not (core.scheduler.has_requests() or core.batch_queue):
+                break
             outputs, _ = core.step_fn()
-            ended = outputs[0].outputs if outputs else ()
-            if self._recorder is not None and parameters[0].seed is not None:  # greedy ones are not trained
-                for output in ended:
-                    known = len(prompts[int(output.request_id)]) + len(output.new_token_ids) - 1
-                    # It has none if it lost them while its last token was made: then its routing is unknown.
-                    if blocks := scheduler.ended_blocks[output.request_id]:
-                        self._routing[output.request_id] = self._recorder.read(blocks, known)
-            yield ended
+            yield [self._ended(output) for output in outputs[0].outputs] if outputs else ()
         if scheduler.first_tokens is not None:
             self._clock.add_first("first generation/first token", began, scheduler.first_tokens)
 
+    def _take(self, until: int | None) -> None:
+        """Give vLLM the queued requests, in their order, as far as they have the sampling of those that it has."""
+        while self._queue:
+            number, request = self._queue[0]
+            sampling = None if request.seed is None else request.sampling or self._config.sampling
+            if (until is not None and number >= until) or (self._asked and sampling != self._sampling):
+                return
+            self._queue.popleft()
+            self._sampling = sampling
+            self._add(number, request, sampling)
 
-def _completion(
-    output: slices.EngineCoreOutput, version: int, truncated: bool, routing: torch.Tensor | None
-) -> Completion:
-    tokens = np.asarray(output.new_token_ids, dtype=np.int64)
-    logprobs = output.new_logprobs.logprobs[:, 0] if output.new_logprobs else np.empty(0, np.float32)
-    kept = output.new_logprobs.sampled_token_ranks if output.new_logprobs and truncated else None
-    sent = None if routing is None else routing.cpu().numpy()
-    return Completion(tokens, logprobs, str(output.finish_reason) == "stop", version, kept, sent)
+    def _add(self, number: int, request: GenerationRequest, sampling: Sampling | None) -> None:
+        version, begun = self.slot.version, request.begun or 0
+        if request.adapter not in (None, version):
+            raise StaleAdapterError(
+                f"{request.asked_by}: adapter version {version} would generate, expected {request.adapter}"
+            )
+        most = self._config.max_response_tokens - begun
+        stops = self._config.stop_token_ids if request.stop_token_ids is None else request.stop_token_ids
+        drawn = {"temperature": 0.0} if sampling is None else {"seed": request.seed, "logprobs": 0, **asdict(sampling)}
+        wanted = self._parameters(
+            max_tokens=min(request.max_tokens or most, most),
+            stop_token_ids=list(stops),
+            extra_args=None if request.begun is None else {BEGUN: begun},
+            **drawn,
+        )
+        self._core.add_request(
+            names.Requests.Request(
+                str(number),
+                list(request.tokens),
+                wanted,
+                None,
+                lora_request=self.slot.request,
+                block_hasher=self._core.request_block_hasher,
+            )
+        )
+        self._asked[number] = request
+
+    def _ended(self, output: slices.EngineCoreOutput) -> _Ended:
+        request = self._asked.pop(int(output.request_id))
+        routing = None
+        if self._recorder is not None and request.seed is not None:  # greedy ones are not trained
+            known = len(request.tokens) + len(output.new_token_ids) - 1
+            # It has none if it lost them while its last token was made: then its routing is unknown.
+            if blocks := cast("RolloutScheduler", self._core.scheduler).ended_blocks[output.request_id]:
+                routing = self._recorder.read(blocks, known)
+        return _Ended(output, routing, truncated=self._sampling is not None and self._sampling.truncates)
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """A request that has ended.
+
+    Attributes:
+        routing: of its tokens, still on the device.
+        truncated: not every token was possible.
+    """
+
+    output: slices.EngineCoreOutput
+    routing: torch.Tensor | None
+    truncated: bool
+
+    @property
+    def number(self) -> int:
+        """The request's."""
+        return int(self.output.request_id)
+
+    def completion(self, version: int) -> Completion:
+        """Return it as generated by this adapter version."""
+        output, drawn = self.output, self.output.new_logprobs
+        return Completion(
+            tokens=np.asarray(output.new_token_ids, dtype=np.int64),
+            logprobs=drawn.logprobs[:, 0] if drawn else np.empty(0, np.float32),
+            finished=str(output.finish_reason) == "stop",
+            adapter_version=version,
+            kept=drawn.sampled_token_ranks if drawn and self.truncated else None,
+            routing=None if self.routing is None else self.routing.cpu().numpy(),
+        )

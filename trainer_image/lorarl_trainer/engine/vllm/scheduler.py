@@ -1,4 +1,4 @@
-"""vLLM's scheduler for a rollout: all requests are there from the start, run to their end, and are put out whole.
+"""vLLM's scheduler for a rollout: requests may come while others run, run to their end, and are put out whole.
 
 vLLM's own scheduler goes through each request's blocks, tokens and outputs in Python at every step. At 512 requests
 that takes longer than the GPU's work, so the GPU waits. Here only those requests cost anything that begin, end, or need
@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from lorarl_trainer.engine.vllm import binding, slices
+from lorarl_trainer.engine.vllm.config import BEGUN
 from lorarl_trainer.engine.vllm.kv_blocks import KVBlocks
 from lorarl_trainer.engine.vllm.names import Scheduling
 from lorarl_trainer.engine.vllm.running import Ended, RunningRequests
@@ -93,16 +94,10 @@ class RolloutScheduler(_AsyncScheduler):
         self.first_tokens: float | None = None  # when the first tokens arrived, Unix time
         self.occupancy = Occupancy()
         self.ended_blocks: dict[str, list[int]] = {}
-        self._in_rounds = False
 
-    def begin(self, version: int, stop_strings: StopStrings | None, *, in_rounds: bool = False) -> None:
-        """Begin a generation with this adapter version.
-
-        `in_rounds`: a completion that ends at its limit may be continued by the next generation, which then finds its
-        keys and values.
-        """
+    def begin(self, version: int, stop_strings: StopStrings | None) -> None:
+        """Begin a generation with this adapter version, and these texts at which completions end too."""
         self._blocks.version = version
-        self._in_rounds = in_rounds
         self._table.stop_strings = stop_strings
         self.occupancy = Occupancy()
 
@@ -292,7 +287,7 @@ class RolloutScheduler(_AsyncScheduler):
         self.ended_blocks = {request.request_id: self._blocks.of(request)[0] for request in requests}
         for one, request in zip(ended, requests, strict=True):
             # One that was stopped for want of room while its last token was made has no blocks.
-            if self._in_rounds and not one.stopped and self.ended_blocks[one.name]:
+            if _in_rounds(request) and not one.stopped and self.ended_blocks[one.name]:
                 _add_made(request, one.tokens)
                 self._blocks.cache(request, request.num_tokens - 1)  # the last token is never computed
             self._blocks.release(request)
@@ -309,6 +304,11 @@ class RolloutScheduler(_AsyncScheduler):
         if self.requests and request_ids != []:
             raise NotImplementedError("a rollout's requests run to their end")
         return []
+
+
+def _in_rounds(request: slices.Request) -> bool:
+    """Return whether a completion that ends at its limit may be continued. It then finds its keys and values."""
+    return request.sampling_params is not None and BEGUN in (request.sampling_params.extra_args or {})
 
 
 def _add_made(request: slices.Request, made: Ints) -> None:

@@ -25,7 +25,8 @@ class Engine:
 
     def chunks(self) -> list[tuple[int, list[int]]]:
         """Each chunk, with the step after which it came."""
-        return [(self.now, chunk) for chunk in in_chunks(self.steps(), len(self.ends), lambda: self.now * STEP_SECONDS)]
+        chunks = in_chunks(self.steps(), lambda: self.now < max(self.ends), lambda: self.now * STEP_SECONDS)
+        return [(self.now, chunk) for chunk in chunks]
 
 
 @pytest.mark.parametrize(
