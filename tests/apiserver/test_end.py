@@ -62,6 +62,7 @@ def interrupted(p: Platform, namespace: str, job: str) -> None:
         job,
         failure={"reason": "Interrupted", "message": "the worker was asked to stop", "attempt": 1},
     )
+    delete_worker(p, namespace, job)  # without a sign of a loss, the report would count as a failure
     p.finish(namespace, f"{job}-1", "FAILED", "exit code 143")
 
 
