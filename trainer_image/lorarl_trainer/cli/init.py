@@ -99,6 +99,7 @@ def command(
         gpus=(1 if largest_gpu() else 0) if gpus is None else gpus,
         positions=new_job.positions_of(base),
         chat_template=new_job.has_chat_template(base),
+        longest_prompt=sample.longest_prompt,
     )
     job.load()  # names what is wrong with the answers
     job = new_job.sized(job, sample)

@@ -9,7 +9,7 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.models.model_sizes import ModelSizes
 from lorarl_trainer.planning.duration import step_time
 
-LONGEST_SECONDS, LONGEST_FROM_DATA_SECONDS = 210.0, 120.0
+LONGEST_SECONDS, LONGEST_FROM_DATA_SECONDS = 330.0, 120.0
 """What the steps of a first run may take on a CPU, by a reward and from answers. One of each fits into ten minutes,
 with their starts and evaluations."""
 
@@ -51,7 +51,9 @@ class FirstRun:
         return f"about {minutes} minute{'s' * (minutes > 1)} here at most; more steps learn more"
 
 
-USUAL = FirstRun(8, 8, 32, 20)
+USUAL = FirstRun(8, 8, 64, 20)
+_LEAST_GENERATED = 64
+"""A base model writes more than the answer, and with the limit at the answer it is taught to leave parts out."""
 _GENERATED = ((8, 8, 50), (8, 8, 20), (4, 8, 20), (4, 8, 10), (4, 4, 10), (4, 4, 5))
 _FROM_DATA = ((32, 1, 50), (16, 1, 50), (16, 1, 20), (8, 1, 20), (8, 1, 10), (4, 1, 5))
 """Sizes of a run on a CPU: prompts, completions of each, steps. The largest is first."""
@@ -59,7 +61,8 @@ _FROM_DATA = ((32, 1, 50), (16, 1, 50), (16, 1, 20), (8, 1, 20), (8, 1, 10), (4,
 
 def usual_run(*, from_data: bool, on_gpu: bool, answer_tokens: int) -> FirstRun:
     """Return the size of a run on a GPU, or with a model whose size is not known here."""
-    response = max(_fitting(answer_tokens), (512 if on_gpu else 32) if not from_data or not answer_tokens else 0)
+    usual = 512 if on_gpu else _LEAST_GENERATED
+    response = max(_least(answer_tokens, from_data=from_data), usual if not from_data or not answer_tokens else 0)
     return FirstRun(32 if from_data else 8, 1 if from_data else 8, response, 200 if on_gpu else 20)
 
 
@@ -74,21 +77,29 @@ def first_run(
 ) -> FirstRun:
     """Return the largest run that a CPU ends in time, and otherwise the smallest one.
 
-    Long completions are given up first, but never below the longest answer; then steps, then completions.
+    Long completions are given up first, but never below twice the longest answer; then steps, then completions.
 
     `from_data`: whether the rows' answers are learned, and nothing is generated. `answer_tokens`: of the longest
     answer; 0 if that is not known.
     """
-    least, longest = _fitting(answer_tokens), LONGEST_FROM_DATA_SECONDS if from_data else LONGEST_SECONDS
+    least = _least(answer_tokens, from_data=from_data)
+    longest = LONGEST_FROM_DATA_SECONDS if from_data else LONGEST_SECONDS
+    limits = sorted({max(least, n) for n in ((64, 32, 16) if from_data else (128, 64))}, reverse=True)
+    limits = [least] if from_data and answer_tokens else limits
     found: FirstRun | None = None
     for prompts, group, steps in _FROM_DATA if from_data else _GENERATED:
-        for response in [least] if from_data and answer_tokens else sorted({max(least, n) for n in (64, 32, 16)})[::-1]:
+        for response in limits:
             size = FirstRun(prompts, group, response, steps)
             found = replace(size, seconds=steps * step_time(spec_of(size), sizes, prompt_tokens, speed).most)
             if found.seconds is not None and found.seconds <= longest:
                 return found
     assert found is not None, "there are sizes"
     return found
+
+
+def _least(answer_tokens: int, *, from_data: bool) -> int:
+    """Return the lowest limit for answers of so many tokens: they fit, and what is generated has as much room again."""
+    return _fitting(answer_tokens) if from_data else max(_LEAST_GENERATED, _fitting(2 * answer_tokens))
 
 
 def _fitting(answer_tokens: int) -> int:

@@ -37,12 +37,14 @@ class Sample:
     Attributes:
         columns: of the rows; empty where the data is elsewhere.
         prompt_tokens: about how many tokens a prompt has.
+        longest_prompt: about how many the longest one has; 0 if that is not known.
         answer_tokens: about how many the longest answer has; 0 if that is not known.
         chats: columns with whole conversations.
     """
 
     columns: list[str]
     prompt_tokens: int = 64
+    longest_prompt: int = 0
     answer_tokens: int = 0
     chats: tuple[str, ...] = ()
 
@@ -97,7 +99,8 @@ def sample_of(uri: str) -> Sample:
     ]
     chats = tuple(name for name in columns if any(_has_answer(row.get(name)) for row in rows))
     mean = sum(prompts) // len(prompts) if prompts else 0
-    return Sample(columns, _TEMPLATE_TOKENS + mean, max(answers, default=0), chats)
+    longest = _TEMPLATE_TOKENS + max(prompts) if prompts else 0
+    return Sample(columns, _TEMPLATE_TOKENS + mean, longest, max(answers, default=0), chats)
 
 
 def _tokens(value: Any) -> int:

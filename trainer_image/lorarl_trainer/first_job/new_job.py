@@ -55,6 +55,7 @@ class NewJob:
         gpus: of this machine that the job uses.
         positions: tokens that the base model can see at once, if that is known.
         chat_template: whether the base model has one.
+        longest_prompt: about how many tokens the longest prompt has; 0 if that is not known.
         size: how much its first run does.
     """
 
@@ -68,6 +69,7 @@ class NewJob:
     gpus: int = 0
     positions: int | None = None
     chat_template: bool = True
+    longest_prompt: int = 0
     size: FirstRun = USUAL
 
     def files(self) -> dict[str, str]:
@@ -84,7 +86,7 @@ class NewJob:
             is_there=self.held_out is not None or self.data is None,
             chat_template=self.chat_template,
             reward=f"{reward}   # {REWARDS[self.reward]}",
-            longest_prompt=min(512, self.positions - response) if self.positions else 512,
+            longest_prompt=self._prompt_limit(response),
             manifest=MANIFEST,
             name=self.name,
             model=json.dumps(self.model),
@@ -102,6 +104,11 @@ class NewJob:
             **({REWARD_FILE: REWARD} if self.algorithm == "grpo" and self.reward == OWN_REWARD else {}),
             **({} if self.data else {DATA_FILE: train, HELD_OUT_FILE: held_out}),
         }
+
+    def _prompt_limit(self, response: int) -> int:
+        """Return a limit with room for longer prompts than those seen, if any were: a power of two from 64 to 512."""
+        room = max(64, 1 << (2 * self.longest_prompt - 1).bit_length()) if self.longest_prompt else 512
+        return min(512, room, self.positions - response) if self.positions else min(512, room)
 
     def load(self) -> LoRARLJobSpec:
         """Return the job's spec, as it will be read from its manifest.

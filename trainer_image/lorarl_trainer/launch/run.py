@@ -30,6 +30,7 @@ from lorarl_trainer.progress import (
     RunFinished,
     Warned,
     WorkersLost,
+    fallen_lines,
     final_message,
     no_gain_line,
     open_progress,
@@ -189,7 +190,10 @@ async def _run(launch: Launch) -> int:
 def _print_last_lines(launch: Launch, done: bool) -> None:
     """Print how the adapter is used, and after the last step also if it is no better than the base model."""
     out_dir, spec = launch.out_dir, launch.job.spec
-    if done and (line := no_gain_line(read_rows(out_dir / METRICS), spec.algorithm.type, spec.adapter.init_from)):
+    rows = read_rows(out_dir / METRICS) if done else []
+    if done and (line := no_gain_line(rows, spec.algorithm.type, spec.adapter.init_from)):
+        print(line)
+    for line in fallen_lines(rows):
         print(line)
     print(final_message(read_summary(out_dir), None if launch.runtime.in_pods else out_dir))
 

@@ -55,7 +55,7 @@ from lorarl_trainer.progress.report import write_report
 from lorarl_trainer.progress.samples import SamplesFile
 from lorarl_trainer.progress.start_bar import duration
 from lorarl_trainer.progress.trackers import Secrets, trackers
-from lorarl_trainer.progress.usage import final_message, no_gain_line, open_command, report_line
+from lorarl_trainer.progress.usage import fallen_lines, final_message, no_gain_line, open_command, report_line
 
 __all__ = [
     "METRICS",
@@ -83,6 +83,7 @@ __all__ = [
     "WorkersLost",
     "downloads_to",
     "duration",
+    "fallen_lines",
     "final_message",
     "is_time_column",
     "no_gain_line",

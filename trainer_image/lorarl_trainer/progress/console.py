@@ -219,6 +219,10 @@ def step_line(event: StepDone, left: float) -> str:
     return "  ".join(parts)
 
 
+_OFTEN_CUT_OFF = 0.25
+"""Share of a step's completions that are cut off from which on its line says so."""
+
+
 def learned(event: StepDone) -> list[str]:
     """Return what a step says about learning: reward and signal; for sft the loss, for dpo the accuracy too.
 
@@ -242,6 +246,8 @@ def learned(event: StepDone) -> list[str]:
         reward += f" ({completions - failures:.0f} of {completions} scored)"
     signal = metrics.get("signal_share")
     shown = [reward] if signal is None else [reward, f"signal {signal * groups:.0f}/{groups}"]
+    if (cut := metrics.get("truncated_share", 0.0)) >= _OFTEN_CUT_OFF:
+        shown.append(f"cut off {cut:.0%}")
     return [*shown, *_stopped_programs(metrics, round(completions - (failures or 0)))]
 
 

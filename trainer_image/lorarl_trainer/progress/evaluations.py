@@ -6,9 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lorarl_trainer.samples.columns import eval_column
+from lorarl_trainer.samples.columns import COMPONENT, eval_column
 
 _RESULT = re.compile(r"eval_(?:(?P<name>[^/]+)/)?(?P<metric>score|loss)")
+_FALL = 0.05
+"""Share of a component's mean whose loss is named."""
 _SECONDS = re.compile(r"eval_(?:[^/]+/)?seconds")
 
 
@@ -53,6 +55,27 @@ def _results(name: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> dict[
         "step": after.get("step"),
         "pass_at": passed,
     }
+
+
+def fallen_components(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, float, float]]:
+    """Return the components of held-out rewards that fell although their score rose: column, before, and after.
+
+    A score is a sum, so a part of what is wanted can be given up for the rest.
+    """
+    found = []
+    for each in evaluations_of(rows):
+        if each["metric"] != "score" or None in (each["before"], each["after"]) or each["after"] <= each["before"]:
+            continue
+        first = next(row for row in rows if row["step"] == 0)
+        last = next(row for row in rows if row["step"] == each["step"])
+        prefix = eval_column(each["name"], COMPONENT)
+        for column in first:
+            before, after = first[column], last.get(column)
+            if not column.startswith(prefix) or before is None or after is None:
+                continue
+            if before - after > _FALL * abs(before):
+                found.append((column, before, after))
+    return found
 
 
 def _interval(row: Mapping[str, Any], column: str) -> list[float] | None:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from lorarl_api.v1alpha1 import served_rank
 from lorarl_api.v1alpha1.algorithm_types import FROM_DATA
 from lorarl_api.v1alpha1.stores import STORES
-from lorarl_trainer.progress.evaluations import evaluations_of
+from lorarl_trainer.progress.evaluations import evaluations_of, fallen_components
 from lorarl_trainer.progress.metrics_file import METRICS, REPORT
 
 ADAPTER_FOLDER = "lora_adapter"
@@ -146,6 +146,16 @@ def no_gain_line(rows: Sequence[Mapping[str, Any]], algorithm: str, init_from: s
     if algorithm not in FROM_DATA:
         hint = _FORM_FIRST
     return f"No gain   {result} is no improvement beyond its 95% intervals. {look} {hint}"
+
+
+def fallen_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return which components of held-out rewards fell while their score rose, and what may be the cause."""
+    if not (fallen := fallen_components(rows)):
+        return []
+    parts = ", ".join(f"{column} {before:.3f} -> {after:.3f}" for column, before, after in fallen)
+    cut = next((row["truncated_share"] for row in rows if row.get("truncated_share") is not None), 0.0)
+    cause = f" {cut:.0%} of the first step's completions were cut off: raise maxResponseTokens." if cut > 0.25 else ""
+    return [f"Fell      {parts}, while the score rose. Look at the samples, and at the weights of the reward.{cause}"]
 
 
 def _next_line(summary: Mapping[str, Any], folder: str) -> str:

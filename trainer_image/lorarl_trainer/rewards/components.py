@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from lorarl_trainer.rewards.scores import Outcome
+from lorarl_trainer.samples.columns import COMPONENT
 
 MOST_NAMES = 64
 """Names that a step may record. Names made of the data, such as a row's id, would fill the trackers with curves."""
-METRIC = "reward/"
-"""What the names of components begin with in metrics.jsonl and the trackers."""
 
 
 def component_metrics(outcomes: Sequence[Outcome]) -> dict[str, float]:
@@ -19,7 +18,7 @@ def component_metrics(outcomes: Sequence[Outcome]) -> dict[str, float]:
         for name, value in outcome.components.items():
             if name in values or len(values) < MOST_NAMES:
                 values.setdefault(name, []).append(value)
-    return {f"{METRIC}{name}": sum(found) / len(found) for name, found in values.items()}
+    return {f"{COMPONENT}{name}": sum(found) / len(found) for name, found in values.items()}
 
 
 def odd_components(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, str]]:

@@ -62,6 +62,8 @@ class Lockstep(Rounds):
     def _batch(self, made: Round, metrics: Mapping[str, float]) -> StepBatch:
         """Return a step's samples and metrics, after a look at whether there is anything to learn from them."""
         rollouts, size = made.rollouts, self.group_size
+        if warning := self._watch.at_first(metrics["truncated_share"]):
+            self.progress.warn_once("cut off", warning)
         groups_of_rewards = compared(rollouts.rewards, size)
         if nothing_to_learn := self._watch.after_step(groups_of_rewards, rollouts.texts, metrics["truncated_share"]):
             cause, warning = nothing_to_learn

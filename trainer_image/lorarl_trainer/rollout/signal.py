@@ -18,6 +18,10 @@ LOW_TEMPERATURE = 0.3
 """Below this, equal completions are the temperature's doing rather than the model's certainty."""
 
 
+OFTEN_CUT_OFF = 0.25
+"""Share of a first step's completions that are cut off from which on a run says so."""
+
+
 class SignalWatch:
     """Counts the steps in a row in which no group had signal."""
 
@@ -26,6 +30,23 @@ class SignalWatch:
         self._rollout = rollout
         self._steps = 0
         self._seen: set[float] = set()
+        self._first = True
+
+    def at_first(self, truncated_share: float) -> str | None:
+        """Return what it teaches that so many of the first step's completions were cut off; None if few were, or later.
+
+        A reward sees the beginning of such a completion. So the model learns to write less, and leaves out what comes
+        last.
+        """
+        first, self._first = self._first, False
+        if not first or truncated_share < OFTEN_CUT_OFF:
+            return None
+        limit = self._rollout.max_response_tokens
+        return (
+            f"{truncated_share:.0%} of the first step's completions were cut off at spec.rollout.maxResponseTokens "
+            f"({limit}) and are scored as they are. So the model is taught to end sooner, also by leaving parts out. "
+            f"If its answers need the room, set it to {2 * limit}"
+        )
 
     def after_step(self, rewards_P_G: Rewards, texts: Sequence[str], truncated_share: float) -> tuple[str, str] | None:
         """Count a step.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+COMPONENT = "reward/"
+"""What the names of a reward's components begin with, in metrics.jsonl and the trackers."""
+
 
 def eval_column(name: str, metric: str) -> str:
     """Return the column of an evaluation of `data.evals`, or with an empty name of `data.eval`."""

@@ -171,9 +171,9 @@ def size_of(model: ModelSizes, algorithm: str = "grpo", answer: int = 4) -> Firs
 
 def test_a_first_run_ends_in_time_on_two_cores() -> None:
     small = size_of(SMALL)
-    assert small.seconds is not None and small.seconds <= 210 and small.steps >= 10
+    assert small.seconds is not None and small.seconds <= 330 and small.steps >= 10
     assert small.duration == f"about {round(small.seconds / 60)} minutes here at most; more steps learn more"
-    assert size_of(SMALL, answer=60).response == 64, "an answer fits"
+    assert size_of(SMALL, answer=60).response == 128, "an answer fits, and as much again"
     examples = size_of(SMALL, "sft")
     assert examples.seconds is not None and examples.seconds <= 120 and examples.prompts >= 8
     assert (small.every, examples.every) == (small.steps // 2, examples.steps // 2), "three evaluations"
@@ -204,7 +204,7 @@ def test_what_it_writes_passes_validation(tmp_path: Path, base: Path) -> None:
     job = load_job(tmp_path / "new" / "job.yaml")
     assert job.name == "new"
     assert (job.spec.data.train.prompt_field, job.spec.data.train.answer_field) == ("question", "solution")
-    assert job.spec.rollout.max_prompt_tokens + job.spec.rollout.max_response_tokens == 256
+    assert (job.spec.rollout.max_prompt_tokens, job.spec.rollout.max_response_tokens) == (128, 64)
     command = [sys.executable, "-m", "lorarl_trainer.cli", "validate", "job.yaml"]
     valid = subprocess.run(command, cwd=tmp_path / "new", capture_output=True, text=True, check=False)
     assert valid.returncode == 0, valid.stdout

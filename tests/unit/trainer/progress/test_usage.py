@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lorarl_trainer.progress import final_message, no_gain_line, open_command, report_line
+from lorarl_trainer.progress import fallen_lines, final_message, no_gain_line, open_command, report_line
 from lorarl_trainer.progress.usage import download_command, local_path, peft_snippet, serve_command, vllm_command
 
 
@@ -188,3 +188,30 @@ def test_a_clear_gain_needs_no_advice() -> None:
     assert no_gain_line(evaluated((0.1, 0.2), (0.3, 0.4)), "grpo") is None
     assert no_gain_line(evaluated((0.5, 0.6), (0.1, 0.2), "loss"), "sft") is None
     assert no_gain_line([{"step": 1, "loss": 0.5}], "grpo") is None, "nothing was measured"
+
+
+@pytest.mark.parametrize(
+    ("name", "score", "component", "fell"),
+    [
+        ("", (0.35, 0.55), (0.5, 0.0), True),
+        ("hard", (0.35, 0.55), (0.5, 0.4), True),
+        ("", (-0.5, -0.1), (-0.2, -0.4), True),
+        ("", (0.35, 0.55), (0.5, 0.49), False),
+        ("", (0.35, 0.55), (0.5, 0.9), False),
+        ("", (0.55, 0.35), (0.5, 0.0), False),
+    ],
+)
+def test_a_component_that_fell_while_the_score_rose_is_named(
+    name: str, score: tuple[float, float], component: tuple[float, float], fell: bool
+) -> None:
+    prefix = f"eval_{name}/" if name else "eval_"
+    rows = [
+        {"step": step, f"{prefix}score": score[at], f"{prefix}rows": 9, f"{prefix}reward/keys": component[at]}
+        for at, step in enumerate((0, 20))
+    ]
+    rows.insert(1, {"step": 1, "reward_mean": 0.2, "truncated_share": 0.94})
+    lines = fallen_lines(rows)
+    assert bool(lines) is fell
+    if fell:
+        assert f"{prefix}reward/keys {component[0]:.3f} -> {component[1]:.3f}, while the score rose" in lines[0]
+        assert "94% of the first step's completions were cut off: raise maxResponseTokens." in lines[0]

@@ -62,3 +62,15 @@ def test_steps_without_signal_must_be_in_a_row() -> None:
 
 def test_one_group_with_signal_is_enough() -> None:
     assert warnings_of([[0, 0], [0, 1]], DIFFERENT) == []
+
+
+@pytest.mark.parametrize(("shares", "said"), [([0.94, 0.9], True), ([0.25], True), ([0.2, 0.9], False), ([0.0], False)])
+def test_a_first_step_whose_completions_are_cut_off_says_once_what_that_teaches(
+    shares: list[float], said: bool
+) -> None:
+    watch = SignalWatch(RolloutSpec(max_response_tokens=32))
+    found = [watch.at_first(share) for share in shares]
+    assert [warning is not None for warning in found] == [said] + [False] * (len(shares) - 1)
+    if said:
+        assert f"{shares[0]:.0%} of the first step's completions were cut off" in str(found[0])
+        assert "maxResponseTokens (32)" in str(found[0]) and "set it to 64" in str(found[0])
