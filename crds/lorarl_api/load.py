@@ -106,6 +106,9 @@ def _assign(document: Any, assignment: str) -> None:
         raise ManifestError(
             [Fault("--set", shown(assignment), "PATH=VALUE", "Write an assignment such as spec.trainer.steps=5.")]
         )
+    if not text.strip():
+        hint = f"Write a value, or {path}=null for the default. A variable of the shell may be unset."
+        raise ManifestError([Fault(f"--set {path}", "nothing", "a value", hint)])
     if not isinstance(document, dict):
         return  # `faults` reports that.
     inner = document

@@ -374,3 +374,11 @@ def test_validation_loads_none_of_the_heavy_packages() -> None:
     loaded = {module.partition(".")[0] for module in done.stdout.split()}
     assert "cel_expr_python" in loaded
     assert loaded.isdisjoint({"torch", "ray", "vllm", "transformers", "numpy", "kubernetes", "kopf"})
+
+
+@pytest.mark.parametrize("text", ["", " "])
+def test_an_empty_value_is_no_way_to_say_default(text: str) -> None:
+    """In a shell's loop it is a variable that is not set, and all runs would train alike."""
+    with pytest.raises(ManifestError, match=r"--set spec.trainer.learningRate: got nothing, expected a value.*=null"):
+        load_job(json.dumps(manifest()), [f"spec.trainer.learningRate={text}"])
+    assert load_job(json.dumps(manifest()), ["spec.rollout.topK=null"]).spec.rollout.top_k is None

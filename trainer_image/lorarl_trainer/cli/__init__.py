@@ -34,9 +34,27 @@ SECTIONS = {
 }
 """The commands under each heading of `lorarl --help`."""
 
+_RUN = "`lorarl run job.yaml` trains."
+MEANT = {
+    **dict.fromkeys(("train", "fit", "start", "launch", "exec", "finetune", "fine-tune", "tune"), _RUN),
+    **dict.fromkeys(("grpo", "ppo", "dapo"), f"{_RUN} The manifest's algorithm.type says by which algorithm."),
+    **dict.fromkeys(("sft", "dpo"), f"{_RUN} `lorarl init --algorithm sft` (or dpo) writes a manifest."),
+    "sweep": "`lorarl run job.yaml --set metadata.name=... --set spec...=...` in a loop, then `lorarl compare`.",
+    **dict.fromkeys(("eval", "test", "benchmark"), "`lorarl evaluate RUN` scores an adapter beside its base model."),
+    **dict.fromkeys(("generate", "infer", "predict"), "`lorarl chat RUN` asks base model and adapter."),
+    **dict.fromkeys(("delete", "rm", "clean"), "`lorarl purge RUN` deletes a run's checkpoints."),
+    **dict.fromkeys(("ls", "runs", "status", "ps"), "`lorarl list` shows the runs here."),
+    **dict.fromkeys(("report", "show", "plot", "dashboard"), "`lorarl open RUN` shows a run's report."),
+    **dict.fromkeys(("check", "lint"), "`lorarl validate job.yaml` checks a manifest; `lorarl run --dry-run` more."),
+    **dict.fromkeys(("export", "fuse"), "`lorarl merge RUN --out FOLDER` writes one plain model."),
+    **dict.fromkeys(("install", "doctor"), "`lorarl setup` installs the trainer's packages."),
+}
+"""What people call commands elsewhere, and what does that here."""
+
 main = click.version_option(package_name="lorarl")(
     Sections(
         SECTIONS,
+        meant=MEANT,
         name="lorarl",
         help="LoRA reinforcement learning: one manifest in, a PEFT adapter out.",
         context_settings={"help_option_names": ["-h", "--help"]},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 
-@click.command("drain")
+@click.command("drain", hidden=True)
 def command() -> None:
     """Prepare this pod for termination (preStop hook).
 

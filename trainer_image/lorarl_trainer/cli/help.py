@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -36,15 +37,23 @@ class Sections(click.Group):
     """A group whose help lists its commands under headings."""
 
     def __init__(
-        self, sections: Mapping[str, Sequence[click.Command]], not_installed: str = NOT_INSTALLED, **options: Any
+        self,
+        sections: Mapping[str, Sequence[click.Command]],
+        not_installed: str = NOT_INSTALLED,
+        meant: Mapping[str, str] = MappingProxyType({}),
+        **options: Any,
     ) -> None:
-        """`sections` has the commands under each heading, and `not_installed` says how to get missing packages.
+        """The other options are click's.
 
-        The other options are click's.
+        Args:
+            sections: the commands under each heading.
+            not_installed: how to get missing packages.
+            meant: what to say of commands that are not here, by their names.
+            options: click's own.
         """
         commands = {str(command.name): command for section in sections.values() for command in section}
         super().__init__(commands=commands, **options)
-        self._sections, self._not_installed = sections, not_installed
+        self._sections, self._not_installed, self._meant = sections, not_installed, meant
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command. What a user can act on ends it in one line, also that the trainer is not installed."""
@@ -63,15 +72,23 @@ class Sections(click.Group):
                 raise
             sys.exit(f"lorarl: {error}")
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command. By another program's name for it, lorarl's own is named."""
+        if args and args[0] not in self.commands and (meant := self._meant.get(args[0])):
+            ctx.fail(f"No such command '{args[0]}'. {meant}")
+        return super().resolve_command(ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Keep the order of the sections."""
-        return list(self.commands)
+        """Keep the order of the sections. Nobody types a hidden command, so it is no suggestion either."""
+        return [name for name, command in self.commands.items() if not command.hidden]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one list for each heading, all in the same columns."""
         width = max(len(name) for name in self.commands)
         for heading, commands in self._sections.items():
-            with formatter.section(heading):
-                formatter.write_dl(
-                    [(f"{command.name:<{width}}", command.get_short_help_str(90)) for command in commands]
-                )
+            rows = [(f"{each.name:<{width}}", each.get_short_help_str(90)) for each in commands if not each.hidden]
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)

@@ -9,8 +9,9 @@ import sys
 
 import click
 import pytest
+from click.testing import CliRunner
 
-from lorarl_trainer.cli import SECTIONS, main
+from lorarl_trainer.cli import MEANT, SECTIONS, main
 from lorarl_trainer.cli.help import Command
 
 INSIDE = "Inside a cluster's pods"
@@ -29,7 +30,9 @@ def helped(command: click.Command) -> str:
 
 def test_every_command_is_in_the_help_once() -> None:
     lines = [line.split()[0] for line in helped(main).splitlines() if line.startswith("  ")]
-    assert [line for line in lines if line in main.commands] == list(main.commands)
+    assert [line for line in lines if line in main.commands] == [name for name in main.commands if name != "drain"], (
+        "pods have it, nobody types it"
+    )
 
 
 @pytest.mark.parametrize("command", PUBLIC, ids=lambda command: command.name)
@@ -72,3 +75,21 @@ def test_bash_completes_commands_and_options() -> None:
 def lorarl(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "lorarl_trainer.cli", *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        *((name, "`lorarl run job.yaml` trains") for name in ("train", "fit", "start", "grpo", "sft")),
+        ("sweep", "`lorarl run job.yaml --set metadata.name=..."),
+        ("eval", "`lorarl evaluate RUN`"),
+        ("evaluat", "Did you mean one of: 'evaluate'"),
+    ],
+)
+def test_what_a_command_is_called_elsewhere_is_answered_with_its_name_here(typed: str, said: str) -> None:
+    done = CliRunner().invoke(main, [typed, "job.yaml"])
+    assert done.exit_code == 2 and said in done.output
+    assert "drain" not in done.output and "setup" not in done.output
+    for each in MEANT.values():
+        named = re.findall(r"`lorarl (\w+)", each)
+        assert named and set(named) <= main.commands.keys() - MEANT.keys()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -26,8 +28,8 @@ spec:
 """
 
 
-def purge(manifest: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "lorarl_trainer.cli", "purge", str(manifest)]
+def purge(*words: Path | str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lorarl_trainer.cli", "purge", *(str(word) for word in words)]
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
 
 
@@ -46,7 +48,9 @@ def test_the_jobs_checkpoints_are_deleted_and_nothing_else(tmp_path: Path) -> No
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
     done = purge(manifest, LORARL_PURGE_SUMMARY=str(tmp_path / "summary"))
-    assert (done.returncode, done.stderr) == (0, "")
+    uri = f"file://{tmp_path}/adapters/tiny"
+    assert done.returncode == 0
+    assert done.stderr == f"{uri}: 1 checkpoint and the records of its runs, 0.0 MB in all\n"
     said = f"deleted the checkpoints in file://{tmp_path}/adapters/tiny. It still has what lorarl did not write: "
     assert done.stdout == f"{said}train.jsonl\n"
     assert (tmp_path / "summary").read_text() == f"{said}train.jsonl"
@@ -56,11 +60,41 @@ def test_the_jobs_checkpoints_are_deleted_and_nothing_else(tmp_path: Path) -> No
 
 def test_purging_twice_is_harmless(tmp_path: Path) -> None:
     manifest = checkpoints_of("mine", tmp_path)
-    for _ in range(2):
+    for said in ("deleted the checkpoints", "nothing to delete"):
         done = purge(manifest)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout == f"deleted the checkpoints in file://{tmp_path}/adapters/tiny\n"
+        assert (done.returncode, done.stdout) == (0, f"{said} in file://{tmp_path}/adapters/tiny\n")
         assert not (tmp_path / "adapters/tiny").exists()
+
+
+def test_another_name_means_another_jobs_checkpoints(tmp_path: Path) -> None:
+    manifest = checkpoints_of("mine", tmp_path)
+    done = purge(manifest, "--set", "metadata.name=examples")
+    assert done.stdout == f"nothing to delete in file://{tmp_path}/adapters/examples\n"
+    assert (tmp_path / "adapters/tiny").exists()
+
+
+def test_a_runs_folder_means_its_own_job(tmp_path: Path) -> None:
+    manifest = checkpoints_of("mine", tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/run_summary.json").write_text(json.dumps({"manifest": manifest.read_text()}))
+    manifest.write_text("of another job by now")
+    assert purge(tmp_path / "out").stdout == f"deleted the checkpoints in file://{tmp_path}/adapters/tiny\n"
+
+
+def test_on_a_terminal_it_asks_first(tmp_path: Path) -> None:
+    manifest = checkpoints_of("mine", tmp_path)
+    there = tmp_path / "adapters/tiny"
+    for answer, left in (("n", True), ("y", False)):
+        keyboard, screen = pty.openpty()
+        os.write(keyboard, f"{answer}\n".encode())
+        command = [sys.executable, "-m", "lorarl_trainer.cli", "purge", str(manifest)]
+        done = subprocess.run(command, stdin=screen, stdout=screen, stderr=subprocess.PIPE, text=True, check=False)
+        os.close(screen)
+        os.close(keyboard)
+        assert f"file://{there}: 0 checkpoints and the records of its runs, 0.0 MB in all\nDelete all of it? [y/N]" in (
+            done.stderr
+        )
+        assert there.exists() is left
 
 
 def test_without_a_uid_the_name_suffices(tmp_path: Path) -> None:
