@@ -11,7 +11,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from lorarl_trainer.lora.files import MAGNITUDE
-from lorarl_trainer.lora.peft_format import PEFT_PREFIX
+from lorarl_trainer.lora.tensor_names import PEFT_PREFIX
 from lorarl_trainer.samples.sample import Sample
 
 

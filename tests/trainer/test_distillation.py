@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.credit.advantages import advantages_of
 from lorarl_trainer.lora.initial import InitialAdapter
-from lorarl_trainer.lora.peft_format import PEFT_PREFIX
+from lorarl_trainer.lora.tensor_names import PEFT_PREFIX
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.workers.worker import Worker
 from support.in_process import Colocated, prompts, random_adapter, samples_of, update_request, worst

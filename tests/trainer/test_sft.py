@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.from_data.sft import Answers
-from lorarl_trainer.lora.peft_format import PEFT_PREFIX
+from lorarl_trainer.lora.tensor_names import PEFT_PREFIX
 from lorarl_trainer.samples.requests import LossChoice
 from support.in_process import Colocated, OneWorker, update_request
 from support.loop_runs import adapter_digest, rows, run_in_process

@@ -45,8 +45,11 @@ def best_by(spec: LoRARLJobSpec) -> BestBy | None:
 
 def check_checkpoints(
     spec: LoRARLJobSpec, owner: Owner, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path
-) -> None:
+) -> bool:
     """Check early that the store takes checkpoints, and that those in it belong to this training. Claims nothing.
+
+    Returns:
+        Whether one of them is there to resume from, as far as its checkpoint.json says.
 
     Raises:
         LorarlError: the store cannot be used, or another job, another program or another training uses the folder.
@@ -56,3 +59,5 @@ def check_checkpoints(
     store.store.require_writable(owner.name)
     if spec.checkpoint.resume == "Auto" and (found := store.newest_unverified([unpublished])) is not None:
         require_same_training(found.manifest.identity, store.identity, found.uri)
+        return True
+    return False

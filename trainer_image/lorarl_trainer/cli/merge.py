@@ -40,13 +40,16 @@ def command(
 
     ADAPTER is a folder or URI with a PEFT adapter, or a run: its folder, or its job's name under out/.
 
-    The merged model's logits are compared with those of base and adapter before anything is written.
+    The merged model's logits are compared with those of base and adapter, and its weights are computed again from the
+    files of both. Nothing is left behind if they differ.
     """
     from lorarl_trainer.progress.usage import serve_command
     from lorarl_trainer.trained_adapters.merge import merge
     from lorarl_trainer.trained_adapters.source import find_adapter
 
     source = find_adapter(adapter, job, overrides, base, checkpoint)
-    off = merge(source, out)
-    print(f"{out}: {source.base} with {source.label}; its logits are within {off:.1e} of those of base and adapter")
+    merged = merge(source, out)
+    print(f"{out}: {source.base} with {source.label}; its logits are within {merged.off:.1e} of those of both together")
+    if merged.computed:
+        print(f"check     {merged.computed} adapted weights are W + scale B A, computed again from the files")
     print(f"vLLM      {serve_command()} {out}")

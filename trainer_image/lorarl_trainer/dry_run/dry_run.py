@@ -19,7 +19,8 @@ from lorarl_trainer.dry_run.store_outlook import steps_left, store_lines
 from lorarl_trainer.dry_run.teacher_trial import try_teacher
 from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.launch import inputs
-from lorarl_trainer.launch.init_from import other_base
+from lorarl_trainer.launch.init_from import doubts
+from lorarl_trainer.launch.places import require_places
 from lorarl_trainer.launch.preparation import UNPUBLISHED, JudgedModel, prepare
 from lorarl_trainer.launch.resumption import newest_checkpoint
 from lorarl_trainer.launch.runtime import local_runtime
@@ -55,6 +56,7 @@ def dry_run(path: Path, out_dir: Path | None, overrides: list[str]) -> int:
     """Check a manifest's job, print what a run would do, and return the exit code. Nothing is written."""
     try:
         job = load_job(path, overrides)
+        require_places()
         out_dir = out_dir or Path("out") / job.name
         runtime = local_runtime(job, out_dir)
         _print(*(f"warning: {warning}" for warning in runtime.warnings))
@@ -85,7 +87,10 @@ async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
             model, data = prepared.model, prepared.rows
             _print(*model_lines(job, model), "", *data_lines(job, data, model.vocabulary), "")
             adapter = prepared.stored.initial_adapter if prepared.stored else None
-            _print(*(f"warning: {warning}" for warning in [*unusual_settings(spec), *other_base(adapter, spec)]))
+            template = model.vocabulary.tokenizer.chat_template
+            _print(*(f"warning: {warning}" for warning in [*unusual_settings(spec), *doubts(adapter, spec, template)]))
+            if prepared.stored and prepared.stored.no_start:
+                _print(*(f"warning: {warning}" for warning in prepared.stored.warnings(1)))
             doubtful = await _try_rewards(scorers, data, model.vocabulary)
             if scorers.reward:
                 _print(*long_answers(job, data.train[:SCORED_ROWS], model.vocabulary))

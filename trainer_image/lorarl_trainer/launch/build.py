@@ -21,7 +21,7 @@ from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.earlier_evaluations import recorded
-from lorarl_trainer.launch.init_from import other_base
+from lorarl_trainer.launch.init_from import doubts
 from lorarl_trainer.launch.preparation import UNPUBLISHED, Prepared, look_into_stores, prepare
 from lorarl_trainer.launch.provenance import provenance
 from lorarl_trainer.launch.ray_cluster import RayCluster
@@ -205,11 +205,13 @@ class OpenRun:
         progress.emit(Noted(f"{plan_title(spec)}\n{built.memory}"))
         with clock.part("resume"):
             resumed = await workers.resume()
+        without_start = stored.warnings(resumed.step)
         if resumed.step and launch.record and (failed := await in_background(launch.record.restore)):
             progress.emit(Warned(failed))
         for warning in (
             *unusual_settings(spec),
-            *other_base(stored.initial_adapter, spec),
+            *without_start,
+            *doubts(stored.initial_adapter, spec, model.vocabulary.tokenizer.chat_template),
             *model.verdict.slower,
             *rows.warnings,
             *built.warnings,

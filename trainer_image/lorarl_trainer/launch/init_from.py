@@ -8,44 +8,31 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Collection, Mapping
-from io import BytesIO
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from lorarl_api.v1alpha1 import AdapterSpec, LoRARLJobSpec
 from lorarl_trainer.checkpoint.contents import ADAPTER, ADAPTER_CONFIG
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.launch.adapter_modules import PICKLE_FILE, SAFE
+from lorarl_trainer.lora.chat_template import TEMPLATE_FILE, TOKENIZER_CONFIG, read_chat_template, same_template
 from lorarl_trainer.lora.config import AdapterConfig
-from lorarl_trainer.lora.experts import expert_layers, is_expert, of_all_experts, outer_matrix
-from lorarl_trainer.lora.files import CONFIG_FILE, INIT_FROM, MAGNITUDE, METADATA_FILE, TEACHER, WEIGHTS_FILE
+from lorarl_trainer.lora.files import CONFIG_FILE, INIT_FROM, METADATA_FILE, TEACHER, WEIGHTS_FILE
 from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.lora.peft_options import refused_options
-from lorarl_trainer.lora.targets import last_parts
-from lorarl_trainer.models.model_sizes import ModelSizes
 from lorarl_trainer.progress.metrics_file import SUMMARY
 from lorarl_trainer.storage import LocalStore, Store, open_store
 from lorarl_trainer.storage.hub import fetch_adapter
 from lorarl_trainer.storage.secrets import Secrets, secret_of
-from lorarl_trainer.storage.tensor_header import Stored, read_header
 
+_FILES = (CONFIG_FILE, WEIGHTS_FILE, METADATA_FILE, TEMPLATE_FILE, TOKENIZER_CONFIG)
 _EXPECTED = "the folder of a PEFT LoRA adapter"
-PICKLE_FILE = "adapter_model.bin"
-_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}
-"""What safetensors calls floating-point numbers. NumPy has no bfloat16."""
-_SAFE = f"Convert {PICKLE_FILE} with PEFT's save_pretrained, whose safe_serialization is on by default."
+_QUANTIZED = re.compile(r"(-unsloth)?-(bnb-4bit|bnb-8bit|4bit|8bit|int4|int8|fp8|awq|gptq)([-_].*)?$")
 _CONVERT = (
     "It belongs to a base model that PEFT changes. Convert it with PEFT's save_pretrained and "
     "path_initial_model_for_weight_conversion."
-)
-
-
-_OTHER_FILES = (
-    (b"version https://git-lfs", "It is a pointer of git lfs. Fetch the file with git lfs pull."),
-    (b"PK\x03\x04", f"It is what torch.save writes. {_SAFE}"),
-    (b"\x80", f"It is what torch.save writes. {_SAFE}"),
 )
 
 
@@ -58,7 +45,7 @@ def read_initial_adapter(
     need that of the model. `field`: which one: the path of its URI in the manifest.
 
     Returns:
-        The adapter. The content of adapter_model.safetensors is not examined here.
+        The adapter. `launch.adapter_modules` examines its tensors.
 
     Raises:
         InputError: there is no adapter, or its rank is larger than the job's, or its scaling, kind or base
@@ -86,107 +73,53 @@ def read_initial_adapter(
         base = None
         _check_base(_parsed(metadata, METADATA_FILE, uri, field), base_fingerprint, spec, field)
     if weights is None:
-        hint = _SAFE if store.find(PICKLE_FILE) else _hint(field)
+        hint = SAFE if store.find(PICKLE_FILE) else _hint(field)
         raise InputError(field, f"{uri}, which contains no {WEIGHTS_FILE}", _EXPECTED, hint)
     scale = AdapterConfig(config["r"], config["lora_alpha"], spec.adapter.rslora).scale
     named = base if isinstance(base, str) and base else None
-    return InitialAdapter(weights, config["r"], scale, named, expert_rank)
+    template = read_chat_template(store.get) if spec.data.chat_template else None
+    return InitialAdapter(weights, config["r"], scale, named, expert_rank, template)
 
 
-def other_base(initial: InitialAdapter | None, spec: LoRARLJobSpec) -> list[str]:
-    """Return a warning if an adapter names a base model with another name than the job's."""
-    name = initial.base if initial else None
-    if name is None or _last_part(name) == _last_part(spec.model.uri):
+def doubts(initial: InitialAdapter | None, spec: LoRARLJobSpec, chat_template: object) -> list[str]:
+    """Return warnings about an adapter that names another base model than the job's, or has another chat template.
+
+    `chat_template`: the base model's, which the training uses.
+    """
+    if initial is None:
         return []
-    return [
-        f"the adapter of {INIT_FROM} was made for {name}, and the job trains on {spec.model.uri}. Only names and "
-        "shapes of layers are compared: check that both are the same model"
-    ]
+    found = []
+    if initial.base is not None and _last_part(initial.base) != _last_part(spec.model.uri):
+        found.append(
+            f"the adapter of {INIT_FROM} was made for {initial.base}, and the job trains on {spec.model.uri}. Only "
+            "names and shapes of layers are compared: check that both are the same model"
+        )
+    if initial.chat_template is not None and not same_template(initial.chat_template, chat_template):
+        found.append(
+            f"the adapter of {INIT_FROM} has a chat template of its own, and the job trains with the base model's. To "
+            f"train with the adapter's, put its {TEMPLATE_FILE} into a copy of the base model's folder"
+        )
+    return found
 
 
 def _last_part(name: str) -> str:
     return name.rstrip("/").rpartition("/")[2].rpartition(":")[2].lower()
 
 
+def _plain_name(model: str) -> str:
+    """Return a model's name without its organisation and quantization: a mirror's and a quantized copy's are the same.
+
+    Unsloth trains on its own copies, and leaves Meta's name out of theirs.
+    """
+    return _QUANTIZED.sub("", _last_part(model)).removeprefix("meta-")
+
+
 def _open(uri: str, spec: LoRARLJobSpec, secrets: Secrets, field: str) -> Store:
     """Return the adapter's folder. Of one on the hub, there is a copy in the hub's cache on this machine."""
     if uri.startswith("hf://"):
         token = secret_of(secrets, spec.model.credentials_secret).get("HF_TOKEN")
-        return LocalStore(fetch_adapter(uri, [CONFIG_FILE, WEIGHTS_FILE, METADATA_FILE], token, field), uri=uri)
+        return LocalStore(fetch_adapter(uri, _FILES, token, field), uri=uri)
     return open_store(uri, secret_of(secrets, spec.checkpoint.credentials_secret), field=field)
-
-
-def require_fitting_modules(
-    initial: InitialAdapter, model: ModelSizes, adapter: AdapterSpec, field: str = INIT_FROM
-) -> None:
-    """Check that an adapter has exactly the modules that the job trains, in the base model's shapes.
-
-    `field`: the path of its URI in the manifest, for errors.
-
-    Raises:
-        InputError: modules or shapes differ, a value is not finite, or the file is not whole.
-    """
-    tensors = _tensors(initial.weights, field)
-    shapes = {name: list(stored.shape) for name, (stored, _) in tensors.items()}
-    has = {name.rpartition(".lora_")[0] for name in shapes}
-    wanted = {linear.name: linear for linear in model.adapted(adapter)}
-    if missing := [name for name in wanted if name not in has]:
-        raise _other_modules(f"an adapter without {missing[0]}", has, wanted, field)
-    if foreign := sorted(name for name in has - set(wanted) if not _is_empty_expert(name, tensors)):
-        raise _other_modules(f"an adapter with {foreign[0]}", has, wanted, field)
-    _check_expert_rank(initial, model, adapter, field)
-    for name, linear in wanted.items():
-        rank = initial.expert_rank if initial.expert_rank and is_expert(name) else initial.rank
-        parts = {"lora_A.weight": [rank, linear.inputs], "lora_B.weight": [linear.outputs, rank]}
-        for part, shape in (parts | ({MAGNITUDE: [linear.outputs]} if adapter.dora else {})).items():
-            if (found := shapes.get(f"{name}.{part}")) != shape:
-                is_there = f"has the shape {found}" if found else "is missing"
-                raise InputError(
-                    field,
-                    f"an adapter whose {name}.{part.removesuffix('.weight')} {is_there}",
-                    f"{shape}",
-                    "Use an adapter of this base model.",
-                )
-    if adapter.shares_outer:
-        _check_outer(tensors, expert_layers(wanted), field)
-    for name, (stored, data) in tensors.items():
-        if not _is_finite(stored.dtype, data):
-            known = stored.dtype in _DTYPES
-            got = f"an adapter whose {name} has a value that is not finite" if known else f"{name} in {stored.dtype}"
-            raise InputError(field, got, "finite floating-point numbers", "Use an earlier checkpoint of it.")
-
-
-def _check_expert_rank(initial: InitialAdapter, model: ModelSizes, adapter: AdapterSpec, field: str) -> None:
-    most = model.expert_rank(adapter)
-    if initial.expert_rank and most and initial.expert_rank > most:
-        raise InputError(
-            field,
-            f"an adapter with rank {initial.expert_rank} on experts",
-            f"at most {most}, the job's",
-            f"Set spec.adapter.expertRank: {initial.expert_rank}.",
-        )
-
-
-def _check_outer(tensors: _Tensors, experts: Collection[str], field: str) -> None:
-    """Require that the experts of a layer have the same matrix on the side of the hidden state."""
-    first: dict[str, str] = {}
-    for layer in experts:
-        name = f"{layer}.lora_{outer_matrix(layer)}.weight"
-        other = first.setdefault(of_all_experts(layer), name)
-        (one, data), (alike, other_data) = tensors[name], tensors[other]
-        if (one.dtype, one.shape, data) != (alike.dtype, alike.shape, other_data):
-            raise InputError(
-                field,
-                f"an adapter whose {name} is not {other}",
-                "one such matrix for all experts of a layer, as in spec.adapter.experts: sharedOuter",
-                "Set spec.adapter.experts: perExpert, or use an adapter of a training with sharedOuter.",
-            )
-
-
-def _is_empty_expert(name: str, tensors: _Tensors) -> bool:
-    """Return whether a layer is an expert's without a part in the training: its A and B are zeros."""
-    parts = [data for part, (_, data) in tensors.items() if part.startswith(f"{name}.lora_")]
-    return is_expert(name) and not any(np.frombuffer(data, np.uint8).any() for data in parts)
 
 
 def _has_experts(weights: bytes) -> bool:
@@ -216,35 +149,6 @@ def _without_experts(config: Mapping[str, Any], adapter: AdapterSpec) -> dict[st
     return {**config, "r": rank, "lora_alpha": alpha, "rank_pattern": ranks, "alpha_pattern": alphas, **switched}
 
 
-def _is_finite(dtype: str, data: memoryview) -> bool:
-    if dtype not in _DTYPES:
-        return False
-    values = np.frombuffer(data, _DTYPES[dtype])
-    return bool(((values & 0x7F80) != 0x7F80).all() if dtype == "BF16" else np.isfinite(values).all())
-
-
-type _Tensors = Mapping[str, tuple[Stored, memoryview]]
-"""What the file says of a tensor, and its content, by name."""
-
-
-def _tensors(weights: bytes, field: str) -> _Tensors:
-    """Return the tensors of a safetensors file, by names without PEFT's prefix."""
-    try:
-        header = read_header(BytesIO(weights), len(weights))
-    except ValueError as error:
-        got = f"an adapter whose {WEIGHTS_FILE} is not a whole safetensors file ({error})"
-        hint = next((hint for mark, hint in _OTHER_FILES if weights.startswith(mark)), "Copy the adapter again.")
-        raise InputError(field, got, "a PEFT LoRA adapter", hint) from error
-    content = memoryview(weights)
-    return {name.removeprefix("base_model.model."): (one, content[one.begin : one.end]) for name, one in header.items()}
-
-
-def _other_modules(got: str, has: Collection[str], wanted: Collection[str], field: str) -> InputError:
-    there, asked = (", ".join(last_parts(names)) or "none" for names in (sorted(has), wanted))
-    hint = f"Set spec.adapter.targetModules: [{there}], or use another adapter."
-    return InputError(field, f"{got} (it has {there})", f"the modules of spec.adapter.targetModules ({asked})", hint)
-
-
 def _check_kind(config: Mapping[str, Any], uri: str, field: str) -> None:
     """Require plain LoRA, which Megatron trains and vLLM serves."""
     if config.get("peft_type") != "LORA":
@@ -257,7 +161,8 @@ def _check_kind(config: Mapping[str, Any], uri: str, field: str) -> None:
 def _check_fit(config: Mapping[str, Any], spec: LoRARLJobSpec, field: str) -> None:
     rank, alpha = config.get("r"), config.get("lora_alpha")
     if type(rank) is not int or not 1 <= rank <= spec.adapter.rank:
-        hint = f"Set spec.adapter.rank: {rank}." if type(rank) is int and rank > 0 else _hint(field)
+        more = f" and spec.adapter.alpha: {alpha}" if type(alpha) is int and alpha != spec.adapter.alpha else ""
+        hint = f"Set spec.adapter.rank: {rank}{more}." if type(rank) is int and rank > 0 else _hint(field)
         raise InputError(
             field, f"an adapter with r {rank}", f"at most {spec.adapter.rank}, as in spec.adapter.rank", hint
         )
@@ -278,12 +183,14 @@ def _check_fit(config: Mapping[str, Any], spec: LoRARLJobSpec, field: str) -> No
     both_on_the_hub = (
         spec.model.uri.startswith("hf://") and trained_on.count("/") == 1 and not Path(trained_on).exists()
     )
-    if both_on_the_hub and trained_on.lower() != base.lower():
+    if both_on_the_hub and _plain_name(trained_on) != _plain_name(base):
+        quantized = _plain_name(trained_on) != _last_part(trained_on)
+        hint = f"Set spec.model.uri to the unquantized model that {trained_on} was made of."
         raise InputError(
             field,
             f"an adapter of {trained_on}",
             f"an adapter of {base}, the model of spec.model.uri",
-            f"Set spec.model.uri: hf://{trained_on}.",
+            hint if quantized else f"Set spec.model.uri: hf://{trained_on}.",
         )
 
 

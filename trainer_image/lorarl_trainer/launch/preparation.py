@@ -12,8 +12,10 @@ from lorarl_trainer.checkpoint.open import check_checkpoints
 from lorarl_trainer.devices.base import Gpu, Host
 from lorarl_trainer.devices.host_memory import host_memory
 from lorarl_trainer.devices.nvidia_smi import largest_gpu
+from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.launch import inputs
-from lorarl_trainer.launch.init_from import read_initial_adapter, require_fitting_modules
+from lorarl_trainer.launch.adapter_modules import require_fitting_modules
+from lorarl_trainer.launch.init_from import read_initial_adapter
 from lorarl_trainer.launch.room import require_room
 from lorarl_trainer.lora.files import INIT_FROM, TEACHER
 from lorarl_trainer.lora.initial import InitialAdapter
@@ -38,11 +40,26 @@ class Stored:
     Attributes:
         initial_adapter: that of `spec.adapter.initFrom`; None for a new adapter.
         teacher: the adapter that teaches; None if none does.
+        no_start: why that of `spec.adapter.initFrom` cannot be used. Only a run that resumes does without: its
+            checkpoint has the adapter.
     """
 
     fingerprint: str
     initial_adapter: InitialAdapter | None
     teacher: InitialAdapter | None
+    no_start: LorarlError | None = None
+
+    def warnings(self, resumed_step: int) -> list[str]:
+        """Return what to know of a run that goes on after this step without the adapter that it started from.
+
+        Raises:
+            LorarlError: it starts from the beginning.
+        """
+        if self.no_start is None:
+            return []
+        if not resumed_step:
+            raise self.no_start
+        return [f"{self.no_start} The training goes on from its checkpoint, which has the whole adapter"]
 
     def learned_from(self, spec: LoRARLJobSpec) -> dict[str, bytes | None]:
         """Return the weights of the adapters that every step reads, by field: a teacher, and the reference of a start.
@@ -159,12 +176,26 @@ def look_into_stores(
         LorarlError: an adapter does not fit, a store cannot be used, or it holds another training.
     """
     with clock.part("look at checkpoints"):
-        adapters = {
-            field: read_initial_adapter(job.spec, secrets, fingerprint, field) for field in (INIT_FROM, TEACHER)
-        }
-        for field, adapter in adapters.items():
-            if adapter is not None:
-                require_fitting_modules(adapter, sizes, job.spec.adapter, field)
+        start, no_start = None, None
+        try:
+            start = _fitting_adapter(job.spec, secrets, fingerprint, sizes, INIT_FROM)
+        except LorarlError as error:
+            if job.spec.reference == "start":
+                raise
+            no_start = error
+        teacher = _fitting_adapter(job.spec, secrets, fingerprint, sizes, TEACHER)
         require_room(job, sizes)
-        check_checkpoints(job.spec, owner_of(job), secrets, training_identity(job.spec, fingerprint), unpublished)
-        return Stored(fingerprint, adapters[INIT_FROM], adapters[TEACHER])
+        identity = training_identity(job.spec, fingerprint)
+        resumes = check_checkpoints(job.spec, owner_of(job), secrets, identity, unpublished)
+        if no_start and not resumes:
+            raise no_start
+        return Stored(fingerprint, start, teacher, no_start)
+
+
+def _fitting_adapter(
+    spec: LoRARLJobSpec, secrets: Secrets, fingerprint: str, sizes: ModelSizes, field: str
+) -> InitialAdapter | None:
+    adapter = read_initial_adapter(spec, secrets, fingerprint, field)
+    if adapter is not None:
+        require_fitting_modules(adapter, sizes, spec.adapter, field)
+    return adapter

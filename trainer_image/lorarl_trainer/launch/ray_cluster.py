@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import Self
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_trainer.errors import InputError, LorarlError, NodeLostError, WorkerError
+from lorarl_trainer.errors import InputError, LorarlError, NodeLostError, WorkerError, in_one_line
+from lorarl_trainer.launch.places import require_places
 from lorarl_trainer.launch.ray_groups import Guard, start_apart
 from lorarl_trainer.timing import StartClock
 from lorarl_trainer.workers.ahead import importing_ahead
@@ -112,7 +113,7 @@ def _start_ray(spec: LoRARLJobSpec, ahead: contextlib.ExitStack) -> Guard | None
     """Connect to Ray; return the guard of our own Ray, whose processes import ahead until `ahead` is closed.
 
     Raises:
-        InputError: the job asks for more GPUs than this machine has.
+        InputError: the job asks for more GPUs than this machine has, or a folder that Ray writes to cannot be written.
         WorkerError: Ray does not start.
     """
     # A worker without a GPU keeps the environment that it is given.
@@ -127,6 +128,7 @@ def _start_ray(spec: LoRARLJobSpec, ahead: contextlib.ExitStack) -> Guard | None
     # Ray warns about a thread that cannot handle SIGTERM (we do that) and about its own defaults, which no user can
     # fix.
     logging.getLogger("ray").setLevel(logging.ERROR)
+    require_places()
     start_apart()
     ahead.enter_context(importing_ahead(spec))
     for attempt in range(1, _START_ATTEMPTS + 1):
@@ -142,13 +144,10 @@ def _start_ray(spec: LoRARLJobSpec, ahead: contextlib.ExitStack) -> Guard | None
                 configure_logging=False,
             )
             break
-        except Exception as error:  # Ray raises a plain Exception if its processes are not up within 30 s
+        except Exception as error:  # Ray raises every type
             ray.shutdown()
-            if attempt == _START_ATTEMPTS:
-                raise WorkerError(
-                    f"Ray could not be started on this machine: {error} Run the same command again when the machine "
-                    "is less busy. Ray's logs are in /tmp/ray/session_latest/logs."
-                ) from error
+            if not _is_late(error) or attempt == _START_ATTEMPTS:
+                raise _not_started(error) from error
     # Ray prints to standard output that a worker died. WorkerGroup reports that with the end of the worker's log.
     ray._private.worker.print_to_stdstream = lambda *_, **__: None
     gpus = int(ray.cluster_resources().get("GPU", 0))
@@ -165,6 +164,18 @@ def _start_ray(spec: LoRARLJobSpec, ahead: contextlib.ExitStack) -> Guard | None
             hint,
         )
     return Guard()
+
+
+def _is_late(error: Exception) -> bool:
+    """Return whether Ray's processes were not up within 30 s, for which it raises a plain Exception."""
+    return type(error) is Exception or isinstance(error, TimeoutError)
+
+
+def _not_started(error: Exception) -> WorkerError:
+    hint = "Run the same command again when the machine is less busy." if _is_late(error) else "Remove its cause."
+    logs = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp") / "ray/session_latest/logs"
+    what = f"Ray could not be started on this machine ({in_one_line(error)})"
+    return WorkerError(f"{what}. {hint} Ray's logs are in {logs}.")
 
 
 def _stop_ray() -> None:

@@ -22,6 +22,7 @@ class InitialAdapter:
         scale: its own factor of B A x.
         base: the base model that it names; None if it names none, or if its fingerprint was compared.
         expert_rank: its own rank on each expert's layers; None without any.
+        chat_template: the one in its folder; None without any, or if prompts have none.
     """
 
     weights: bytes
@@ -29,6 +30,7 @@ class InitialAdapter:
     scale: float
     base: str | None = None
     expert_rank: int | None = None
+    chat_template: str | None = None
 
 
 def widened(

@@ -15,11 +15,9 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.experts import is_expert
 from lorarl_trainer.lora.files import CONFIG_FILE, WEIGHTS_FILE
-from lorarl_trainer.lora.targets import last_part
+from lorarl_trainer.lora.targets import last_part, shortest_names
 from lorarl_trainer.lora.tensor_file import write_tensors
-
-PEFT_PREFIX = "base_model.model."
-"""PEFT's prefix of the base model's own names."""
+from lorarl_trainer.lora.tensor_names import PEFT_PREFIX, by_own_name
 
 
 def adapter_config(
@@ -50,14 +48,16 @@ def adapter_config(
     return {
         "base_model_name_or_path": base_model,
         "bias": "none",
-        "exclude_modules": _shortest({layer for layer in excluded if not is_expert(layer)}, all_modules) or None,
+        "exclude_modules": shortest_names({layer for layer in excluded if not is_expert(layer)}, all_modules) or None,
         "fan_in_fan_out": False,
         "inference_mode": True,
         "lora_dropout": dropout,
         "modules_to_save": None,
         "peft_type": "LORA",
         "revision": revision,
-        "target_modules": sorted([*_shortest(layers - experts, all_modules), *{last_part(layer) for layer in experts}]),
+        "target_modules": sorted(
+            [*shortest_names(layers - experts, all_modules), *{last_part(layer) for layer in experts}]
+        ),
         "task_type": "CAUSAL_LM",
         "use_dora": adapter.dora,
         **_numbers(adapter, sorted({last_part(layer) for layer in layers - experts}), with_experts=bool(experts)),
@@ -87,13 +87,6 @@ def _plain(number: float) -> int | float:
     return int(number) if number == int(number) else number
 
 
-def _shortest(layers: set[str], all_modules: Collection[str] | None) -> list[str]:
-    """Return the last parts of the layers' names where those mean the same layers, and otherwise their full names."""
-    short = {last_part(layer) for layer in layers}
-    everywhere = all_modules is None or {module for module in all_modules if last_part(module) in short} == layers
-    return sorted(short if everywhere else layers)
-
-
 def weights_bytes(adapter: Mapping[str, torch.Tensor]) -> memoryview:
     """Return the content of adapter_model.safetensors: the same tensors give the same bytes."""
     return write_tensors({PEFT_PREFIX + name: tensor for name, tensor in adapter.items()}, metadata={"format": "pt"})
@@ -112,7 +105,7 @@ def write_adapter(folder: Path, adapter: Mapping[str, torch.Tensor], config: Map
 
 
 def read_adapter(weights: bytes, field: str) -> dict[str, torch.Tensor]:
-    """Return the tensors of adapter_model.safetensors, without PEFT's prefix.
+    """Return the tensors of adapter_model.safetensors by their own names, see `lora.tensor_names`.
 
     Raises:
         InputError: naming `field`, if the file is broken or holds values that are not finite.
@@ -123,7 +116,7 @@ def read_adapter(weights: bytes, field: str) -> dict[str, torch.Tensor]:
         raise InputError(
             field, f"{WEIGHTS_FILE} that cannot be read ({error})", "a safetensors file", "Copy the adapter again."
         ) from error
-    adapter = {name.removeprefix(PEFT_PREFIX): tensor for name, tensor in tensors.items()}
+    adapter = {own: tensors[stored] for own, stored in by_own_name(tensors, field).items()}
     broken = [name for name, tensor in adapter.items() if not torch.isfinite(tensor).all()]
     if broken:
         raise InputError(

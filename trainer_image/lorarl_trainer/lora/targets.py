@@ -144,6 +144,16 @@ def last_parts(full_names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(map(last_part, full_names)))
 
 
+def shortest_names(layers: Collection[str], all_layers: Collection[str] | None) -> list[str]:
+    """Return the last parts of the layers' names where those mean the same layers, and otherwise their full names.
+
+    `all_layers`: the model's linear layers; None if these are all of a name.
+    """
+    short = set(map(last_part, layers))
+    everywhere = all_layers is None or {layer for layer in all_layers if last_part(layer) in short} == set(layers)
+    return sorted(short if everywhere else layers)
+
+
 def megatron_linears(hf_names: Iterable[str]) -> list[Linear]:
     """Return the linear layers that Megatron makes of Llama's, given the full names of those, in their order."""
     parts: dict[str, dict[str, str]] = {}

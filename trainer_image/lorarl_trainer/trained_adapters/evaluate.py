@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -25,6 +26,9 @@ from lorarl_trainer.trained_adapters.request import Request, Task, resolve, sett
 from lorarl_trainer.trained_adapters.result import Result, Side
 from lorarl_trainer.trained_adapters.source import find_adapter
 
+_EVERY_SECONDS = 10.0
+"""How often a long evaluation says how far it is."""
+
 
 def evaluate(request: Request) -> Result:
     """Evaluate an adapter and its base model.
@@ -42,6 +46,7 @@ def evaluate(request: Request) -> Result:
             secrets = read_secrets(task.spec)
             rows = inputs.read_source(task.spec, task.source, field=task.field, secrets=secrets, on_bytes=on_bytes)
         asyncio.run(scorer.ready())
+        print(f"loading {source.base} and {source.label}", file=sys.stderr, flush=True)
         model = load_adapted(source, seed=request.seed)
         encoder = inputs.prompt_encoder(task.spec, model.vocabulary)
         fitting, warnings = inputs.encode_source(task.spec, task.source, rows[: request.rows], task.field, encoder)
@@ -76,9 +81,15 @@ def _scorer(task: Task, folder: Path) -> Iterator[Scorer]:
 
 def _side(name: str, model: AdaptedModel, decoding: Decoding, rows: Sequence[EncodedRow], scorer: Scorer) -> Side:
     """Return the scores of one side. A completion that cannot be scored is left out, as in a run."""
+    began = said = time.monotonic()
 
-    def done(count: int) -> None:
-        print(f"{name}: {count} of {len(rows)} rows", file=sys.stderr, flush=True)
+    def done(ready: int, tokens: int) -> None:
+        nonlocal said
+        if ready == len(rows) or (now := time.monotonic()) - said >= _EVERY_SECONDS:
+            said = now if ready < len(rows) else said
+            now_at = f", and {tokens} of at most {decoding.max_tokens} tokens of the next" if tokens else ""
+            seconds = f"{time.monotonic() - began:.0f} s"
+            print(f"{name}: {ready} of {len(rows)} rows{now_at}, {seconds}", file=sys.stderr, flush=True)
 
     answers = model.generate([row.prompt_ids for row in rows], decoding, done)
     made = [

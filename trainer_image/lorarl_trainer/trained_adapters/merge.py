@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import copy
+import json
 import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 
 from lorarl_trainer.errors import InputError, LorarlError, in_one_line
+from lorarl_trainer.lora.files import CONFIG_FILE
+from lorarl_trainer.lora.peft_options import refused_options
+from lorarl_trainer.trained_adapters.merged_weights import changes_nothing, recompute
 from lorarl_trainer.trained_adapters.model import AdaptedModel, load_adapted
-from lorarl_trainer.trained_adapters.source import Source
+from lorarl_trainer.trained_adapters.source import ARGUMENT, Source
 
 _TEXT = "The quick brown fox jumps over the lazy dog. 2 + 2 = 4"
 _TOLERANCE = {"float32": 1e-3, "bfloat16": 0.25, "float16": 0.05}
@@ -19,22 +25,35 @@ _TOLERANCE = {"float32": 1e-3, "bfloat16": 0.25, "float16": 0.05}
 _PARTIAL = ".partial"
 
 
-def merge(source: Source, out: Path) -> float:
+@dataclass(frozen=True)
+class Merged:
+    """What is known of a merged model.
+
+    Attributes:
+        off: the largest difference between its logits and those of base and adapter, as a share of the largest logit,
+            on a short text.
+        computed: how many of its weights were computed again, see `merged_weights.recompute`.
+    """
+
+    off: float
+    computed: int
+
+
+def merge(source: Source, out: Path) -> Merged:
     """Write a merged model with its tokenizer to a new folder, which appears whole or not at all, or to an empty one.
 
-    Returns:
-        The largest difference between the logits of the merged model and those of base and adapter, as a share of the
-        largest logit, on a short text.
-
     Raises:
-        InputError: the folder is not empty or cannot be written, or base model or adapter cannot be loaded.
+        InputError: the folder is not empty or cannot be written, base model or adapter cannot be loaded, or the adapter
+            cannot be merged.
         LorarlError: the merged model computes something else.
     """
     if out.exists() and (not out.is_dir() or any(path.name != _PARTIAL for path in out.iterdir())):
         raise InputError("--out", f"{out}, which exists", "a new folder", "Name another one.")
     model = load_adapted(source)
+    with model.plain():
+        alone = _logits(model, model.model)
     before = _logits(model, model.model)
-    merged = model.model.merge_and_unload()
+    merged = _merged(model, source)
     after = _logits(model, merged)
     off = float((after - before).abs().max() / before.abs().max())
     precision = str(merged.dtype).removeprefix("torch.")
@@ -43,16 +62,44 @@ def merge(source: Source, out: Path) -> float:
             f"the merged model's logits are off by {off:.2g} of the largest in {precision}, more than rounding "
             f"explains. Nothing was written. Serve base and adapter without merging."
         )
+
+    def check(written: Path) -> int:
+        found = recompute(source.base_folder(), source.adapter, written)
+        same = not found.changed if found.count else bool((after == alone).all())
+        if same and not changes_nothing(source.adapter):
+            raise LorarlError(
+                f"the merged model would be the base model: what {source.name} changes is lost in {precision}. Nothing "
+                "was written. Serve base and adapter without merging."
+            )
+        return found.count
+
     try:
-        _write(model, merged, out.resolve())
+        return Merged(off, _write(model, merged, out.resolve(), check))
     except (OSError, SafetensorError) as error:
         got = f"{out}, which cannot be written ({getattr(error, 'strerror', None) or in_one_line(error)})"
         raise InputError("--out", got, "a folder", "Free some space, or name another folder.") from error
-    return off
 
 
-def _write(model: AdaptedModel, merged: Any, out: Path) -> None:
-    """Write a new folder under another name first. An empty one is filled: a shell may be in it, or a volume there."""
+def _merged(model: AdaptedModel, source: Source) -> Any:
+    """Return the merged model. PEFT refuses some kinds of adapters, each with its own type of error."""
+    try:
+        return model.model.merge_and_unload()
+    except Exception as error:
+        options = refused_options(json.loads((source.adapter / CONFIG_FILE).read_text(encoding="utf-8")))
+        kind = "".join(f" with {name}: {json.dumps(value)}" for name, value in options.items())
+        raise InputError(
+            ARGUMENT,
+            f"{source.name}, an adapter{kind} that PEFT cannot merge ({in_one_line(error)})",
+            "an adapter whose change is a part of the weights",
+            "Serve base and adapter without merging.",
+        ) from error
+
+
+def _write(model: AdaptedModel, merged: Any, out: Path, check: Callable[[Path], int]) -> int:
+    """Write a new folder under another name first, and return what `check` returns for its weights.
+
+    An empty one is filled: a shell may be in it, or a volume there.
+    """
     fill = out.exists()
     partial = out / _PARTIAL if fill else out.with_name(f".{out.name}{_PARTIAL}")
     shutil.rmtree(partial, ignore_errors=True)  # of a merge that was killed
@@ -61,12 +108,14 @@ def _write(model: AdaptedModel, merged: Any, out: Path) -> None:
         merged.save_pretrained(partial)
         _settings(model.defaults).to_json_file(partial / "generation_config.json", keys_to_pop=["compile_config"])
         _share_weights(partial)
+        checked = check(partial)
         model.tokenizer.save_pretrained(partial)
         if not fill:
             partial.rename(out)
-            return
+            return checked
         for path in list(partial.iterdir()):
             path.rename(out / path.name)
+        return checked
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

@@ -6,12 +6,16 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from lorarl_trainer.data.tokenizer import stop_token_ids
 from lorarl_trainer.errors import InputError, in_one_line
 from lorarl_trainer.launch.inputs import Vocabulary
+from lorarl_trainer.lora.files import WEIGHTS_FILE
+from lorarl_trainer.lora.tensor_names import PEFT_PREFIX, by_own_name, misfit, own_name
 from lorarl_trainer.samples.sampling import Sampling
+from lorarl_trainer.trained_adapters.own_tokenizer import load_own_tokenizer
 from lorarl_trainer.trained_adapters.source import ARGUMENT, Source
 
 _TOKENS_AT_A_TIME = 16_384
@@ -69,12 +73,15 @@ class AdaptedModel:
         return context
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], decoding: Decoding, done: Callable[[int], None] = lambda _: None
+        self,
+        prompts: Sequence[Sequence[int]],
+        decoding: Decoding,
+        done: Callable[[int, int], None] = lambda ready, tokens: None,
     ) -> list[list[Answer]]:
         """Return `decoding.samples` completions of each prompt, in the prompts' order.
 
         Long and short prompts are in separate batches, so that little is computed for padding. `done` is called
-        with the number of prompts that are ready.
+        for each token, with the number of prompts that are ready and the tokens that the next completions have so far.
         """
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
         found: dict[int, list[Answer]] = {}
@@ -82,24 +89,33 @@ class AdaptedModel:
             rest = order[len(found) :]
             longest = len(prompts[rest[-1]]) + decoding.max_tokens
             batch = rest[: max(1, _TOKENS_AT_A_TIME // (longest * decoding.samples))]
-            answers = self._batch([prompts[index] for index in batch], decoding)
+            answers = self._batch([prompts[index] for index in batch], decoding, partial(done, len(found)))
             found |= dict(zip(batch, answers, strict=True))
-            done(len(found))
+        done(len(found), 0)
         return [found[index] for index in range(len(prompts))]
 
-    def _batch(self, prompts: Sequence[Sequence[int]], decoding: Decoding) -> list[list[Answer]]:
+    def _batch(
+        self, prompts: Sequence[Sequence[int]], decoding: Decoding, done: Callable[[int], None]
+    ) -> list[list[Answer]]:
         import torch
+        from transformers import StoppingCriteriaList
 
         width, pad = max(map(len, prompts)), self._pad
         tokens = torch.tensor([[pad] * (width - len(prompt)) + list(prompt) for prompt in prompts])
         mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
         device = self.model.device
+
+        def count(ids: torch.Tensor, _: Any, **__: Any) -> torch.Tensor:
+            done(ids.shape[1] - width)
+            return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+
         with torch.inference_mode():
             made = self.model.generate(
                 input_ids=tokens.to(device),
                 attention_mask=mask.to(device),
                 generation_config=self._configuration(decoding),
                 tokenizer=self.tokenizer,  # it finds stop texts with it
+                stopping_criteria=StoppingCriteriaList([count]),
             )
         answers = [self._answer(ids, decoding.stop) for ids in made[:, width:].tolist()]
         return [answers[start : start + decoding.samples] for start in range(0, len(answers), decoding.samples)]
@@ -145,13 +161,12 @@ def load_adapted(source: Source, *, seed: int = 0) -> AdaptedModel:
     """
     with _quiet():
         import torch
-        from peft import PeftModel
-        from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, logging
+        from transformers import AutoModelForCausalLM, GenerationConfig, logging
 
         logging.set_verbosity_error()
         torch.manual_seed(seed)
         try:
-            tokenizer = AutoTokenizer.from_pretrained(source.base, revision=source.revision)
+            tokenizer = load_own_tokenizer(source)
             base = AutoModelForCausalLM.from_pretrained(source.base, revision=source.revision, dtype=_precision(source))
         except Exception as error:  # Transformers raises nearly every type
             raise InputError(
@@ -160,20 +175,65 @@ def load_adapted(source: Source, *, seed: int = 0) -> AdaptedModel:
                 "a base model that transformers loads",
                 "Name the base model's folder with --base.",
             ) from error
-        try:
-            model = PeftModel.from_pretrained(base, str(source.adapter))
-        except Exception as error:  # PEFT too
-            raise InputError(
-                ARGUMENT,
-                f"{source.name}, which PEFT cannot load onto {source.base} ({in_one_line(error)})",
-                "an adapter of this base model",
-                "Name the adapter's base model with --base.",
-            ) from error
+        model = _with_adapter(base, source)
     model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
     defaults = base.generation_config
     base.generation_config = GenerationConfig()  # generate() takes from it what its settings leave open, like penalties
     stops = stop_token_ids(tokenizer, defaults.to_dict(), base.config.to_dict())
     return AdaptedModel(model, tokenizer, stops, defaults)
+
+
+def _with_adapter(base: Any, source: Source) -> Any:
+    """Return the base model with the adapter: of its file, every tensor is used.
+
+    PEFT's own `from_pretrained` only warns of tensors that fit no layer, and of layers without any.
+
+    Raises:
+        InputError: the adapter does not fit.
+    """
+    from peft import MODEL_TYPE_TO_PEFT_MODEL_MAPPING, PeftConfig, PeftModel, set_peft_model_state_dict
+    from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
+    from safetensors import safe_open
+
+    from lorarl_trainer.lora.peft_format import read_adapter
+
+    weights = source.adapter / WEIGHTS_FILE
+    tensors = read_adapter(weights.read_bytes(), ARGUMENT)
+    with safe_open(weights, "pt") as file:
+        stored = by_own_name(file.keys(), ARGUMENT)
+    missing: list[str] = []
+    try:
+        config = PeftConfig.from_pretrained(str(source.adapter))
+        config.inference_mode = True
+        model = MODEL_TYPE_TO_PEFT_MODEL_MAPPING.get(config.task_type, PeftModel)(base, config)
+        prefix = "" if config.is_prompt_learning else PEFT_PREFIX
+        try:
+            result = set_peft_model_state_dict(model, {f"{prefix}{name}": data for name, data in tensors.items()})
+        except KeyError as error:  # a part beside the matrices: an output layer, rows of the embedding
+            result, missing = None, [own_name(str(error.args[0]))]
+    except Exception as error:  # PEFT raises nearly every type
+        raise InputError(
+            ARGUMENT,
+            f"{source.name}, which PEFT cannot load onto {source.base} ({in_one_line(error)})",
+            "an adapter of this base model",
+            "Name the adapter's base model with --base.",
+        ) from error
+    unused: list[str] = []
+    if result is not None:
+        of_adapter = PEFT_TYPE_TO_PREFIX_MAPPING.get(config.peft_type) or "\0"
+        missing = [own_name(name) for name in result.missing_keys if of_adapter in name]
+        unused = [stored.get(own_name(name), name) for name in result.unexpected_keys]
+    if fault := misfit(ARGUMENT, unused, missing, source.base, _hint(unused, missing)):
+        raise fault
+    return model
+
+
+def _hint(unused: Sequence[str], missing: Sequence[str]) -> str:
+    if not unused:
+        return "Save or copy the adapter again, whole, with its adapter_config.json."
+    if not missing:
+        return "Save the adapter again with PEFT's save_pretrained, or remove these tensors."
+    return "Name the adapter's base model with --base. If this is it, give the tensors the names that PEFT writes."
 
 
 def _precision(source: Source) -> Any:

@@ -57,6 +57,14 @@ class Source:
         """What the user called it, and which checkpoint that is."""
         return f"{self.name} ({self.which})" if self.which else self.name
 
+    def base_folder(self) -> Path:
+        """The base model's files on this machine, once it was loaded."""
+        from huggingface_hub import snapshot_download
+
+        if (folder := Path(self.base)).is_dir():
+            return folder
+        return Path(snapshot_download(self.base, revision=self.revision, local_files_only=True))
+
 
 def find_adapter(
     name: str,

@@ -14,8 +14,10 @@ import pytest
 from safetensors.numpy import save
 
 from lorarl_api.v1alpha1 import AdapterSpec, LoRARLJobSpec
+from lorarl_api.v1alpha1.adapter import BaseModelSpec
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.launch.init_from import other_base, read_initial_adapter, require_fitting_modules
+from lorarl_trainer.launch.adapter_modules import require_fitting_modules
+from lorarl_trainer.launch.init_from import doubts, read_initial_adapter
 from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.lora.peft_options import DEFAULTS, PEFT_VERSION, refused_options
 from lorarl_trainer.models.model_sizes import sizes_of
@@ -68,11 +70,65 @@ def test_plain_lora_is_taken(tmp_path: Path, changes: dict[str, Any]) -> None:
 def test_an_adapter_that_names_another_base_is_a_warning(tmp_path: Path, base: Any, warned: bool) -> None:
     """Its name may only be another path of the same model, so it is no error."""
     initial = read(tmp_path, base_model_name_or_path=base)
-    found = other_base(initial, spec_from(tmp_path))
+    found = doubts(initial, spec_from(tmp_path), None)
     assert bool(found) is warned
     assert all(
         "was made for org/another, and the job trains on file:base. Only names and shapes" in one for one in found
     )
+
+
+@pytest.mark.parametrize(
+    ("trained_on", "base", "hint"),
+    [
+        ("org/base", "org/base", None),
+        ("unsloth/Base", "org/base", None),
+        ("unsloth/Base-bnb-4bit", "org/base", None),
+        ("unsloth/base-unsloth-bnb-4bit", "org/base", None),
+        ("someone/base-AWQ", "org/base", None),
+        ("unsloth/llama-3-8b-bnb-4bit", "meta-llama/Meta-Llama-3-8B", None),
+        ("unsloth/other-bnb-4bit", "org/base", "unquantized model that unsloth/other-bnb-4bit was made of"),
+        ("org/other", "org/base", "Set spec.model.uri: hf://org/other."),
+        ("org/base-chat", "org/base", "Set spec.model.uri: hf://org/base-chat."),
+    ],
+)
+def test_an_adapter_of_a_copy_of_the_base_is_taken_and_one_of_another_model_is_not(
+    tmp_path: Path, trained_on: str, base: str, hint: str | None
+) -> None:
+    """Training on a quantized copy is what Unsloth does; the copy itself is a base that no job can have."""
+    spec = spec_from(tmp_path).model_copy(update={"model": BaseModelSpec(uri=f"hf://{base}")})
+    read(tmp_path, base_model_name_or_path=trained_on)
+    if hint is None:
+        assert read_initial_adapter(spec, {}, "heads.tensors") is not None
+    else:
+        with pytest.raises(InputError) as refused:
+            read_initial_adapter(spec, {}, "heads.tensors")
+        assert hint in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("files", "base", "warned"),
+    [
+        ({}, "{{ base }}", False),
+        ({"chat_template.jinja": "{{ base }}\n"}, "{{ base }}", False),
+        ({"chat_template.jinja": "{{ own }}"}, "{{ base }}", True),
+        ({"chat_template.jinja": "{{ own }}"}, None, True),
+        ({"tokenizer_config.json": json.dumps({"chat_template": "{{ own }}"})}, "{{ base }}", True),
+        (
+            {"tokenizer_config.json": json.dumps({"chat_template": [{"name": "default", "template": "{{ base }}"}]})},
+            "{{ base }}",
+            False,
+        ),
+        ({"tokenizer_config.json": "[]"}, "{{ base }}", False),
+    ],
+)
+def test_a_chat_template_of_the_adapters_own_is_a_warning(
+    tmp_path: Path, files: dict[str, str], base: str | None, warned: bool
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    found = doubts(read(tmp_path), spec_from(tmp_path), base)
+    assert bool(found) is warned
+    assert all("has a chat template of its own" in one for one in found)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +270,7 @@ def test_weights_that_cannot_be_trained_on_are_refused(content: bytes, message: 
 
 def test_tensors_have_the_rank_of_their_own_config() -> None:
     require_fitting_modules(InitialAdapter(weights(rank=1), 1, 2.0), SIZES, ADAPTER)
-    with pytest.raises(InputError, match=r"lora_A has the shape \[2, \d+\], expected \[1, \d+\]"):
+    with pytest.raises(InputError, match=r"lora_A.weight has the shape \[2, \d+\], expected \[1, \d+\]"):
         require_fitting_modules(InitialAdapter(weights(rank=2), 1, 2.0), SIZES, ADAPTER)
 
 

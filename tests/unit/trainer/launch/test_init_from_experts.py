@@ -14,7 +14,8 @@ from safetensors.numpy import load, save
 
 from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.launch.init_from import read_initial_adapter, require_fitting_modules
+from lorarl_trainer.launch.adapter_modules import require_fitting_modules
+from lorarl_trainer.launch.init_from import read_initial_adapter
 from lorarl_trainer.lora.experts import is_expert
 from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.models.model_sizes import sizes_of
@@ -109,8 +110,18 @@ def test_smaller_ranks_are_taken(tmp_path: Path) -> None:
         ),
         (b"", {}, {"alpha_pattern": {"q_proj": 32}}, 'an adapter with alpha_pattern: {"q_proj": 32}, expected plain'),
         (b"", {}, {"rank_pattern": {"q_proj": 8, "o_proj": 4}}, "an adapter with alpha_pattern: "),
-        (weights(("q_proj", "up_proj", "down_proj")), {}, {}, "an adapter with model.layers.0.mlp.experts.0.down_proj"),
-        (weights(("q_proj",)), {"targetModules": ["o_proj"]}, {}, "an adapter without model.layers.0.self_attn.o_proj"),
+        (
+            weights(("q_proj", "up_proj", "down_proj")),
+            {},
+            {},
+            "layers.0.mlp.experts.0.down_proj.lora_A.weight and 7 more",
+        ),
+        (
+            weights(("q_proj",)),
+            {"targetModules": ["o_proj"]},
+            {},
+            "layers.0.self_attn.o_proj.lora_A.weight. Set spec.adapter.targetModules: [q_proj]",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(

@@ -9,8 +9,8 @@ import torch
 
 from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.lora.files import MAGNITUDE
-from lorarl_trainer.lora.peft_format import PEFT_PREFIX
 from lorarl_trainer.lora.targets import Target
+from lorarl_trainer.lora.tensor_names import PEFT_PREFIX
 
 _ADAPTER = ".default"
 """PEFT's name of an adapter that was given none, in the names of its tensors."""

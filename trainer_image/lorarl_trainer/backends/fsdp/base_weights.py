@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lorarl_trainer.lora.peft_format import PEFT_PREFIX
+from lorarl_trainer.lora.tensor_names import PEFT_PREFIX
 
 _FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Neighbours that vLLM computes in one product, in its order."""

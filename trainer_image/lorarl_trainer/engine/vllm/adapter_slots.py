@@ -19,7 +19,8 @@ from lorarl_trainer.lora.blocks import Block, Numbers, rectangles
 from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.experts import completed, is_expert
 from lorarl_trainer.lora.numbered import column_numbers, on_host, owner_numbers, row_numbers, split
-from lorarl_trainer.lora.peft_format import PEFT_PREFIX, adapter_config
+from lorarl_trainer.lora.peft_format import adapter_config
+from lorarl_trainer.lora.tensor_names import PEFT_PREFIX
 
 _INDEX = 0
 """The slot's index in vLLM, which is started with a single slot (`max_loras`)."""
