@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lorarl_api.load import load_job
+from lorarl_api.load import faults, load_job
 from lorarl_api.v1alpha1 import API_VERSION, KIND, EvalSource, LoRARLJob, LoRARLJobSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch.inputs import eval_fields
@@ -18,6 +18,10 @@ from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.trained_adapters.source import Checkpoint
 
 _FIELDS = ("promptField", "answerField")
+_OF_TRAINING = ("curriculum",)
+_OF_SAMPLING = ("maxPromptTokens", "maxResponseTokens", "temperature", "topP", "topK", "minP", "stop")
+_OF_STORE = ("uri", "credentialsSecret")
+"""Parts of the spec's data, rollout and checkpoint: those that an evaluation does not need, or that it needs alone."""
 
 
 @dataclass(frozen=True)
@@ -90,23 +94,46 @@ def resolve(request: Request, job: LoRARLJob | None) -> Task:
     """Return the evaluation that a request asks for.
 
     Raises:
-        InputError: the job lacks it, or rows or a reward are missing.
+        InputError: the job lacks it, rows or a reward are missing, or an option does not go together with the job.
         ManifestError: the manifest has faults.
     """
     manifest = job.model_dump(by_alias=True, mode="json", exclude_unset=True) if job else _bare(request)
-    spec: dict[str, Any] = manifest["spec"]
+    manifest["spec"] = spec = _needed(manifest["spec"])
     request = _judged_by_completions(spec, request)
     if request.reward:
         spec["reward"] = {"function" if ":" in request.reward else "type": request.reward}
         spec.pop("rewards", None)
         for each in spec["data"].get("evals", []):
             each.pop("reward", None)
+        _require_valid(manifest, "--reward", request.reward)
     _require(spec.get("reward") or spec.get("rewards"), "--reward", "the reward to score with: this job has none")
     if request.max_tokens:
         spec["rollout"] = {**spec.get("rollout", {}), "maxResponseTokens": request.max_tokens}
+        _require_valid(manifest, "--max-tokens", str(request.max_tokens))
     if request.data:
         _replace_evaluations(spec, request)
+        _require_valid(manifest, "--data", request.data)
     return _chosen(load_job(json.dumps(manifest)).spec, request)
+
+
+def _needed(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a job's spec an evaluation depends on. What is about training alone would only bring its rules."""
+    return {
+        "model": spec["model"],
+        "adapter": {"targetModules": ["all-linear"]},  # the adapter's own files say what it is
+        **{key: spec[key] for key in ("reward", "rewards") if spec.get(key)},
+        "data": {key: value for key, value in spec["data"].items() if key not in _OF_TRAINING},
+        "rollout": {key: value for key, value in spec.get("rollout", {}).items() if key in _OF_SAMPLING},
+        "checkpoint": {key: value for key, value in spec["checkpoint"].items() if key in _OF_STORE},
+    }
+
+
+def _require_valid(manifest: Mapping[str, Any], option: str, value: str) -> None:
+    """Refuse an option with which the job breaks one of its rules. Those that it breaks without any are the job's."""
+    if broken := faults(manifest):
+        first = broken[0]
+        got, hint = f"{value}, with which {first.path} {first.verb} {first.expected}", f"Change or remove {option}."
+        raise InputError(option, got, "a value that goes together with the job", hint)
 
 
 def settings(request: Request, evaluation: Evaluation, task: Task) -> Evaluation:
@@ -138,13 +165,11 @@ def _judged_by_completions(spec: dict[str, Any], request: Request) -> Request:
 
     Such a job has no reward, but an evaluation of it may have one.
     """
-    spec["algorithm"] = {"type": "grpo"}
     data = spec["data"]
     evals = data.get("evals", [])
     for source in (data.get("train"), data.get("eval"), *(data.get("mixture") or ()), *evals):
         for key in ("chosenField", "rejectedField", "messagesField", "tokensField", "lossMaskField"):
             (source or {}).pop(key, None)
-    spec["adapter"].pop("dora", None)  # PEFT applies it, whatever an engine serves
     if request.reward or spec.get("reward") or spec.get("rewards"):
         return request
     scored = [each for each in evals if each.get("reward") and request.eval in (None, each["name"])]
@@ -176,7 +201,6 @@ def _replace_evaluations(spec: dict[str, Any], request: Request) -> None:
         raise InputError("--eval", got, "either rows of the job or other rows", hint)
     data = spec["data"]
     data.pop("evals", None)
-    spec.get("checkpoint", {}).pop("keepBest", None)  # it may name one of those
     train = data.get("train") or data["mixture"][0]
     fields = {key: train[key] for key in _FIELDS if key in train}
     data["eval"] = {"uri": _uri(request.data or ""), **fields}
