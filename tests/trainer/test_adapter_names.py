@@ -171,7 +171,9 @@ def test_an_adapter_of_separate_parts_is_refused_for_a_fused_one_before_anything
 ) -> None:
     sizes = sizes_of(json.loads((folder / "base" / "config.json").read_text()))
     tensors = load_file(folder / "adapter" / WEIGHTS)
-    tensors |= {name.replace("v_proj", "k_proj"): tensor for name, tensor in tensors.items() if "v_proj" in name}
+    tensors |= {
+        name.replace("v_proj", "k_proj"): tensor.clone() for name, tensor in tensors.items() if "v_proj" in name
+    }
     fields = {"rank": 4, "alpha": 64, "targetModules": ["linear_qkv", "down_proj"]}
     initial = InitialAdapter(save(tensors), 4, 16.0)
     with pytest.raises(InputError, match="one A for the parts of a fused layer") as refused:

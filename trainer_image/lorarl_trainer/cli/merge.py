@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,7 @@ def command(
     The merged model's logits are compared with those of base and adapter, and its weights are computed again from the
     files of both. Nothing is left behind if they differ.
     """
-    from lorarl_trainer.progress.usage import serve_command
+    from lorarl_trainer.loading import ask_server, serve_command
     from lorarl_trainer.trained_adapters.merge import merge
     from lorarl_trainer.trained_adapters.source import find_adapter
 
@@ -52,4 +53,5 @@ def command(
     print(f"{out}: {source.base} with {source.label}; its logits are within {merged.off:.1e} of those of both together")
     if merged.computed:
         print(f"check     {merged.computed} adapted weights are W + scale B A, computed again from the files")
-    print(f"vLLM      {serve_command()} {out}")
+    print(f"vLLM      {serve_command()} {shlex.quote(str(out))}")
+    print(f"          {ask_server(str(out))}")

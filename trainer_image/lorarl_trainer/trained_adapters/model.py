@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -105,17 +106,18 @@ class AdaptedModel:
         mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
         device = self.model.device
 
-        def count(ids: torch.Tensor, _: Any, **__: Any) -> torch.Tensor:
+        def stopped(ids: torch.Tensor, _: Any, **__: Any) -> torch.Tensor:
+            """Look for stop texts in completions alone: Transformers' own would look into the prompts too."""
             done(ids.shape[1] - width)
-            return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+            ends = [self._stop_at(row, decoding.stop) is not None for row in ids[:, width:].tolist()]
+            return torch.tensor(ends, device=ids.device)
 
         with torch.inference_mode():
             made = self.model.generate(
                 input_ids=tokens.to(device),
                 attention_mask=mask.to(device),
                 generation_config=self._configuration(decoding),
-                tokenizer=self.tokenizer,  # it finds stop texts with it
-                stopping_criteria=StoppingCriteriaList([count]),
+                stopping_criteria=StoppingCriteriaList([stopped]),
             )
         answers = [self._answer(ids, decoding.stop) for ids in made[:, width:].tolist()]
         return [answers[start : start + decoding.samples] for start in range(0, len(answers), decoding.samples)]
@@ -135,22 +137,37 @@ class AdaptedModel:
             num_return_sequences=decoding.samples,
             eos_token_id=list(self.stops),
             pad_token_id=self._pad,
-            stop_strings=list(decoding.stop) or None,
             **chosen,
         )
 
     def _answer(self, ids: Sequence[int], stop: Sequence[str]) -> Answer:
         """Return a completion as a reward sees it: without a stop token, but with a stop text."""
         end = next((place for place, token in enumerate(ids) if token in self.stops), None)
-        text: str = self.tokenizer.decode(ids[:end], skip_special_tokens=True)
-        found = [text.index(word) + len(word) for word in stop if word in text]
-        tokens = len(ids) if end is None else end + 1
-        return Answer(text[: min(found)] if found else text, truncated=end is None and not found, tokens=tokens)
+        at = self._stop_at(ids[:end], stop)
+        text = self._text(ids[: end if at is None else at])
+        if at is None:
+            return Answer(text, truncated=end is None, tokens=len(ids) if end is None else end + 1)
+        # What follows are the fillings of a batch whose other answers are longer.
+        return Answer(text[: min(text.index(word) + len(word) for word in stop if word in text)], False, at)
+
+    def _stop_at(self, ids: Sequence[int], stop: Sequence[str]) -> int | None:
+        """Return how many tokens a completion has with the one that ends a stop text; None without any."""
+        if not stop or not _has(self._text(ids), stop):
+            return None
+        return bisect_left(range(len(ids) + 1), True, key=lambda count: _has(self._text(ids[:count]), stop))
+
+    def _text(self, ids: Sequence[int]) -> str:
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=True)
+        return text
 
     @property
     def _pad(self) -> int:
         pad = self.tokenizer.pad_token_id
         return int(self.stops[0] if pad is None else pad)
+
+
+def _has(text: str, stop: Sequence[str]) -> bool:
+    return any(word in text for word in stop)
 
 
 def load_adapted(source: Source, *, seed: int = 0) -> AdaptedModel:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
+from lorarl_trainer.loading import serve_command
 from lorarl_trainer.lora.model_card import model_card
 
 CONFIG = {"r": 12, "lora_alpha": 24}
@@ -62,7 +63,7 @@ def test_a_person_finds_results_data_reward_code_and_how_to_load_it() -> None:
         "`file:held\\|out.jsonl`",
         "| reward code `sums:score` | SHA-256 `c0de` |",
         "PeftModel.from_pretrained(",
-        "vllm serve org/base --enable-lora --max-lora-rank 16",
+        f"{serve_command()} org/base --enable-lora --max-lora-rank 16",
         "function: sums:score",
         "| lorarl | 0.1.0 |",
     ):
@@ -72,7 +73,7 @@ def test_a_person_finds_results_data_reward_code_and_how_to_load_it() -> None:
 @pytest.mark.parametrize(("config", "more"), [({"use_dora": True}, {}), ({}, {"servedMerged": True})])
 def test_what_vllm_does_not_serve_is_merged(config: dict[str, Any], more: dict[str, Any]) -> None:
     text = model_card(metadata() | more, CONFIG | config, {}).decode()
-    assert "lorarl merge . --out merged\nvllm serve merged" in text
+    assert f"lorarl merge . --out merged\n{serve_command()} merged" in text
     assert "--enable-lora" not in text
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lorarl_trainer.loading import serve_command
 from lorarl_trainer.progress import EvalDone, Event, Progress, StepDone, Warned, write_report
 from lorarl_trainer.progress.events import scalars_of
 from lorarl_trainer.progress.metrics_file import METRICS, MetricsFile, SummaryFile
@@ -19,7 +20,6 @@ from lorarl_trainer.progress.page import FOLDER, UPLOT, json_in_html
 from lorarl_trainer.progress.plots import binned, outcome
 from lorarl_trainer.progress.report import MAX_POINTS, curves, report_data
 from lorarl_trainer.progress.samples import SAMPLES, SamplesFile, samples_by_step, thinned
-from lorarl_trainer.progress.usage import serve_command
 from unit.trainer.progress.runs import (
     grpo_run,
     grpo_step,
@@ -113,7 +113,7 @@ def test_the_report_has_the_main_results(tmp_path: Path) -> None:
     assert summary["startup"]["first_update_seconds"] == 45.0
     codes = dict(data["snippets"])
     assert f"{serve_command()} /models/tiny --enable-lora --max-lora-rank 16" in codes["vLLM"]
-    assert "PeftModel.from_pretrained(model, " in codes["Transformers and PEFT"]
+    assert "PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(" in codes["Transformers and PEFT"]
     assert [row["step"] for row in data["evaluations"]] == [0, 10, 20, 30]
 
 

