@@ -166,9 +166,7 @@ def test_the_hint_names_settings_with_which_the_adapter_fits(
 
 
 @pytest.mark.parametrize("field", ["spec.adapter.initFrom", "spec.algorithm.distillation.adapter"])
-def test_an_adapter_of_separate_parts_is_refused_for_a_fused_one_before_anything_loads(
-    folder: Path, field: str
-) -> None:
+def test_separate_parts_are_refused_for_a_fused_adapter_at_once(folder: Path, field: str) -> None:
     sizes = sizes_of(json.loads((folder / "base" / "config.json").read_text()))
     tensors = load_file(folder / "adapter" / WEIGHTS)
     tensors |= {

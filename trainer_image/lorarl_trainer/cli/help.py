@@ -81,7 +81,7 @@ class Sections(click.Group):
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Keep the order of the sections. Nobody types a hidden command, so it is no suggestion either."""
+        """Keep the order of the sections. A hidden command is no suggestion either."""
         return [name for name, command in self.commands.items() if not command.hidden]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

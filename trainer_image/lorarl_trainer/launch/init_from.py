@@ -96,7 +96,7 @@ def doubts(initial: InitialAdapter | None, spec: LoRARLJobSpec, chat_template: o
         )
     if initial.chat_template is not None and not same_template(initial.chat_template, chat_template):
         found.append(
-            f"the adapter of {INIT_FROM} has a chat template of its own, and the job trains with the base model's. To "
+            f"the adapter of {INIT_FROM} has its own chat template, and the job trains with the base model's. To "
             f"train with the adapter's, put its {TEMPLATE_FILE} into a copy of the base model's folder"
         )
     return found

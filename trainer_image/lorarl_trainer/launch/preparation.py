@@ -59,7 +59,7 @@ class Stored:
             return []
         if not resumed_step:
             raise self.no_start
-        return [f"{self.no_start} The training goes on from its checkpoint, which has the whole adapter"]
+        return [f"{self.no_start} The training continues from its checkpoint, which has the whole adapter"]
 
     def learned_from(self, spec: LoRARLJobSpec) -> dict[str, bytes | None]:
         """Return the weights of the adapters that every step reads, by field: a teacher, and the reference of a start.

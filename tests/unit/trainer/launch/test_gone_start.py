@@ -51,7 +51,7 @@ def test_a_run_with_a_checkpoint_goes_on_without_its_start(tmp_path: Path, chang
     stored = look(made, tmp_path)
     assert stored.initial_adapter is None
     (warning,) = stored.warnings(1)
-    assert "gone, which does not exist" in warning and "goes on from its checkpoint" in warning
+    assert "gone, which does not exist" in warning and "continues from its checkpoint" in warning
     with pytest.raises(InputError, match="which does not exist"):
         stored.warnings(0)  # no checkpoint was whole after all
 

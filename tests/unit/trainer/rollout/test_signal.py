@@ -65,9 +65,7 @@ def test_one_group_with_signal_is_enough() -> None:
 
 
 @pytest.mark.parametrize(("shares", "said"), [([0.94, 0.9], True), ([0.25], True), ([0.2, 0.9], False), ([0.0], False)])
-def test_a_first_step_whose_completions_are_cut_off_says_once_what_that_teaches(
-    shares: list[float], said: bool
-) -> None:
+def test_a_first_step_that_is_cut_off_says_once_what_that_teaches(shares: list[float], said: bool) -> None:
     watch = SignalWatch(RolloutSpec(max_response_tokens=32))
     found = [watch.at_first(share) for share in shares]
     assert [warning is not None for warning in found] == [said] + [False] * (len(shares) - 1)
