@@ -50,7 +50,7 @@ class Stored:
     no_start: LorarlError | None = None
 
     def warnings(self, resumed_step: int) -> list[str]:
-        """Return what to know of a run that goes on after this step without the adapter that it started from.
+        """Return what to know of a run that continues after this step without the adapter that it started from.
 
         Raises:
             LorarlError: it starts from the beginning.

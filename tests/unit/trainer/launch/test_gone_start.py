@@ -1,4 +1,4 @@
-"""A run goes on when the adapter that it started from is gone: its checkpoint has all of the adapter."""
+"""A run continues when the adapter that it started from is gone: its checkpoint has all of the adapter."""
 
 from __future__ import annotations
 

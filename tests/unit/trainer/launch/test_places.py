@@ -1,4 +1,4 @@
-"""A folder of the environment that nobody can write to is named before Ray, vLLM or torch meet it."""
+"""A folder of the environment that cannot be written is named before Ray, vLLM or torch meet it."""
 
 from __future__ import annotations
 
