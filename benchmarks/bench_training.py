@@ -99,8 +99,8 @@ def main() -> None:
         f"spec.trainer.backend={chosen.backend}",
     )
     spec, plan = ours.planned(folder, work, device.memory(), *changes)
-    fused = plan.fused_layers and not chosen.padded and not chosen.megatron_layers
-    plan = replace(plan, packed=not chosen.padded, fused_layers=fused)
+    fused = plan.trainer.fused_layers and not chosen.padded and not chosen.megatron_layers
+    plan = replace(plan, trainer=replace(plan.trainer, packed=not chosen.padded, fused_layers=fused))
     model = backend.load_model(device, spec, folder, plan, StartClock("benchmark", "model"))
     optimizer = AdapterOptimizer(model, spec.trainer, fused=True)
     print(

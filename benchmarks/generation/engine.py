@@ -92,10 +92,10 @@ def start(
     kv_cache = kv_cache_bytes(shape_of(read_model_config(folder)), plan)
     config = EngineConfig(
         model_path=folder,
-        plan=replace(
-            plan,
-            kv_cache_bytes=min(kv_cache, kv_cache_most or kv_cache),
-        ),
+        plan=replace(plan.engine, kv_cache_bytes=min(kv_cache, kv_cache_most or kv_cache)),
+        ranks=1,
+        dtype=plan.compute.dtype,
+        expert_rank=None,
         rank=options.rank,
         target_modules=LINEARS,
         max_prompt_tokens=options.prompt,

@@ -24,7 +24,7 @@ def main() -> None:
     from lorarl_api.load import load_job
     from lorarl_trainer.devices.base import Device
     from lorarl_trainer.engine.vllm import arguments
-    from lorarl_trainer.planning.execution import ExecutionPlan
+    from lorarl_trainer.planning.execution import EnginePlan
     from lorarl_trainer.samples.requests import GenerationRequest
     from lorarl_trainer.workers.worker import Rank, Worker
 
@@ -33,7 +33,7 @@ def main() -> None:
 
     usual = arguments.device_arguments
 
-    def eager(device: Device, plan: ExecutionPlan) -> dict[str, Any]:
+    def eager(device: Device, plan: EnginePlan) -> dict[str, Any]:
         return usual(device, plan) | {"enforce_eager": True}
 
     clock = time.perf_counter()

@@ -14,7 +14,8 @@ from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.models.model_sizes import shape_of
-from lorarl_trainer.planning.execution import ExecutionPlan, decide
+from lorarl_trainer.planning.execution import ExecutionPlan
+from lorarl_trainer.planning.usual import decide
 from lorarl_trainer.progress import METRICS, read_rows, read_summary
 from lorarl_trainer.storage.downloads import read_model_config
 from side_by_side.work import Work

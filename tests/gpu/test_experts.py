@@ -32,7 +32,7 @@ MEAN_DIFFERENCE = 0.02
 )
 def test_transformers_and_peft_say_the_same(on_gpu, tmp_path: Path, architecture: str, experts: str) -> None:
     worker: Colocated = on_gpu(architecture, adapter__experts=experts)
-    assert worker.worker._plan.shared_base and worker.worker._plan.fused_layers
+    assert worker.worker._plan.layout.shared_base and worker.worker._plan.trainer.fused_layers
     worker.randomise(scale=0.05)
     worker.sync()
     samples = samples_of(prompts(32), rollouts := worker.generate(prompts(32)))

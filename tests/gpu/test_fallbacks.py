@@ -17,7 +17,7 @@ from lorarl_trainer.devices.cuda import CudaDevice
 from lorarl_trainer.engine.sync import copy_plan
 from lorarl_trainer.engine.vllm import arguments, names
 from lorarl_trainer.kernels import logprobs
-from lorarl_trainer.planning import execution
+from lorarl_trainer.planning import usual
 from support.in_process import Colocated, prompts, samples_of
 from support.own_layers import without_a_name
 from support.tiny_models import VOCABULARY
@@ -139,7 +139,7 @@ def with_arguments(**changes: Any) -> Callable[[pytest.MonkeyPatch], None]:
 
 def own_base(patch: pytest.MonkeyPatch) -> None:
     """Plan two copies of the base model."""
-    patch.setattr(execution, "why_not_shared", lambda *_: "the test wants two")
+    patch.setattr(usual, "why_not_shared", lambda *_: "the test wants two")
 
 
 def plain_copies(patch: pytest.MonkeyPatch) -> None:

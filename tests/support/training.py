@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ from lorarl_api.v1alpha1 import TrainerSpec
 from lorarl_trainer.backends.registry import get_backend
 from lorarl_trainer.devices.base import Device
 from lorarl_trainer.models.model_sizes import shape_of
-from lorarl_trainer.planning.execution import decide
 from lorarl_trainer.planning.precision import PRECISIONS
+from lorarl_trainer.planning.usual import decide
 from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.requests import LossChoice, UpdateRequest
 from lorarl_trainer.samples.sample import Sample
@@ -24,6 +23,7 @@ from lorarl_trainer.samples.wire import Samples
 from lorarl_trainer.storage.downloads import read_model_config
 
 from .in_process import tiny_job
+from .plans import changed
 
 
 class BareTrainer:
@@ -67,9 +67,10 @@ class BareTrainer:
         ranks = {"trainer__tensorParallelSize": tensor_parallel, "trainer__contextParallelSize": context_parallel}
         trainer = {"trainer__recompute": recompute, "trainer__expertParallelSize": expert_parallel} | ranks
         self.spec = spec = tiny_job(folder, folder, **trainer, **adapter).spec
-        plan = replace(
+        plan = changed(
             decide(spec, shape_of(read_model_config(folder)), None),
-            precision=PRECISIONS[precision],
+            compute=PRECISIONS[precision],
+            base_storage=PRECISIONS[precision],
             packed=packed,
             rollouts=rollouts,
             fused_layers=packed and fused and not dropout,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import make_dataclass, replace
+from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ from lorarl_trainer.backends.registry import get_backend
 from lorarl_trainer.devices.cpu import CpuDevice
 from lorarl_trainer.models.families import FAMILIES
 from lorarl_trainer.models.model_sizes import read_model_sizes, shape_of, sizes_of
-from lorarl_trainer.planning.execution import decide
+from lorarl_trainer.planning.usual import decide
 from lorarl_trainer.planning.verdict import judge
 from lorarl_trainer.storage.downloads import read_model_config
 from support import tiny_models
 from support.in_process import tiny_job
+from support.plans import changed
 from support.training import BareTrainer
 
 ONE_OF_EACH = ("qwen2", "qwen3", "llama-scaled", "llama-smollm2", "mistral-window")
@@ -101,7 +102,8 @@ def test_routers_have_no_loss_of_their_own(tmp_path: Path) -> None:
     provider = AutoBridge.from_hf_config(config).to_megatron_provider(load_weights=False)
     assert provider.moe_aux_loss_coeff > 0
     provider.moe_permute_fusion = False  # needs Transformer Engine
-    plan = replace(decide(tiny_job(tmp_path, tmp_path).spec, shape_of(read_model_config(tmp_path)), None), packed=False)
+    spec, shape = tiny_job(tmp_path, tmp_path).spec, shape_of(read_model_config(tmp_path))
+    plan = changed(decide(spec, shape, None), packed=False)
     _configure(provider, CpuPlatform(), plan)
     assert (provider.moe_router_load_balancing_type, provider.moe_aux_loss_coeff) == ("none", 0.0)
     assert provider.moe_z_loss_coeff is None

@@ -19,8 +19,8 @@ from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.models.model_sizes import read_model_sizes
 from lorarl_trainer.planning.activations import activation_bytes, low_rank_bytes
 from lorarl_trainer.planning.adapter_size import AdapterSize
-from lorarl_trainer.planning.execution import decide
 from lorarl_trainer.planning.memory_lines import UNUSABLE
+from lorarl_trainer.planning.usual import decide
 from support import tiny_models
 from support.in_process import tiny_job
 

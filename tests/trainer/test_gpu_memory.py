@@ -17,6 +17,7 @@ from lorarl_trainer.workers.gpu_memory import gpu_memory_explained
 from lorarl_trainer.workers.state import State
 from lorarl_trainer.workers.worker import Worker
 from support.in_process import ALONE, STOP, Colocated, prompts, samples_of, tiny_job, update_request
+from support.plans import changed
 
 TABLE = "base model  16.4  always  its files"
 TORCH = torch.OutOfMemoryError(
@@ -97,7 +98,7 @@ def test_a_kv_cache_too_small_for_one_sample_is_no_model_of_few_positions(
 ) -> None:
     """vLLM's message names max_model_len in both cases."""
     whole = plan.plan_job
-    monkeypatch.setattr(plan, "plan_job", lambda *job: replace(whole(*job), kv_cache_bytes=1 << 16))
+    monkeypatch.setattr(plan, "plan_job", lambda *job: changed(whole(*job), kv_cache_bytes=1 << 16))
     model = model_folder("qwen3-tied")
     worker = Worker(tiny_job(model, tmp_path, rollout__maxResponseTokens=100).spec, ALONE)
     told = (

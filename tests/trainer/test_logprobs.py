@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.multiprocessing
 
 from lorarl_trainer.kernels.logprobs import rows_of_chunk, token_log_probabilities
-from lorarl_trainer.planning.execution import LOGITS_CHUNK
+from lorarl_trainer.planning.usual import LOGITS_CHUNK
 
 TOKENS, HIDDEN, VOCABULARY, PADDED, TEMPERATURE = 37, 24, 90, 96, 0.7
 

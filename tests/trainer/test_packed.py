@@ -13,7 +13,7 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.models.model_sizes import read_model_sizes
 from lorarl_trainer.planning.activations import low_rank_bytes
 from lorarl_trainer.planning.adapter_size import AdapterSize
-from lorarl_trainer.planning.execution import decide
+from lorarl_trainer.planning.usual import decide
 from lorarl_trainer.samples.requests import LossChoice
 from support.tiny_models import VOCABULARY
 from support.training import BareTrainer, elements_kept, grouped_samples, relative_difference

@@ -89,11 +89,13 @@ class Backend(ABC):
         self.optimizer = AdapterOptimizer(self.model, spec.trainer, fused=fused)
         self.critic: Critic | None = None
         if spec.algorithm.about.critic:
-            self.critic = Critic(device, self.model, self.layout, spec, plan.micro_batch_tokens, fused=fused)
+            self.critic = Critic(device, self.model, self.layout, spec, plan.trainer.micro_batch_tokens, fused=fused)
         self._reference = spec.reference
         self._decay = spec.algorithm.kl.effective_decay if spec.algorithm.kl else None
         self._kept: list[torch.Tensor] | None = None  # the adapter's own values while it has others
-        self._trainer = Trainer(device, self.model, self.optimizer, plan.micro_batch_tokens, spec.adapter.dropout)
+        self._trainer = Trainer(
+            device, self.model, self.optimizer, plan.trainer.micro_batch_tokens, spec.adapter.dropout
+        )
 
     def create_adapter(self, seed: int) -> None:
         """Start from a new adapter, which changes nothing yet."""

@@ -55,16 +55,20 @@ class ColocatedEngine:
         """
         config = EngineConfig(
             model_path=model_path,
-            plan=plan,
+            plan=plan.engine,
+            ranks=plan.layout.engine_ranks,
+            dtype=plan.compute.dtype,
             rank=adapter.config.rank,
+            expert_rank=plan.expert_rank,
             target_modules=tuple(served_names(adapter.targets)),
             max_prompt_tokens=spec.rollout.max_prompt_tokens,
             max_response_tokens=spec.rollout.max_response_tokens,
             sampling=Sampling.of(spec.rollout),
             stop_token_ids=stop_token_ids,
             stop=tuple(spec.rollout.stop),
+            records_routing=plan.router_replay is not None,
         )
-        self.base = SharedBase(trainer) if plan.shared_base else None
+        self.base = SharedBase(trainer) if plan.layout.shared_base else None
         self.engine = RolloutEngine(device, config, spec.trainer.seed, self.base, clock)
         with clock.part("engine/sync plan"):
             self._sync = make_sync(spec.rollout.adapter_sync, self.engine.slot, adapter)

@@ -72,17 +72,17 @@ def activation_bytes(
     They are those of all ranks that share the model or its context. The module's text has the formulas. `recompute` is
     the plan's unless it is given.
     """
-    recompute = recompute or execution.recompute
+    recompute = recompute or execution.trainer.recompute
     values = _values(model, execution)
     kept = {"none": values.kept, "selective": values.kept - values.again, "full": model.hidden}[recompute]
     # With recomputation, the activations come back too.
     at_work = values.at_work if recompute == "none" else values.at_work + values.kept
-    return kept * model.layers * execution.precision.bytes, at_work * execution.precision.bytes
+    return kept * model.layers * execution.compute.bytes, at_work * execution.compute.bytes
 
 
 def touched_bytes(model: ModelSizes, execution: ExecutionPlan) -> int:
     """Return the bytes of all that a token is in all layers, be it kept or made again."""
-    return _values(model, execution).touched * model.layers * execution.precision.bytes
+    return _values(model, execution).touched * model.layers * execution.compute.bytes
 
 
 class _Values(NamedTuple):
@@ -103,14 +103,14 @@ class _Values(NamedTuple):
 
 def _values(model: ModelSizes, execution: ExecutionPlan) -> _Values:
     h, q, k, f = model.hidden, model.width("q_proj"), model.width("k_proj"), model.width("up_proj")
-    norms = q + 2 * k if execution.fused_layers and model.whole_norms else 0
-    if execution.fused_layers and model.experts:
-        beside, sharing = 2 * h + 2 * q + 2 * k + norms, execution.expert_ranks
+    norms = q + 2 * k if execution.trainer.fused_layers and model.whole_norms else 0
+    if execution.trainer.fused_layers and model.experts:
+        beside, sharing = 2 * h + 2 * q + 2 * k + norms, execution.layout.expert_ranks
         rows, copies = math.ceil(_uneven(execution) * h * min(sharing, model.active_experts)), _copies(model, execution)
         mlp, on_their_way = rows + copies * 2 * f, 0 if sharing == 1 else 4 * rows
         at_work, touched = beside + copies * (h + 3 * f) + on_their_way, beside + copies * (2 * h + 3 * f)
         return _Values(beside + mlp, mlp, at_work, touched)
-    if execution.fused_layers:
+    if execution.trainer.fused_layers:
         whole, again = 2 * h + 2 * q + 2 * k + norms + 2 * f, 2 * f
     elif execution.backend == "fsdp":
         again = (4 if model.width("gate_proj", "gate_up_proj") else 5) * f
@@ -121,7 +121,7 @@ def _values(model: ModelSizes, execution: ExecutionPlan) -> _Values:
 
 
 def _uneven(execution: ExecutionPlan) -> float:
-    return 1.0 if execution.expert_ranks == 1 else _UNEVEN
+    return 1.0 if execution.layout.expert_ranks == 1 else _UNEVEN
 
 
 def _copies(model: ModelSizes, execution: ExecutionPlan) -> int:
@@ -139,25 +139,25 @@ def low_rank_bytes(model: ModelSizes, adapter: AdapterSize, execution: Execution
     if adapter.layers_of_experts:
         ranks = adapter.gate_up_rank + adapter.expert_rank
         of_experts = _copies(model, execution) * ranks * model.layers
-    kept = {"none": outside + of_experts, "selective": outside, "full": 0}[execution.recompute]
+    kept = {"none": outside + of_experts, "selective": outside, "full": 0}[execution.trainer.recompute]
     # Its gradient, and itself if it is computed again.
-    at_work = (1 if execution.recompute == "none" else 2) * -(-(outside + of_experts) // model.layers)
-    width = execution.precision.bytes
-    return kept * width // execution.context_ranks, at_work * width // execution.context_ranks
+    at_work = (1 if execution.trainer.recompute == "none" else 2) * -(-(outside + of_experts) // model.layers)
+    width = execution.compute.bytes
+    return kept * width // execution.layout.context_ranks, at_work * width // execution.layout.context_ranks
 
 
 def token_bytes(model: ModelSizes, execution: ExecutionPlan) -> tuple[int, int]:
     """Return one rank's `activation_bytes`, with the copies of attention where it is not flash attention."""
     kept, at_work = activation_bytes(model, execution)
-    if execution.attention_copies:
+    if execution.trainer.attention_copies:
         # Each rank that shares the context has the keys and values of all tokens.
-        keys = execution.attention_copies * execution.context_ranks
+        keys = execution.trainer.attention_copies * execution.layout.context_ranks
         copies = 4 * model.width("q_proj") + 4 * model.width("k_proj") * keys
         if not model.attends_plainly(execution.longest):
             copies += execution.longest * (5 * model.heads if model.soft_cap else model.heads // model.key_heads)
-        at_work += copies * execution.precision.bytes
-        kept += 0 if execution.recompute == "full" else copies * execution.precision.bytes * model.layers
-    return kept // execution.trainer_workers, at_work // execution.trainer_workers
+        at_work += copies * execution.compute.bytes
+        kept += 0 if execution.trainer.recompute == "full" else copies * execution.compute.bytes * model.layers
+    return kept // execution.layout.trainer_workers, at_work // execution.layout.trainer_workers
 
 
 def key_bytes(model: ModelSizes, execution: ExecutionPlan) -> tuple[int, int]:
@@ -165,19 +165,19 @@ def key_bytes(model: ModelSizes, execution: ExecutionPlan) -> tuple[int, int]:
 
     They are one rank's.
     """
-    width, k = execution.precision.bytes, _key_width(model, execution)
-    q = model.width("q_proj") // execution.trainer_ranks
-    stays = not execution.fused_layers and execution.recompute != "full"
+    width, k = execution.compute.bytes, _key_width(model, execution)
+    q = model.width("q_proj") // execution.layout.trainer_ranks
+    stays = not execution.trainer.fused_layers and execution.trainer.recompute != "full"
     return 2 * k * model.layers * width if stays else 0, (4 * k + (2 * q if q > k else 0)) * width
 
 
 def shared_key_bytes(model: ModelSizes, execution: ExecutionPlan) -> int:
     """Return the bytes of a token's keys and values, and of their gradients, where ranks share the context."""
-    if execution.context_ranks == 1:
+    if execution.layout.context_ranks == 1:
         return 0
-    return 4 * _key_width(model, execution) * execution.precision.bytes
+    return 4 * _key_width(model, execution) * execution.compute.bytes
 
 
 def _key_width(model: ModelSizes, execution: ExecutionPlan) -> int:
     """Return the width of one rank's keys: it has at least one head."""
-    return max(1, model.key_heads // execution.trainer_ranks) * model.head
+    return max(1, model.key_heads // execution.layout.trainer_ranks) * model.head

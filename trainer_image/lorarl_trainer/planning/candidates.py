@@ -12,15 +12,8 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.models.model_sizes import ModelSizes
 from lorarl_trainer.planning.activations import token_bytes
-from lorarl_trainer.planning.execution import (
-    USUAL_MICRO_BATCH_TOKENS,
-    ExecutionPlan,
-    Recompute,
-    decide,
-    fuses_layers,
-    usual_contexts,
-    usual_keys,
-)
+from lorarl_trainer.planning.execution import ExecutionPlan, Recompute
+from lorarl_trainer.planning.usual import USUAL_MICRO_BATCH_TOKENS, decide, fuses_layers, usual_contexts, usual_keys
 
 _MICRO_BATCH_TOKENS = (1024, 2048, 4096, 8192, 16_384, 32_768, 65_536)
 _RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
@@ -41,8 +34,10 @@ def on_gpu(spec: LoRARLJobSpec, model: ModelSizes, gpu: Gpu, ranks: tuple[int, i
         for tokens in _token_sizes(spec, base):
             for keys in _key_numbers(spec, base, tokens):
                 for recompute in kinds:
-                    plan = replace(base, micro_batch_tokens=tokens, micro_batch_keys=keys, recompute=recompute)
-                    yield from _phases(spec, plan)
+                    trainer = replace(
+                        base.trainer, micro_batch_tokens=tokens, micro_batch_keys=keys, recompute=recompute
+                    )
+                    yield from _phases(spec, replace(base, trainer=trainer))
 
 
 def on_host(spec: LoRARLJobSpec, model: ModelSizes) -> Iterator[ExecutionPlan]:
@@ -58,8 +53,8 @@ def on_host(spec: LoRARLJobSpec, model: ModelSizes) -> Iterator[ExecutionPlan]:
         tokens = min(max(tokens, LEAST_MICRO_BATCH_TOKENS), USUAL_MICRO_BATCH_TOKENS)
         yield replace(
             base,
-            micro_batch_tokens=spec.trainer.tokens_per_micro_batch or tokens,
-            kv_cache_most=HOST_KV_CACHE // share,
+            trainer=replace(base.trainer, micro_batch_tokens=spec.trainer.tokens_per_micro_batch or tokens),
+            engine=replace(base.engine, kv_cache_most=HOST_KV_CACHE // share),
         )
 
 
@@ -84,14 +79,14 @@ def _contexts(spec: LoRARLJobSpec, model: ModelSizes, ranks: tuple[int, int]) ->
 def _token_sizes(spec: LoRARLJobSpec, base: ExecutionPlan) -> Iterator[int]:
     """Yield sizes of a micro-batch, up to one that holds the whole step."""
     if spec.trainer.tokens_per_micro_batch:
-        yield base.micro_batch_tokens
+        yield base.trainer.micro_batch_tokens
         return
     sizes = [*_MICRO_BATCH_TOKENS]
     if spec.rollout.max_prompt_tokens >= spec.rollout.max_response_tokens:
         sizes += _group_tokens(spec)
-    for tokens in sorted({max(tokens, base.least_tokens) for tokens in sizes}):
+    for tokens in sorted({max(tokens, base.trainer.least_tokens) for tokens in sizes}):
         yield tokens
-        if tokens >= base.trained * base.longest:
+        if tokens >= base.trainer.trained * base.longest:
             return
 
 
@@ -104,7 +99,7 @@ def _group_tokens(spec: LoRARLJobSpec) -> Iterator[int]:
 
 
 def _key_numbers(spec: LoRARLJobSpec, base: ExecutionPlan, tokens: int) -> Iterator[int | None]:
-    if base.micro_batch_keys is None:
+    if base.trainer.micro_batch_keys is None:
         yield None
         return
     keys = usual_keys(spec, tokens)
@@ -119,6 +114,10 @@ def _phases(spec: LoRARLJobSpec, plan: ExecutionPlan) -> Iterator[ExecutionPlan]
     if not plan.rollouts:
         return
     if spec.rollout.offload is None:
-        yield replace(plan, offload=frozenset({"kv_cache"}))
-        if not plan.shared_base:
-            yield replace(plan, offload=frozenset({"kv_cache", "weights"}))
+        yield _giving_up(plan, "kv_cache")
+        if not plan.layout.shared_base:
+            yield _giving_up(plan, "kv_cache", "weights")
+
+
+def _giving_up(plan: ExecutionPlan, *what: str) -> ExecutionPlan:
+    return replace(plan, engine=replace(plan.engine, offload=frozenset(what)))

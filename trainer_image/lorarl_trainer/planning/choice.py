@@ -11,17 +11,12 @@ from lorarl_trainer.devices.base import Gpu, Host
 from lorarl_trainer.models.model_sizes import ModelSizes
 from lorarl_trainer.planning import candidates
 from lorarl_trainer.planning.adapter_size import AdapterSize
-from lorarl_trainer.planning.execution import (
-    ExecutionPlan,
-    kv_cache_bytes,
-    usual_contexts,
-    usual_keys,
-    usual_tokens,
-)
+from lorarl_trainer.planning.execution import ExecutionPlan, kv_cache_bytes
 from lorarl_trainer.planning.gpu_speeds import speed_of
 from lorarl_trainer.planning.layouts import layouts
 from lorarl_trainer.planning.memory import MemoryPlan, make_plan
 from lorarl_trainer.planning.step_time import StepSeconds, step_seconds, work_of
+from lorarl_trainer.planning.usual import usual_contexts, usual_keys, usual_tokens
 
 _MARGIN = 0.02
 """Share of a GPU's memory that a choice leaves free, for what allowances do not cover."""
@@ -88,9 +83,9 @@ def choose_plan(spec: LoRARLJobSpec, model: ModelSizes, there: Gpu | Host) -> Jo
             if any(plan.fits for plan in plans):
                 fitting += plans
                 # Where tokens must be shared for it to fit, the next layout may be faster.
-                if any(plan.fits and plan.execution.context_ranks == usual_contexts(spec) for plan in plans):
+                if any(plan.fits and plan.execution.layout.context_ranks == usual_contexts(spec) for plan in plans):
                     break
-            smallest.append(min(plans, key=lambda plan: (plan.needed, -plan.execution.kv_cache_bytes)))
+            smallest.append(min(plans, key=lambda plan: (plan.needed, -plan.execution.engine.kv_cache_bytes)))
         if fitting:
             return _fastest(spec, model, there, fitting)
     return JobPlan(spec, model, there, min(smallest, key=lambda plan: plan.needed))
@@ -123,13 +118,13 @@ def _departures(spec: LoRARLJobSpec, model: ModelSizes, plan: ExecutionPlan) -> 
     Giving up the KV cache counts twice. One that does not hold all sequences at their longest counts three times: the
     time is estimated with responses half as long, and longer ones would be preempted and computed again.
     """
-    tokens = max(usual_tokens(plan.fused_layers), plan.least_tokens)
+    tokens = max(usual_tokens(plan.trainer.fused_layers), plan.trainer.least_tokens)
     return (
-        ["none", "selective", "full"].index(plan.recompute)
-        + 2 * len(plan.offload)
-        + (plan.context_ranks - usual_contexts(spec))
-        + (plan.trainer_ranks - 1)
-        + 3 * (plan.kv_cache_bytes < kv_cache_bytes(model, plan))
-        + abs(plan.micro_batch_tokens.bit_length() - tokens.bit_length())
-        + (plan.micro_batch_keys not in (None, usual_keys(spec, plan.micro_batch_tokens)))
+        ["none", "selective", "full"].index(plan.trainer.recompute)
+        + 2 * len(plan.engine.offload)
+        + (plan.layout.context_ranks - usual_contexts(spec))
+        + (plan.layout.trainer_ranks - 1)
+        + 3 * (plan.engine.kv_cache_bytes < kv_cache_bytes(model, plan))
+        + abs(plan.trainer.micro_batch_tokens.bit_length() - tokens.bit_length())
+        + (plan.trainer.micro_batch_keys not in (None, usual_keys(spec, plan.trainer.micro_batch_tokens)))
     )

@@ -28,21 +28,23 @@ class _Field:
 _TENSOR = _Field(
     "trainer.tensorParallelSize",
     lambda spec: spec.trainer.tensor_parallel_size,
-    lambda plan: str(plan.trainer_ranks),
+    lambda plan: str(plan.layout.trainer_ranks),
 )
 _CONTEXT = _Field(
     "trainer.contextParallelSize",
     lambda spec: spec.trainer.context_parallel_size,
-    lambda plan: str(plan.context_ranks),
+    lambda plan: str(plan.layout.context_ranks),
 )
 _FIELDS = (
     _Field(
         "trainer.tokensPerMicroBatch",
         lambda spec: spec.trainer.tokens_per_micro_batch,
-        lambda plan: str(plan.micro_batch_tokens),
+        lambda plan: str(plan.trainer.micro_batch_tokens),
     ),
-    _Field("trainer.recompute", lambda spec: spec.trainer.recompute, lambda plan: plan.recompute),
-    _Field("rollout.offload", lambda spec: spec.rollout.offload, lambda plan: f"[{', '.join(sorted(plan.offload))}]"),
+    _Field("trainer.recompute", lambda spec: spec.trainer.recompute, lambda plan: plan.trainer.recompute),
+    _Field(
+        "rollout.offload", lambda spec: spec.rollout.offload, lambda plan: f"[{', '.join(sorted(plan.engine.offload))}]"
+    ),
 )
 
 
@@ -75,28 +77,28 @@ def choices_line(plan: JobPlan) -> str:
 
 def _layout(plan: JobPlan) -> Iterator[tuple[str, str, str]]:
     spec, execution = plan.spec, plan.execution
-    alike = execution.trainer_ranks == execution.engine_ranks
+    alike = execution.layout.trainer_ranks == execution.layout.engine_ranks
     trainer = "the smallest that fits"
-    if len({one.memory.execution.trainer_ranks for one in plan.fitting}) > 1:
-        trainer = _compare(plan, _TENSOR, str(execution.trainer_ranks))
+    if len({one.memory.execution.layout.trainer_ranks for one in plan.fitting}) > 1:
+        trainer = _compare(plan, _TENSOR, str(execution.layout.trainer_ranks))
     if spec.rollout.tensor_parallel_size is not None and alike:
         trainer = "the same as rollout.tensorParallelSize, so that both share the base model"
     engine = "the same, so that both share the base model"
-    if execution.base_shards > 1:
+    if execution.layout.base_shards > 1:
         trainer, engine = "trainers of fsdp share the base's layers instead", "the smallest that fits"
     for name, given, ranks, why in (
-        ("trainer.tensorParallelSize", spec.trainer.tensor_parallel_size, execution.trainer_ranks, trainer),
+        ("trainer.tensorParallelSize", spec.trainer.tensor_parallel_size, execution.layout.trainer_ranks, trainer),
         (
             "rollout.tensorParallelSize",
             spec.rollout.tensor_parallel_size,
-            execution.engine_ranks,
+            execution.layout.engine_ranks,
             engine,
         ),
     ):
         if execution.rollouts or name.startswith("trainer"):
             yield name, str(ranks), _AS_IN_MANIFEST if given is not None else why
     considered = [execution, *(one.memory.execution for one in plan.fitting), *plan.too_large]
-    if any(one.context_ranks > 1 for one in considered):
+    if any(one.layout.context_ranks > 1 for one in considered):
         yield _row(plan, _CONTEXT)
 
 

@@ -9,7 +9,7 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.targets import require_vocabulary_to_split
 from lorarl_trainer.models.model_sizes import ModelSizes
 from lorarl_trainer.planning.backend_choice import backend_of
-from lorarl_trainer.planning.execution import usual_contexts, usual_ranks
+from lorarl_trainer.planning.usual import usual_contexts, usual_ranks
 
 
 def splits_evenly(model: ModelSizes, ranks: int) -> bool:

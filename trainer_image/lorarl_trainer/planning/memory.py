@@ -60,7 +60,7 @@ class MemoryPlan:
     @property
     def fits(self) -> bool:
         """Whether both phases fit into what is free, and the engine can hold at least one sequence."""
-        return self.needed <= self.gpu.free and self.execution.kv_cache_bytes >= self.kv_cache_least
+        return self.needed <= self.gpu.free and self.execution.engine.kv_cache_bytes >= self.kv_cache_least
 
     def table(self) -> str:
         """Return the lines as a table for people."""
@@ -84,13 +84,13 @@ def make_plan(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPlan,
         return MemoryPlan(execution, gpu, tuple(lines), 0)
     engine = list((engine_lines if on_gpu else host_engine_lines)(model, adapter, execution))
     wanted = kv_cache_bytes(model, execution)
-    room = execution.kv_cache_most
+    room = execution.engine.kv_cache_most
     if isinstance(gpu, Gpu):
         room = _room_for_cache(execution, gpu, lines, engine)
     per_token, routing = kv_bytes_per_token(model, execution), routing_bytes_per_token(model, execution)
     given = max(0, min(wanted, room * per_token // (per_token + routing)))
-    execution = replace(execution, kv_cache_bytes=given)
-    phase: Literal["generation", "always"] = "generation" if "kv_cache" in execution.offload else "always"
+    execution = replace(execution, engine=replace(execution.engine, kv_cache_bytes=given))
+    phase: Literal["generation", "always"] = "generation" if "kv_cache" in execution.engine.offload else "always"
     cache = Line("KV cache", given, phase, _describe_cache(model, execution, wanted))
     beside = []
     if routing:
@@ -102,13 +102,13 @@ def make_plan(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPlan,
 
 def _room_for_cache(execution: ExecutionPlan, gpu: Gpu, trainer: Sequence[Line], engine: Sequence[Line]) -> int:
     """Return what a GPU has for the KV cache: all that is free while it is there, up to the manifest's share."""
-    lines, given_up = (*trainer, *engine), "kv_cache" in execution.offload
+    lines, given_up = (*trainer, *engine), "kv_cache" in execution.engine.offload
     room = gpu.free - _peak(lines, "generation")
     if not given_up:
         room = min(room, gpu.free - _peak(lines, "training"))
-    if execution.engine_fraction is None:
+    if execution.engine.memory_fraction is None:
         return room
-    return min(room, int(execution.engine_fraction * gpu.total) - sum(line.bytes for line in engine))
+    return min(room, int(execution.engine.memory_fraction * gpu.total) - sum(line.bytes for line in engine))
 
 
 def _peak(lines: Sequence[Line], phase: Literal["generation", "training"]) -> int:
@@ -117,13 +117,13 @@ def _peak(lines: Sequence[Line], phase: Literal["generation", "training"]) -> in
 
 def _describe_cache(model: ModelSizes, execution: ExecutionPlan, wanted: int) -> str:
     per_token = kv_bytes_per_token(model, execution)
-    told = f"{execution.sequences} sequences of {execution.longest} tokens, {per_token:,} bytes a token"
-    if execution.kv_cache_bytes >= wanted:
+    told = f"{execution.engine.sequences} sequences of {execution.longest} tokens, {per_token:,} bytes a token"
+    if execution.engine.kv_cache_bytes >= wanted:
         return told
-    holds = execution.kv_cache_bytes // per_token // execution.longest
-    half = execution.kv_cache_bytes // per_token // -(-execution.longest // 2)
+    holds = execution.engine.kv_cache_bytes // per_token // execution.longest
+    half = execution.engine.kv_cache_bytes // per_token // -(-execution.longest // 2)
     return (
-        f"{told}; holds {holds} at their longest, {min(half, execution.sequences)} at half of it; "
+        f"{told}; holds {holds} at their longest, {min(half, execution.engine.sequences)} at half of it; "
         f"all at their longest: {gigabytes(wanted)}"
     )
 

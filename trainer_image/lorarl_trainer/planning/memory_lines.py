@@ -36,33 +36,33 @@ class Line:
 
 def trainer_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPlan) -> Iterator[Line]:
     """Yield what the trainer takes."""
-    ranks, precision = execution.trainer_ranks, execution.precision
+    ranks, precision, stored = execution.layout.trainer_ranks, execution.compute, execution.base_storage
     share = f", 1/{ranks} of it" if ranks > 1 else ""
-    holders = 1 if execution.whole_experts else execution.expert_ranks
+    holders = 1 if execution.whole_experts else execution.layout.expert_ranks
     base = model.parameters(ranks, holders)
     if holders > 1 or (ranks > 1 and model.experts):
         share += f", 1/{holders} of its experts"
-    elif execution.expert_ranks > 1:
+    elif execution.layout.expert_ranks > 1:
         share += ", with all experts, which vLLM uses too"
-    if (shards := execution.base_shards) > 1:
+    if (shards := execution.layout.base_shards) > 1:
         # While a layer is at work, the next one is gathered too.
         base += model.multiplied // shards + 2 * model.multiplied // model.layers - model.multiplied
         share = f", layers over {shards} ranks, and two of them whole"
-    source = f"its files: {base:,} parameters in {precision.name}{share}"
-    yield Line("base model", base * precision.bytes, "always", source)
-    trainable = adapter.trainable(ranks, execution.expert_ranks)
+    source = f"its files: {base:,} parameters in {stored.name}{share}"
+    yield Line("base model", base * stored.bytes, "always", source)
+    trainable = adapter.trainable(ranks, execution.layout.expert_ranks)
     source = f"{trainable:,} parameters: {precision.name}, fp32 master and gradient, Adam's moments"
     yield Line("adapter and optimizer", trainable * trainable_bytes(precision), "always", source)
-    if execution.critic:
+    if execution.trainer.critic:
         critic = trainable * trainable_bytes(precision) + model.hidden * trainable_bytes(PRECISIONS["fp32"])
         yield Line("critic and its optimizer", critic, "always", "a second adapter, and a head on the hidden states")
-    if held := execution.held_adapters:
+    if held := execution.trainer.held_adapters:
         source = f"{held} x {trainable:,} parameters: a reference, or a teacher"
         yield Line("adapters that are held", held * trainable * precision.bytes, "always", source)
     yield _activations(model, adapter, execution)
     yield from _adapters_that_stay(adapter, execution)
-    logits = execution.logits_chunk * LOGITS_BYTES
-    chunk = f"{4 * execution.logits_chunk >> 20:,} MiB in fp32, and copies"
+    logits = execution.trainer.logits_chunk * LOGITS_BYTES
+    chunk = f"{4 * execution.trainer.logits_chunk >> 20:,} MiB in fp32, and copies"
     yield Line("logits, a chunk at a time", logits, "training", chunk)
 
 
@@ -70,52 +70,60 @@ def _activations(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPl
     tokens = micro_batch_tokens(execution)
     parts = token_bytes(model, execution), low_rank_bytes(model, adapter, execution)
     kept, at_work = (sum(both) for both in zip(*parts, strict=True))
-    hidden_states = 2 * model.hidden * execution.precision.bytes // execution.trainer_workers
+    hidden_states = 2 * model.hidden * execution.compute.bytes // execution.layout.trainer_workers
     total = tokens * (kept + at_work + hidden_states + shared_key_bytes(model, execution))
     source = f"{tokens:,} tokens of a micro-batch x {kept:,} bytes, and one layer at work"
-    if execution.context_ranks > 1:
-        source = f"1/{execution.context_ranks} of the tokens, the keys of all: {source}"
+    if execution.layout.context_ranks > 1:
+        source = f"1/{execution.layout.context_ranks} of the tokens, the keys of all: {source}"
     if keys := micro_batch_keys(execution):
         total += keys * sum(key_bytes(model, execution))
         source += f" with {keys:,} keys"
     total += _adapters_at_work(model, adapter, execution)
-    return Line("activations", int(total * (1 + UNUSABLE)), "training", f"{source}; recompute: {execution.recompute}")
+    return Line(
+        "activations", int(total * (1 + UNUSABLE)), "training", f"{source}; recompute: {execution.trainer.recompute}"
+    )
 
 
 def _adapters_that_stay(adapter: AdapterSize, execution: ExecutionPlan) -> Iterator[Line]:
     """Yield what fused layers make of adapters' parameters and keep until the backward pass."""
-    if not execution.fused_layers or execution.recompute == "full":
+    if not execution.trainer.fused_layers or execution.trainer.recompute == "full":
         return
-    width, ranks = execution.precision.bytes, execution.trainer_ranks
+    width, ranks = execution.compute.bytes, execution.layout.trainer_ranks
     if ranks > 1:
         yield Line("adapters, gathered", adapter.gathered() * width, "training", f"what {ranks} ranks have shares of")
     # `selective` computes the whole mixture again.
-    if execution.recompute == "none" and (joined := adapter.joined_experts(execution.expert_ranks)):
+    if execution.trainer.recompute == "none" and (joined := adapter.joined_experts(execution.layout.expert_ranks)):
         yield Line("experts' adapters, joined", joined * width, "training", "those of a layer as one, in all layers")
 
 
 def _adapters_at_work(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPlan) -> int:
     """Return the bytes of what one fused layer makes of adapters' parameters for its products, and of its gradients."""
-    if not execution.fused_layers:
+    if not execution.trainer.fused_layers:
         return 0
-    joined = 2 * (adapter.joined + adapter.joined_experts(execution.expert_ranks))
-    gathered = adapter.gathered() if execution.trainer_ranks > 1 else 0
-    return (joined + gathered) // model.layers * execution.precision.bytes
+    joined = 2 * (adapter.joined + adapter.joined_experts(execution.layout.expert_ranks))
+    gathered = adapter.gathered() if execution.layout.trainer_ranks > 1 else 0
+    return (joined + gathered) // model.layers * execution.compute.bytes
 
 
 def micro_batch_tokens(execution: ExecutionPlan) -> int:
     """Return the most tokens of a micro-batch. What is longer stands alone, and a small step is one micro-batch."""
-    return min(max(execution.micro_batch_tokens, execution.least_tokens), execution.trained * execution.longest)
+    return min(
+        max(execution.trainer.micro_batch_tokens, execution.trainer.least_tokens),
+        execution.trainer.trained * execution.longest,
+    )
 
 
 def micro_batch_keys(execution: ExecutionPlan) -> int:
     """Return the most keys of a micro-batch; 0 where `token_bytes` has them already."""
-    if execution.micro_batch_keys is None:
+    if execution.trainer.micro_batch_keys is None:
         return 0
     # With two samples, a prompt is a separate segment.
-    keys = min(max(execution.micro_batch_keys, execution.least_tokens), 2 * execution.trained * execution.longest)
+    keys = min(
+        max(execution.trainer.micro_batch_keys, execution.trainer.least_tokens),
+        2 * execution.trainer.trained * execution.longest,
+    )
     # A rank that shares the context may have two parts of a sequence, and the keys of both.
-    return keys + (execution.longest if execution.context_ranks > 1 else 0)
+    return keys + (execution.longest if execution.layout.context_ranks > 1 else 0)
 
 
 def trainable_bytes(precision: Precision) -> int:
@@ -126,17 +134,17 @@ def trainable_bytes(precision: Precision) -> int:
 
 def engine_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPlan) -> Iterator[Line]:
     """Yield what vLLM takes on a GPU, but for the KV cache."""
-    ranks, width = execution.engine_ranks, execution.precision.bytes
-    if execution.shared_base and execution.backend == "fsdp":
+    ranks, width = execution.layout.engine_ranks, execution.compute.bytes
+    if execution.layout.shared_base and execution.backend == "fsdp":
         yield Line("vLLM's base model", 0, "always", "the trainer's own tensors")
-    elif execution.shared_base:
-        qkv = model.qkv_parameters(ranks) * width
+    elif execution.layout.shared_base:
+        qkv = model.qkv_parameters(ranks) * execution.base_storage.bytes
         yield Line("vLLM's QKV layers", qkv, "always", "all else of the base is the trainer's own tensors")
     else:
-        phase: Phase = "generation" if "weights" in execution.offload else "always"
-        yield Line("vLLM's base model", model.parameters(ranks) * width, phase, "its own copy")
+        phase: Phase = "generation" if "weights" in execution.engine.offload else "always"
+        yield Line("vLLM's base model", model.parameters(ranks) * execution.base_storage.bytes, phase, "its own copy")
     yield _served_adapter(adapter, ranks, width, on_gpu=True)
-    tokens, sequences = execution.engine_step_tokens, execution.sequences
+    tokens, sequences = execution.engine.step_tokens, execution.engine.sequences
     mlp = 3 * model.width("up_proj") // ranks + 4 * model.hidden
     if model.experts:
         mlp = model.active_experts * (5 * model.width("up_proj") + 4 * model.hidden)
@@ -147,11 +155,11 @@ def engine_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPl
 
 def host_engine_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPlan) -> Iterator[Line]:
     """Yield what vLLM takes on CPU, but for the KV cache."""
-    width = execution.precision.bytes
-    if not execution.shared_base:
-        yield Line("vLLM's base model", model.parameters(1) * width, "always", "its own copy")
+    width = execution.compute.bytes
+    if not execution.layout.shared_base:
+        yield Line("vLLM's base model", model.parameters(1) * execution.base_storage.bytes, "always", "its own copy")
     yield _served_adapter(adapter, 1, width)
-    tokens, sequences = execution.engine_step_tokens, execution.sequences
+    tokens, sequences = execution.engine.step_tokens, execution.engine.sequences
     mlp = 3 * model.width("up_proj") + 4 * model.hidden
     source = f"{tokens:,} tokens of prompts in a layer, logits of {sequences} sequences in fp32 and copies"
     yield Line(

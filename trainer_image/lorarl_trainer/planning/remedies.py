@@ -10,8 +10,8 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.errors import InputError, OutOfMemoryError
 from lorarl_trainer.planning.choice import JobPlan, choose_plan
-from lorarl_trainer.planning.execution import usual_contexts
 from lorarl_trainer.planning.memory import gigabytes
+from lorarl_trainer.planning.usual import usual_contexts
 
 _IDLE = 0.9
 """Share of an idle GPU's or machine's memory that is free at the least."""
@@ -38,7 +38,7 @@ def require_fit(plan: JobPlan) -> None:
     place = "on each GPU" if on_gpu else "for each worker"
     got = f"a job that needs {gigabytes(memory.needed)} GB {place}"
     if memory.needed <= memory.gpu.free:
-        left, least = gigabytes(memory.execution.kv_cache_bytes), gigabytes(memory.kv_cache_least)
+        left, least = gigabytes(memory.execution.engine.kv_cache_bytes), gigabytes(memory.kv_cache_least)
         got = f"{left} GB left for vLLM's KV cache, of which one sequence takes {least}"
     raise InputError(
         "spec",
@@ -137,11 +137,13 @@ def changes(plan: JobPlan) -> Iterator[Change]:
     if isinstance(plan.there, Gpu):
         yield from _changes_on_gpu(plan)
         return
-    tokens = plan.execution.micro_batch_tokens // 2
-    while tokens >= plan.execution.least_tokens:
+    tokens = plan.execution.trainer.micro_batch_tokens // 2
+    while tokens >= plan.execution.trainer.least_tokens:
         yield Change("trainer", "tokens_per_micro_batch", tokens)
         tokens //= 2
-    for recompute in {"none": ("selective", "full"), "selective": ("full",), "full": ()}[plan.execution.recompute]:
+    for recompute in {"none": ("selective", "full"), "selective": ("full",), "full": ()}[
+        plan.execution.trainer.recompute
+    ]:
         yield Change("trainer", "recompute", recompute)
 
 

@@ -135,25 +135,25 @@ def decode_seconds(model: ModelSizes, plan: ExecutionPlan, speed: Speed, running
     The base's weights are read once, of experts those that a token was sent to, if all are as likely. Above some
     hundred sequences, multiplying with them takes longer.
     """
-    matrices = (model.multiplied + model.vocabulary * model.hidden) / plan.engine_ranks
+    matrices = (model.multiplied + model.vocabulary * model.hidden) / plan.layout.engine_ranks
     # A dense model has no experts, and all of these are 0.
-    experts, active = model.of_experts / plan.engine_ranks, model.active_experts / max(1, model.experts)
+    experts, active = model.of_experts / plan.layout.engine_ranks, model.active_experts / max(1, model.experts)
     chosen = 1 - (1 - active) ** running
     read = matrices - experts * active + experts * chosen / _DECODE_EXPERTS
-    reading = read * plan.precision.bytes / speed.bandwidth
+    reading = read * plan.base_storage.bytes / speed.bandwidth
     products = 2 * matrices * running / (_DECODE_PRODUCTS * speed.operations)
     keys = running * context * kv_bytes_per_token(model, plan) / (_DECODE_ATTENTION * speed.bandwidth)
-    layer = _DECODE_LAYER_SECONDS + (_DECODE_REDUCTION_SECONDS if plan.engine_ranks > 1 else 0.0)
+    layer = _DECODE_LAYER_SECONDS + (_DECODE_REDUCTION_SECONDS if plan.layout.engine_ranks > 1 else 0.0)
     layer += running * model.active_experts * _DECODE_EXPERT_ROW_SECONDS
     host = _DECODE_HOST_SECONDS + running * _DECODE_HOST_SECONDS_PER_SEQUENCE
     return max(max(reading, products) + keys + model.layers * layer, host)
 
 
 def _generation(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: Speed) -> float:
-    completions = work.prompts * work.group * plan.engine_ranks / work.workers
-    prompts = work.prompts * plan.engine_ranks / work.workers
-    tokens = plan.kv_cache_bytes / kv_bytes_per_token(model, plan)
-    at_once = min(completions, plan.sequences, max(1.0, tokens / (work.prompt_tokens / work.group + work.mean)))
+    completions = work.prompts * work.group * plan.layout.engine_ranks / work.workers
+    prompts = work.prompts * plan.layout.engine_ranks / work.workers
+    tokens = plan.engine.kv_cache_bytes / kv_bytes_per_token(model, plan)
+    at_once = min(completions, plan.engine.sequences, max(1.0, tokens / (work.prompt_tokens / work.group + work.mean)))
     seconds = _prefill(model, plan, work, speed, prompts)
     # As long as others wait, a sequence that ends makes room for the next.
     waited = 1 - at_once / completions
@@ -171,7 +171,7 @@ def _generation(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: Speed
 def _prefill(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: Speed, prompts: float) -> float:
     products = 2 * model.multiplied * work.prompt_tokens / (_PREFILL * speed.operations)
     attention = _attention(model, work.prompt_tokens**2 / 2) / (_ATTENTION * speed.operations)
-    return prompts * (products + attention) / plan.engine_ranks
+    return prompts * (products + attention) / plan.layout.engine_ranks
 
 
 def _attention(model: ModelSizes, pairs: float) -> float:
@@ -186,8 +186,8 @@ def training_seconds(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: 
     gradients. A prompt is computed once for the completions of its group that fit into a micro-batch together.
     """
     # Trainers that have less than a group between them compute its prompt each.
-    groups, parts = -(-plan.trained // work.group), _parts(plan, work)
-    responses = plan.trained * work.mean
+    groups, parts = -(-plan.trainer.trained // work.group), _parts(plan, work)
+    responses = plan.trainer.trained * work.mean
     tokens = groups * parts * work.prompt_tokens + responses
     passes = 4 + 2 * work.more_forwards
     recomputed = _recomputed(model, plan)
@@ -195,26 +195,26 @@ def training_seconds(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: 
     operations += passes * model.vocabulary * model.hidden * responses
     more = (passes + recomputed / model.multiplied) / 4
     traffic = _PASSES * touched_bytes(model, plan) * more * tokens + _LOGIT_BYTES * model.vocabulary * responses
-    pairs = groups * parts * work.prompt_tokens**2 / 2 + plan.trained * (
+    pairs = groups * parts * work.prompt_tokens**2 / 2 + plan.trainer.trained * (
         work.mean * work.prompt_tokens + work.mean_square / 2
     )
-    forwards = 1 + work.more_forwards + (plan.recompute == "full")
+    forwards = 1 + work.more_forwards + (plan.trainer.recompute == "full")
     attentions = forwards / _ATTENTION + _BACKWARD / _BACKWARD_ATTENTION
     attention = attentions * _attention(model, pairs) / speed.operations
     products = operations / (_PRODUCTS * speed.operations)
-    shared = (products + traffic / speed.bandwidth + attention) / plan.trainer_workers
-    micro_batches = -(-tokens // plan.micro_batch_tokens)
+    shared = (products + traffic / speed.bandwidth + attention) / plan.layout.trainer_workers
+    micro_batches = -(-tokens // plan.trainer.micro_batch_tokens)
     return shared + _exchange(model, plan, speed, tokens) + micro_batches * model.layers * _LAYER_SECONDS
 
 
 def _recomputed(model: ModelSizes, plan: ExecutionPlan) -> float:
     """Return the operations that a token takes again."""
-    if plan.recompute == "full":
+    if plan.trainer.recompute == "full":
         return 2.0 * model.multiplied
-    if plan.recompute == "none":
+    if plan.trainer.recompute == "none":
         return 0.0
     # Of an MLP in a fused layer, gate and up; of a mixture, all that a token's experts compute.
-    projections = 3 * model.active_experts if model.experts else 2 if plan.fused_layers else 3
+    projections = 3 * model.active_experts if model.experts else 2 if plan.trainer.fused_layers else 3
     return 2.0 * projections * model.hidden * model.width("up_proj") * model.layers
 
 
@@ -224,11 +224,11 @@ def _parts(plan: ExecutionPlan, work: Work) -> float:
     Where prompts are long, each part costs much. So there the responses are assumed to be as long as they may be.
     """
     response = work.longest if work.prompt_tokens >= work.longest else work.mean
-    beside = max(plan.micro_batch_tokens - work.prompt_tokens, 0) / response
-    if plan.micro_batch_keys is not None:
+    beside = max(plan.trainer.micro_batch_tokens - work.prompt_tokens, 0) / response
+    if plan.trainer.micro_batch_keys is not None:
         keys = work.prompt_tokens + response
-        beside = min(beside, max(plan.micro_batch_keys - work.prompt_tokens, 0) / keys)
-    group = min(work.group, plan.trained)
+        beside = min(beside, max(plan.trainer.micro_batch_keys - work.prompt_tokens, 0) / keys)
+    group = min(work.group, plan.trainer.trained)
     return -(-group // max(1, min(group, int(beside))))
 
 
@@ -237,16 +237,16 @@ def _exchange(model: ModelSizes, plan: ExecutionPlan, speed: Speed, tokens: floa
 
     With shared experts, a token's copies travel there and back, and so do their gradients.
     """
-    tensor = 1 - 1 / plan.trainer_ranks
-    copies = (1 - 1 / plan.expert_ranks) * model.active_experts / plan.trainer_ranks
-    ways = _WAYS + (0 if plan.recompute == "none" else _WAYS / 2)
-    hidden = model.hidden * (_EXCHANGES * tensor + ways * copies) / plan.context_ranks
-    keys = _KEY_EXCHANGES * 2 * model.width("k_proj") / plan.trainer_ranks * (1 - 1 / plan.context_ranks)
-    return model.layers * plan.precision.bytes * tokens * (hidden + keys) / speed.link_bandwidth
+    tensor = 1 - 1 / plan.layout.trainer_ranks
+    copies = (1 - 1 / plan.layout.expert_ranks) * model.active_experts / plan.layout.trainer_ranks
+    ways = _WAYS + (0 if plan.trainer.recompute == "none" else _WAYS / 2)
+    hidden = model.hidden * (_EXCHANGES * tensor + ways * copies) / plan.layout.context_ranks
+    keys = _KEY_EXCHANGES * 2 * model.width("k_proj") / plan.layout.trainer_ranks * (1 - 1 / plan.layout.context_ranks)
+    return model.layers * plan.compute.bytes * tokens * (hidden + keys) / speed.link_bandwidth
 
 
 def _moving(model: ModelSizes, plan: ExecutionPlan) -> float:
-    cache = plan.kv_cache_bytes * _CACHE_SECONDS_PER_BYTE if "kv_cache" in plan.offload else 0.0
-    if "weights" not in plan.offload or plan.shared_base:
+    cache = plan.engine.kv_cache_bytes * _CACHE_SECONDS_PER_BYTE if "kv_cache" in plan.engine.offload else 0.0
+    if "weights" not in plan.engine.offload or plan.layout.shared_base:
         return cache
-    return cache + model.parameters(plan.engine_ranks) * plan.precision.bytes / _HOST_BYTES_PER_SECOND
+    return cache + model.parameters(plan.layout.engine_ranks) * plan.base_storage.bytes / _HOST_BYTES_PER_SECOND

@@ -15,10 +15,11 @@ from lorarl_trainer.models.supported_models import family_of, is_served_merged, 
 from lorarl_trainer.planning.backend_choice import chosen_instead
 from lorarl_trainer.planning.choice import JobPlan, choose_plan
 from lorarl_trainer.planning.choices_table import choices_line
-from lorarl_trainer.planning.execution import ExecutionPlan, decide
+from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.planning.layouts import require_layout
 from lorarl_trainer.planning.mixtures import require_mixture_job
 from lorarl_trainer.planning.remedies import require_fit
+from lorarl_trainer.planning.usual import decide
 
 OLDEST_GPU = (8, 0)
 """Compute capability of the A100: the first with bf16 and flash attention."""
@@ -105,11 +106,11 @@ def _slower(spec: LoRARLJobSpec, plan: ExecutionPlan) -> list[str]:
     found = [chosen] if chosen else []
     if not spec.on_gpu:
         return found
-    if not plan.fused_layers and plan.backend == "megatron":
+    if not plan.trainer.fused_layers and plan.backend == "megatron":
         why = f"spec.adapter.dropout is {spec.adapter.dropout:g}"
         found.append(f"layers are not fused, so they are slower and keep twice the activations: {why}")
-    if plan.precision.name == "fp32":
+    if plan.compute.name == "fp32":
         found.append("spec.trainer.precision is fp32, so attention runs without flash attention")
-    if plan.unshared:
-        found.append(f"vLLM holds its own copy of the base model: {plan.unshared}")
+    if plan.layout.unshared:
+        found.append(f"vLLM holds its own copy of the base model: {plan.layout.unshared}")
     return found

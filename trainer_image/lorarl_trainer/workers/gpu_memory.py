@@ -75,7 +75,7 @@ def missed(plan: ExecutionPlan, taken: dict[Phase, int]) -> str | None:
     Unless the KV cache is given up in between, an allocator keeps in one phase what it got in the other.
     """
     planned: dict[Phase, int] = {"generation": plan.peaks[0], "training": plan.peaks[1]}
-    if "kv_cache" not in plan.offload:
+    if "kv_cache" not in plan.engine.offload:
         planned = dict.fromkeys(planned, max(plan.peaks))
     over = [
         f"{phase} took {gigabytes(size)} GB, planned {gigabytes(planned[phase])}"

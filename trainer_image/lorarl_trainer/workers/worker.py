@@ -151,10 +151,10 @@ class Worker:
             expert_rank=plan.expert_rank if expert_layers(self.backend.modules) else None,
             trainable_parameters=counts.trainable,
             total_parameters=counts.total,
-            ranks=(plan.trainer_workers, plan.engine_ranks),
+            ranks=(plan.layout.trainer_workers, plan.layout.engine_ranks),
             memory=plan.table,
             warnings=self._warnings(plan),
-            micro_batch_tokens=plan.micro_batch_tokens,
+            micro_batch_tokens=plan.trainer.micro_batch_tokens,
             gpu=there.name if isinstance(there, Gpu) else "",
         )
 
@@ -180,7 +180,7 @@ class Worker:
         requests below the number `until` only, since all have to take the same.
         """
         assert self.engine is not None and self._plan is not None, "a job that generates has an engine"
-        ranks = self._plan.engine_ranks
+        ranks = self._plan.layout.engine_ranks
         with self._clock.part("first generation"), self._memory_explained("vLLM generated"):
             for chunk in self.engine.results(until if ranks > 1 else None):
                 if self._rank.rank % ranks == 0:
@@ -267,9 +267,9 @@ class Worker:
         chosen = chosen_instead(self._spec, plan.backend)
         warnings = [*([chosen] if chosen else []), *self.backend.warnings]
         warnings += self.engine.engine.warnings if self.engine else ()
-        if self.engine and plan.unshared:
+        if self.engine and plan.layout.unshared:
             warnings.append(
-                f"vLLM holds its own copy of the base model, which takes that much more memory: {plan.unshared}"
+                f"vLLM holds its own copy of the base model, which takes that much more memory: {plan.layout.unshared}"
             )
         return tuple(warnings)
 

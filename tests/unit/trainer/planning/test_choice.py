@@ -33,7 +33,12 @@ def chosen(name: str, *changes: str, gpu: Gpu = H200, gpus: int = 1, **lengths: 
 
 def decisions(plan: JobPlan) -> tuple[int, int, str, set[str]]:
     found = plan.execution
-    return found.trainer_ranks, found.micro_batch_tokens, found.recompute, set(found.offload)
+    return (
+        found.layout.trainer_ranks,
+        found.trainer.micro_batch_tokens,
+        found.trainer.recompute,
+        set(found.engine.offload),
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,7 +58,9 @@ def test_a_manifest_without_settings_is_planned_to_fit_h200s(
 ) -> None:
     plan = chosen(name, gpus=gpus, response_tokens=response_tokens)
     assert plan.fits and decisions(plan) == expected
-    assert plan.execution.engine_ranks == plan.execution.trainer_ranks and plan.execution.shared_base
+    assert (
+        plan.execution.layout.engine_ranks == plan.execution.layout.trainer_ranks and plan.execution.layout.shared_base
+    )
     assert plan.memory.needed <= H200.free - 0.02 * H200.total
 
 
@@ -104,8 +111,8 @@ def test_trainers_of_fsdp_share_a_base_that_is_too_large(
     """Trainer's and engine's shares are counted: on four GPUs, a quarter of each."""
     name = "32B" if gpus > 1 else "7B"
     plan = chosen(name, "trainer.backend=fsdp", *changes, gpu=GPUS[48], gpus=gpus)
-    assert plan.fits and (plan.execution.trainer_ranks, plan.execution.engine_ranks) == ranks
-    assert plan.execution.base_shards == shards
+    assert plan.fits and (plan.execution.layout.trainer_ranks, plan.execution.layout.engine_ranks) == ranks
+    assert plan.execution.layout.base_shards == shards
     base = next(line.bytes for line in plan.memory.lines if line.what == "base model")
     whole = MODELS[name].parameters(1) * 2
     assert base == whole if shards == 1 else whole / 4 < base < 0.35 * whole
@@ -133,13 +140,13 @@ FEW = ("rollout.promptsPerStep=2", "algorithm.groupSize=4")
 def test_a_prompt_too_long_for_one_gpu_is_shared_by_two() -> None:
     """7B, a prompt of 127,000 tokens. Each GPU has half of the tokens, and the keys of all."""
     shared = chosen("7B", *FEW, "trainer.tensorParallelSize=1", gpu=GPUS[80], gpus=2, **LONG)
-    assert shared.fits and shared.execution.context_ranks == 2
+    assert shared.fits and shared.execution.layout.context_ranks == 2
     table = plan_table(shared)
     assert re.search(r"trainer.contextParallelSize +2 +\d", table)
     assert "1/2 of the tokens, the keys of all: 131,000 tokens of a micro-batch" in table
     fields = "trainer.tensorParallelSize=1", "trainer.contextParallelSize=1"
     alone = chosen("7B", *FEW, *fields, gpu=GPUS[80], gpus=2, **LONG)
-    assert not alone.fits and alone.execution.context_ranks == 1
+    assert not alone.fits and alone.execution.layout.context_ranks == 1
     assert "remove spec.trainer.contextParallelSize" in remedies(alone)
 
 
@@ -153,9 +160,9 @@ def test_where_shared_tokens_are_not_chosen_they_are_proposed() -> None:
 def test_tokens_are_shared_where_that_saves_recomputation() -> None:
     """On GPUs that could train a sequence alone."""
     plan = chosen("7B", *FEW, gpus=2, **LONG)
-    assert (plan.execution.context_ranks, plan.execution.recompute) == (2, "selective")
+    assert (plan.execution.layout.context_ranks, plan.execution.trainer.recompute) == (2, "selective")
     alone = chosen("7B", *FEW, "trainer.contextParallelSize=1", gpus=2, **LONG)
-    assert alone.fits and alone.execution.recompute == "full"
+    assert alone.fits and alone.execution.trainer.recompute == "full"
     assert plan.seconds is not None and alone.seconds is not None and plan.seconds.total < alone.seconds.total
     short = plan_table(chosen("7B", gpus=2))
     assert "contextParallelSize" not in short, "smaller micro-batches do"
@@ -180,27 +187,27 @@ def test_what_is_chosen_is_never_slower_than_without_shared_tokens(
     )
     assert free.seconds is not None and alone.seconds is not None
     assert free.seconds.total <= 1.01 * alone.seconds.total
-    considered = {one.memory.execution.trainer_ranks for one in free.fitting}
-    assert max(considered) == alone.execution.trainer_ranks
+    considered = {one.memory.execution.layout.trainer_ranks for one in free.fitting}
+    assert max(considered) == alone.execution.layout.trainer_ranks
 
 
 @pytest.mark.parametrize("gpus", [5, 7])
 def test_chosen_layouts_divide_the_gpus_of_all_machines(gpus: int) -> None:
     plan = chosen("7B", *FEW, "cluster.nodes=2", "trainer.tensorParallelSize=2", gpus=gpus, **LONG)
-    assert 2 * gpus % plan.execution.trainer_workers == 0
+    assert 2 * gpus % plan.execution.layout.trainer_workers == 0
 
 
 def test_a_group_that_several_trainers_share_has_its_prompt_on_each() -> None:
     """So sharing its tokens is faster than sharing its samples: a GPU computes 3,500 tokens, and not 20,500."""
     fields = ("rollout.promptsPerStep=1", "algorithm.groupSize=8")
     lengths = {"prompt_tokens": 20_000, "response_tokens": 1000}
-    assert chosen("7B", *fields, gpus=8, **lengths).execution.context_ranks == 8
+    assert chosen("7B", *fields, gpus=8, **lengths).execution.layout.context_ranks == 8
 
 
 def test_a_long_prompt_is_computed_once_for_its_group() -> None:
     """In a micro-batch that holds the whole group, though no more."""
     plan = chosen("7B", *FEW, "trainer.contextParallelSize=2", gpus=2, **LONG)
-    assert plan.execution.micro_batch_tokens == 131_000
+    assert plan.execution.trainer.micro_batch_tokens == 131_000
     assert re.search(r"trainer.contextParallelSize +2 +as in the manifest", plan_table(plan))
     parted = chosen("7B", *FEW, "trainer.contextParallelSize=2", "trainer.tokensPerMicroBatch=128000", gpus=2, **LONG)
     assert plan.seconds is not None and parted.seconds is not None
@@ -220,7 +227,7 @@ SET = (
 def test_what_is_set_is_obeyed() -> None:
     plan = chosen("7B", *SET, gpus=2)
     assert decisions(plan) == (2, 2048, "selective", {"kv_cache", "weights"})
-    assert plan.execution.engine_ranks == 1 and plan.execution.engine_fraction == 0.4
+    assert plan.execution.layout.engine_ranks == 1 and plan.execution.engine.memory_fraction == 0.4
     assert not choices_line(plan).startswith("trainer")
 
 
@@ -233,7 +240,7 @@ def test_a_single_field_that_is_set_leaves_the_others_open(field: str) -> None:
 def test_the_cache_stays_only_where_that_is_faster() -> None:
     """32k tokens leave the GPU to one phase or the other, unless more is computed again."""
     plan = chosen("14B", "trainer.recompute=none", response_tokens=16_320)
-    assert plan.execution.offload == {"kv_cache"}
+    assert plan.execution.engine.offload == {"kv_cache"}
     assert plan.memory.peak("generation") > 0.97 * H200.free  # M1: the cache takes what is free in its phase
     assert plan.seconds is not None and plan.seconds.moving > 0
 
@@ -242,9 +249,14 @@ def test_of_equally_fast_plans_one_with_a_whole_cache_is_taken() -> None:
     """Half as long, as is assumed of them, all would fit into less, and micro-batches could be twice as large."""
     fields = ["rollout.promptsPerStep=16", "algorithm.groupSize=8", "rollout.maxResponseTokens=3072"]
     plan = choose_plan(gpu_job("adapter.rank=32", *fields), sizes_of(QWEN3_30B_A3B), H200)
-    assert plan.execution.kv_cache_bytes == kv_cache_bytes(plan.model, plan.execution) and not plan.execution.offload
+    assert (
+        plan.execution.engine.kv_cache_bytes == kv_cache_bytes(plan.model, plan.execution)
+        and not plan.execution.engine.offload
+    )
     seconds = min(candidate.seconds.total for candidate in plan.fitting)
-    shorter = [c for c in plan.fitting if c.memory.execution.kv_cache_bytes < plan.execution.kv_cache_bytes]
+    shorter = [
+        c for c in plan.fitting if c.memory.execution.engine.kv_cache_bytes < plan.execution.engine.kv_cache_bytes
+    ]
     assert seconds == min(candidate.seconds.total for candidate in shorter)
     assert plan.seconds is not None and seconds < plan.seconds.total <= 1.01 * seconds
 
@@ -278,7 +290,7 @@ def test_cpus_have_the_plan_that_they_had() -> None:
     """Their budgets are fixed, so that a job keeps its bytes: nothing is chosen by speed."""
     found = choose_plan(cpu_job(), MODELS["SmolLM2"], Host(25 * GB, 20 * GB))
     assert found.seconds is None and decisions(found) == (1, 1024, "none", set())
-    assert found.execution.kv_cache_bytes == 4 << 30 and found.execution.micro_batch_keys is None
+    assert found.execution.engine.kv_cache_bytes == 4 << 30 and found.execution.trainer.micro_batch_keys is None
     assert plan_table(found).splitlines()[0].split() == ["GB", "when", "from"]
 
 

@@ -12,7 +12,8 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.models.model_sizes import shape_of
 from lorarl_trainer.models.shape import ModelShape
 from lorarl_trainer.models.supported_models import has_plain_layers
-from lorarl_trainer.planning.execution import ExecutionPlan, PlanError, decide
+from lorarl_trainer.planning.execution import ExecutionPlan, PlanError
+from lorarl_trainer.planning.usual import decide
 from lorarl_trainer.storage.downloads import read_model_config
 from unit.trainer.planning.jobs import gpu_job
 
@@ -26,11 +27,11 @@ def decided(*changes: str, gpu: Gpu | None = H200, model: ModelShape = SHAPE, gp
 
 
 def test_layers_are_fused_whole_on_one_gpu() -> None:
-    assert decided().fused_layers and decided().packed
-    assert not decided("adapter.dropout=0.1").fused_layers
-    assert decided("trainer.tensorParallelSize=2", gpus=2).fused_layers
-    assert not decided(model=replace(SHAPE, plain_layers=False)).fused_layers
-    assert decided(gpu=None).fused_layers and decided(gpu=None).packed
+    assert decided().trainer.fused_layers and decided().trainer.packed
+    assert not decided("adapter.dropout=0.1").trainer.fused_layers
+    assert decided("trainer.tensorParallelSize=2", gpus=2).trainer.fused_layers
+    assert not decided(model=replace(SHAPE, plain_layers=False)).trainer.fused_layers
+    assert decided(gpu=None).trainer.fused_layers and decided(gpu=None).trainer.packed
 
 
 @pytest.mark.parametrize(
@@ -48,9 +49,9 @@ def test_layers_of_llamas_kind_are_known_by_the_configuration(config: dict[str, 
 
 
 def test_an_engine_generates_so_many_sequences_at_a_time() -> None:
-    assert decided().sequences == 512
-    assert decided("rollout.promptsPerStep=1000").sequences == 1024
-    assert decided("rollout.promptsPerStep=3", gpus=2).sequences == 12
+    assert decided().engine.sequences == 512
+    assert decided("rollout.promptsPerStep=1000").engine.sequences == 1024
+    assert decided("rollout.promptsPerStep=3", gpus=2).engine.sequences == 12
 
 
 @pytest.mark.parametrize(
@@ -63,19 +64,21 @@ def test_an_engine_generates_so_many_sequences_at_a_time() -> None:
     ],
 )
 def test_an_engine_step_takes_as_many_tokens_as_vllm_would_choose(gpu: Gpu | None, tokens: int) -> None:
-    assert decided(gpu=gpu).engine_step_tokens == tokens
-    assert decided("rollout.promptsPerStep=1", gpu=gpu).engine_step_tokens == 8 * 320
+    assert decided(gpu=gpu).engine.step_tokens == tokens
+    assert decided("rollout.promptsPerStep=1", gpu=gpu).engine.step_tokens == 8 * 320
 
 
 def test_the_base_is_shared_where_trainer_and_engine_are_split_alike() -> None:
-    assert decided().shared_base and decided().unshared is None
-    assert decided("rollout.tensorParallelSize=2", gpus=2).shared_base  # the trainer's follows
+    assert decided().layout.shared_base and decided().layout.unshared is None
+    assert decided("rollout.tensorParallelSize=2", gpus=2).layout.shared_base  # the trainer's follows
     apart = decided("rollout.tensorParallelSize=2", "trainer.tensorParallelSize=1", gpus=2)
-    assert not apart.shared_base and apart.unshared is None
-    assert decided("trainer.tensorParallelSize=8", gpus=8).shared_base  # two ranks have the same of 4 key-value heads
+    assert not apart.layout.shared_base and apart.layout.unshared is None
+    assert decided(
+        "trainer.tensorParallelSize=8", gpus=8
+    ).layout.shared_base  # two ranks have the same of 4 key-value heads
     padded = decided(model=replace(SHAPE, vocabulary=152_063))
-    assert not padded.shared_base
-    assert padded.unshared == "vLLM pads the vocabulary of 152,063 to a multiple of 64"
+    assert not padded.layout.shared_base
+    assert padded.layout.unshared == "vLLM pads the vocabulary of 152,063 to a multiple of 64"
 
 
 @pytest.mark.parametrize(
@@ -86,33 +89,33 @@ def test_an_open_layout_is_the_other_sides(trainer: int | None, engine: int | No
     sizes = {"trainer": trainer, "rollout": engine}
     changes = [f"{side}.tensorParallelSize={size}" for side, size in sizes.items() if size]
     found = decided(*changes, gpus=2)
-    assert (found.trainer_ranks, found.engine_ranks) == ranks
+    assert (found.layout.trainer_ranks, found.layout.engine_ranks) == ranks
 
 
 def test_workers_that_share_a_context_train_together_and_generate_apart() -> None:
     alone, shared = decided(gpus=4), decided("trainer.contextParallelSize=2", "trainer.tensorParallelSize=2", gpus=4)
-    assert (alone.trainer_workers, shared.trainer_workers) == (1, 4)
-    assert shared.trained == 4 * alone.trained
-    assert decided("trainer.contextParallelSize=2", gpus=2).sequences == 256
+    assert (alone.layout.trainer_workers, shared.layout.trainer_workers) == (1, 4)
+    assert shared.trainer.trained == 4 * alone.trainer.trained
+    assert decided("trainer.contextParallelSize=2", gpus=2).engine.sequences == 256
 
 
 def test_on_a_cpu_an_engine_is_whole() -> None:
     found = decided("trainer.tensorParallelSize=2", gpu=None)
-    assert (found.trainer_ranks, found.engine_ranks) == (2, 1)
+    assert (found.layout.trainer_ranks, found.layout.engine_ranks) == (2, 1)
 
 
 def test_a_micro_batch_has_keys_for_responses_that_are_not_very_short() -> None:
     """With 8 completions of an eighth of 256 tokens for each prompt of 64; a completion alone has only its own."""
-    keys = decided().micro_batch_keys
+    keys = decided().trainer.micro_batch_keys
     assert keys == 16_384 + 16_384 * 8 * 64 // (64 + 8 * 32)
-    assert decided("algorithm.type=sft", "reward=null").micro_batch_keys == 16_384
-    assert decided(gpu=None).micro_batch_keys is None  # packings on a CPU stay what they were
+    assert decided("algorithm.type=sft", "reward=null").trainer.micro_batch_keys == 16_384
+    assert decided(gpu=None).trainer.micro_batch_keys is None  # packings on a CPU stay what they were
 
 
 def test_a_micro_batch_holds_the_longest_sequence() -> None:
-    assert decided().micro_batch_tokens == 16_384
-    assert decided("rollout.maxResponseTokens=20000").micro_batch_tokens == 20_064
-    assert decided("trainer.tokensPerMicroBatch=1024").micro_batch_tokens == 1024
+    assert decided().trainer.micro_batch_tokens == 16_384
+    assert decided("rollout.maxResponseTokens=20000").trainer.micro_batch_tokens == 20_064
+    assert decided("trainer.tokensPerMicroBatch=1024").trainer.micro_batch_tokens == 1024
 
 
 def test_a_configuration_without_a_size_is_refused(tmp_path: Path) -> None:
@@ -123,6 +126,6 @@ def test_a_configuration_without_a_size_is_refused(tmp_path: Path) -> None:
 
 def test_what_differs_from_the_plan_is_an_error_that_names_both() -> None:
     plan = decided()
-    plan.require("fused_layers", True)
+    plan.trainer.require("fused_layers", True)
     with pytest.raises(PlanError, match="fused_layers is planned as True, but was found to be False"):
-        plan.require("fused_layers", False)
+        plan.trainer.require("fused_layers", False)

@@ -40,15 +40,15 @@ def planned(sizes: ModelSizes, *changes: str, host: Host = LAPTOP) -> JobPlan:
 def test_documented_defaults_run_on_a_laptop(folder: Path) -> None:
     """Before, vLLM asked for a KV cache of 36.6 GiB, and a micro-batch could take 50 GB."""
     plan = plan_job(cpu_job(), folder, LAPTOP)
-    assert plan.micro_batch_tokens == 1024
-    assert plan.kv_cache_bytes == 4 << 30
+    assert plan.trainer.micro_batch_tokens == 1024
+    assert plan.engine.kv_cache_bytes == 4 << 30
     assert re.search(r"^KV cache +4\.3 .*; all at their longest: 36\.2$", plan.table, re.M)
 
 
 def test_a_short_job_takes_no_more_cache_than_its_sequences(sizes: ModelSizes) -> None:
     short = ("rollout.promptsPerStep=8", "rollout.maxPromptTokens=64", "rollout.maxResponseTokens=16")
     per_token = 2 * 30 * 3 * 64 * 4  # keys and values, layers, 3 heads of 64, fp32
-    assert planned(sizes, *short).execution.kv_cache_bytes == (64 * 80 + 16) * per_token
+    assert planned(sizes, *short).execution.engine.kv_cache_bytes == (64 * 80 + 16) * per_token
 
 
 def test_more_memory_changes_nothing(sizes: ModelSizes) -> None:
@@ -58,19 +58,21 @@ def test_more_memory_changes_nothing(sizes: ModelSizes) -> None:
 
 def test_a_small_model_takes_micro_batches_as_on_a_gpu(tmp_path: Path) -> None:
     write_headers(tmp_path, hidden=128, ffn=384, layers=4, heads=4, key_heads=2, vocabulary=64)
-    assert planned(read_model_sizes(tmp_path)).execution.micro_batch_tokens == 16_384
+    assert planned(read_model_sizes(tmp_path)).execution.trainer.micro_batch_tokens == 16_384
 
 
 def test_less_memory_means_smaller_budgets_until_they_fit(sizes: ModelSizes) -> None:
     found = [planned(sizes, host=Host(free * GB, free * GB)) for free in range(12, 3, -1)]
-    budgets = [(plan.execution.micro_batch_tokens, plan.execution.kv_cache_bytes) for plan in found if plan.fits]
+    budgets = [
+        (plan.execution.trainer.micro_batch_tokens, plan.execution.engine.kv_cache_bytes) for plan in found if plan.fits
+    ]
     assert budgets == sorted(budgets, reverse=True) and len(set(budgets)) >= 3
     for plan in found:
         assert plan.memory.needed <= plan.memory.gpu.free or not plan.fits
 
 
 def test_the_manifests_micro_batch_is_obeyed_if_it_fits(sizes: ModelSizes) -> None:
-    assert planned(sizes, "trainer.tokensPerMicroBatch=4096").execution.micro_batch_tokens == 4096
+    assert planned(sizes, "trainer.tokensPerMicroBatch=4096").execution.trainer.micro_batch_tokens == 4096
 
 
 def test_otherwise_it_is_refused_with_one_that_fits(sizes: ModelSizes) -> None:

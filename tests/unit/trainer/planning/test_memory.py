@@ -15,9 +15,10 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.models.model_sizes import ModelSizes, read_model_sizes, sizes_of
 from lorarl_trainer.planning.activations import activation_bytes, key_bytes, token_bytes
 from lorarl_trainer.planning.adapter_size import AdapterSize
-from lorarl_trainer.planning.execution import decide
 from lorarl_trainer.planning.memory import MemoryPlan, make_plan
+from lorarl_trainer.planning.usual import decide
 from support.headers_only import write_headers
+from support.plans import changed
 from unit.trainer.planning.jobs import gpu_job
 from unit.trainer.planning.shapes import config
 
@@ -48,7 +49,7 @@ def planned(
 ) -> MemoryPlan:
     """The plan of what is usual, but for some fields of the manifest and some decisions."""
     spec = gpu_job(f"rollout.offload={offload}", *changes)
-    execution = replace(decide(spec, sizes, gpu), **decisions)
+    execution = changed(decide(spec, sizes, gpu), **decisions)
     return make_plan(sizes, AdapterSize.of(spec.adapter, sizes), execution, gpu)
 
 
@@ -84,7 +85,7 @@ def test_a_vocabulary_that_vllm_pads_is_not_shared(tmp_path: Path) -> None:
             folder, hidden=HIDDEN, ffn=FFN, layers=LAYERS, heads=HEADS, key_heads=KEY_HEADS, vocabulary=vocabulary
         )
         (folder / "consolidated.safetensors").write_bytes(b"the weights again, in another format")
-        assert planned(read_model_sizes(folder)).execution.shared_base is shared
+        assert planned(read_model_sizes(folder)).execution.layout.shared_base is shared
 
 
 def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
@@ -178,9 +179,11 @@ def test_a_7b_job_of_the_benchmark_fits_an_h200(sizes: ModelSizes) -> None:
     assert part(found, "adapter and optimizer") == 80_740_352 * (2 + 4 + 4 + 8)
     assert part(found, "vLLM's QKV layers") == 2 * sizes.qkv_parameters(1)
     # 512 sequences of 320 tokens and vLLM's own block of 16; keys and values of 28 layers, 4 heads of 128, in bf16.
-    assert found.execution.kv_cache_bytes == part(found, "KV cache") == (512 * 320 + 16) * 2 * LAYERS * 4 * 128 * 2
+    assert (
+        found.execution.engine.kv_cache_bytes == part(found, "KV cache") == (512 * 320 + 16) * 2 * LAYERS * 4 * 128 * 2
+    )
     assert found.kv_cache_least == (320 + 16) * 2 * LAYERS * 4 * 128 * 2
-    assert not replace(found, kv_cache_least=found.execution.kv_cache_bytes + 1).fits, "no sequence has room"
+    assert not replace(found, kv_cache_least=found.execution.engine.kv_cache_bytes + 1).fits, "no sequence has room"
 
 
 def test_a_reference_and_a_teacher_take_an_adapter_each(sizes: ModelSizes) -> None:
@@ -193,7 +196,7 @@ def test_a_reference_and_a_teacher_take_an_adapter_each(sizes: ModelSizes) -> No
 
 def test_parts_add_up_to_each_phase(sizes: ModelSizes) -> None:
     asleep, awake = planned(sizes), planned(sizes, offload="[]")
-    assert awake.peak("training") == asleep.peak("training") + asleep.execution.kv_cache_bytes
+    assert awake.peak("training") == asleep.peak("training") + asleep.execution.engine.kv_cache_bytes
     assert awake.peak("generation") == asleep.peak("generation")
     two = planned(sizes, shared_base=False)
     assert two.peak("generation") - asleep.peak("generation") == 2 * (PARAMETERS - sizes.qkv_parameters(1))
@@ -205,7 +208,7 @@ LONG = ("rollout.maxResponseTokens=16320",)
 def test_the_cache_takes_what_is_free_in_its_phase(sizes: ModelSizes) -> None:
     """M1: half of the GPU stayed empty while generating, with a cache for 69 of 512 sequences."""
     given_up = planned(sizes, *LONG)
-    assert given_up.peaks[0] == H200.free and given_up.execution.kv_cache_bytes > 125 * GB
+    assert given_up.peaks[0] == H200.free and given_up.execution.engine.kv_cache_bytes > 125 * GB
     stays = planned(sizes, *LONG, offload="[]")
     assert stays.peaks[1] == H200.free
     assert re.search(r"holds 133 at their longest, 267 at half of it; all at their longest: 481", given_up.table())
@@ -302,7 +305,7 @@ def test_keys_of_shared_prompts_are_counted(
 def test_without_flash_attention_its_copies_are_counted(sizes: ModelSizes) -> None:
     """It takes no fp32."""
     whole = planned(sizes, "trainer.precision=fp32")
-    assert whole.execution.micro_batch_keys is None and whole.execution.attention_copies == 9
+    assert whole.execution.trainer.micro_batch_keys is None and whole.execution.trainer.attention_copies == 9
     copies = 4 * HIDDEN + 4 * 512 * 9
     assert part(whole, "activations") > 1.05 * 16_384 * 4 * LAYERS * (WHOLE[FUSED] + copies)
 
@@ -322,13 +325,13 @@ def test_windows_and_capped_scores_take_no_flash_attention(fields: dict[str, flo
     kept, _ = token_bytes(model, execution)
     plain, _ = activation_bytes(model, execution)
     if more is None:
-        assert execution.attention_copies == 0 and execution.micro_batch_keys and kept == plain
+        assert execution.trainer.attention_copies == 0 and execution.trainer.micro_batch_keys and kept == plain
     else:
-        assert execution.attention_copies == 9 and execution.micro_batch_keys is None
+        assert execution.trainer.attention_copies == 9 and execution.trainer.micro_batch_keys is None
         assert kept - plain == 2 * LAYERS * (4 * HIDDEN + 4 * 512 * 9 + more)
 
 
 def test_sft_has_no_engine(sizes: ModelSizes) -> None:
     found = planned(sizes, "algorithm.type=sft", "reward=null", offload="null")
-    assert found.fits and found.execution.kv_cache_bytes == 0
+    assert found.fits and found.execution.engine.kv_cache_bytes == 0
     assert found.peak("generation") < found.peak("training")

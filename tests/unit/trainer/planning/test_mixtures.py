@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,9 +11,10 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.models.mixtures import REASONS, require_known_mixture
 from lorarl_trainer.models.model_sizes import sizes_of
 from lorarl_trainer.planning.adapter_size import AdapterSize
-from lorarl_trainer.planning.execution import decide
 from lorarl_trainer.planning.memory import make_plan
+from lorarl_trainer.planning.usual import decide
 from lorarl_trainer.planning.verdict import judge
+from support.plans import changed
 from unit.trainer.planning.jobs import cpu_job, gpu_job
 from unit.trainer.planning.shapes import QWEN3_30B_A3B
 
@@ -97,9 +97,9 @@ def test_each_worker_has_a_mixture_whole(changes: list[str]) -> None:
     there = Gpu(141 * GB, 139 * GB, "NVIDIA H200", (9, 0))
     verdict = judge(gpu_job("cluster.gpusPerNode=4", "cluster.nodes=2", *changes), SMALL, there)
     assert verdict.plan is not None
-    assert (verdict.plan.execution.trainer_ranks, verdict.plan.execution.engine_ranks) == (1, 1)
+    assert (verdict.plan.execution.layout.trainer_ranks, verdict.plan.execution.layout.engine_ranks) == (1, 1)
     on_cpus = judge(cpu_job("cluster.nodes=2", *changes), SMALL, Host(64 * GB, 60 * GB))
-    assert on_cpus.plan is not None and on_cpus.plan.execution.shared_base
+    assert on_cpus.plan is not None and on_cpus.plan.execution.layout.shared_base
 
 
 def test_workers_that_share_experts_hold_their_part_of_what_no_engine_uses() -> None:
@@ -129,7 +129,7 @@ def test_a_trainer_that_is_split_leaves_the_engine_whole() -> None:
     plan = judge(gpu_job(*fields), SMALL, there).plan
     assert plan is not None and plan.fits and not plan.execution.whole_experts
     execution = plan.execution
-    assert (execution.trainer_ranks, execution.engine_ranks, execution.expert_ranks) == (2, 1, 4)
+    assert (execution.layout.trainer_ranks, execution.layout.engine_ranks, execution.layout.expert_ranks) == (2, 1, 4)
     lines = {line.what: line.bytes for line in plan.memory.lines}
     assert lines["vLLM's base model"] == 2 * sizes.parameters(1)
     others = sizes.parameters(1) - sizes.of_experts
@@ -148,7 +148,7 @@ def test_what_travels_between_workers_takes_room_and_time() -> None:
     assert alone.seconds.training < together.seconds.training < 1.5 * alone.seconds.training
     activations = [next(line.bytes for line in p.memory.lines if line.what == "activations") for p in (alone, together)]
     assert activations[0] < activations[1] < 1.8 * activations[0]
-    assert together.execution.expert_ranks == 4
+    assert together.execution.layout.expert_ranks == 4
 
 
 def test_experts_that_are_computed_again_take_all_their_products_again() -> None:
@@ -192,7 +192,7 @@ def test_qwen3_moe_is_taken_by_either_name_of_its_experts(name: str) -> None:
     verdict = judge(cpu_job(), config, Host(64 * GB, 60 * GB))
     assert verdict.family == "Qwen3-MoE" and not verdict.slower
     assert verdict.plan is not None and verdict.plan.execution.expert_rank == 8
-    assert verdict.plan.execution.fused_layers and verdict.plan.execution.shared_base
+    assert verdict.plan.execution.trainer.fused_layers and verdict.plan.execution.layout.shared_base
 
 
 MIXTRAL_8X7B = {
@@ -234,7 +234,11 @@ def test_other_families_have_the_sizes_of_their_model_cards(
 ) -> None:
     verdict = judge(cpu_job(), config | {"num_hidden_layers": 1}, Host(64 * GB, 60 * GB))
     assert verdict.family == family and not verdict.slower
-    assert verdict.plan is not None and verdict.plan.execution.fused_layers and verdict.plan.execution.shared_base
+    assert (
+        verdict.plan is not None
+        and verdict.plan.execution.trainer.fused_layers
+        and verdict.plan.execution.layout.shared_base
+    )
     assert sizes_of(config).parameters(1) == parameters
 
 
@@ -313,7 +317,7 @@ def test_the_plan_counts_what_experts_share_once() -> None:
 def test_the_plan_has_a_row_of_routing_for_each_token_of_the_cache(replay: str, planned: bool) -> None:
     sizes, there = sizes_of(SMALL), Host(64 * GB, 60 * GB)
     spec = cpu_job(f"trainer.routerReplay={replay}")
-    execution = replace(decide(spec, sizes, None), kv_cache_most=10**9)
+    execution = changed(decide(spec, sizes, None), kv_cache_most=10**9)
     plan = make_plan(sizes, AdapterSize.of(spec.adapter, sizes), execution, there)
     assert plan.execution.router_replay is planned
     lines = {line.what: line.bytes for line in plan.lines}

@@ -48,7 +48,9 @@ def test_what_does_not_fit_is_refused_with_its_table() -> None:
 
 def test_a_field_that_is_set_is_obeyed_until_the_job_does_not_fit() -> None:
     fields = ("trainer.tokensPerMicroBatch=65536", "trainer.recompute=none")
-    assert choose_plan(job(*fields), sizes_of(SHAPES["1.5B"]), gpu_of(80)).execution.micro_batch_tokens == 65_536
+    assert (
+        choose_plan(job(*fields), sizes_of(SHAPES["1.5B"]), gpu_of(80)).execution.trainer.micro_batch_tokens == 65_536
+    )
     assert "Remove spec.trainer.tokensPerMicroBatch" in refusal(job(*fields), SHAPES["1.5B"], gpu_of(48))
 
 

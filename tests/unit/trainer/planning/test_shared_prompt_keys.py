@@ -65,7 +65,7 @@ def test_the_plan_counts_the_keys_that_a_micro_batch_has(
     execution, model = plan.execution, MODELS[name]
     samples = groups(prompt, completions, response, count=64 if prompt == 64 else 4)
     assert most_keys(samples, tokens, None) == there
-    found = most_keys(samples, tokens, execution.micro_batch_keys)
+    found = most_keys(samples, tokens, execution.trainer.micro_batch_keys)
     assert plan.fits and found <= micro_batch_keys(execution)
     # Each of a layer's tensors over all keys has a place in the plan.
     (activations,) = [line.bytes for line in plan.memory.lines if line.what == "activations"]
@@ -79,7 +79,7 @@ def test_keys_that_do_not_fit_part_the_groups() -> None:
     plan = planned(name, prompt, completions, response, tokens, "adapter.dropout=0.1", "trainer.recompute=selective")
     kept, _ = key_bytes(MODELS[name], plan.execution)
     assert kept * there > 141 * GB
-    budget = plan.execution.micro_batch_keys
+    budget = plan.execution.trainer.micro_batch_keys
     assert plan.fits and budget is not None and budget < there / 2
     batches = packed_micro_batches(groups(prompt, completions, response, count=2), tokens, budget)
     assert len(batches) > 2 and sum(map(len, batches)) == 2 * completions

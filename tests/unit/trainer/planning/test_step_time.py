@@ -9,10 +9,12 @@ import pytest
 from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.models.model_sizes import ModelSizes, sizes_of
 from lorarl_trainer.planning.adapter_size import AdapterSize
-from lorarl_trainer.planning.execution import ExecutionPlan, decide
+from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.planning.gpu_speeds import UNKNOWN, is_known, speed_of
 from lorarl_trainer.planning.memory import make_plan
 from lorarl_trainer.planning.step_time import StepSeconds, Work, decode_seconds, step_seconds, work_of
+from lorarl_trainer.planning.usual import decide
+from support.plans import changed
 from unit.trainer.planning.jobs import gpu_job
 from unit.trainer.planning.shapes import LARGER, QWEN3_30B_A3B, SHAPES
 
@@ -30,7 +32,7 @@ RAGGED = (
 
 def planned(name: str, *changes: str, gpus: int = 1, **decisions: object) -> tuple[ModelSizes, ExecutionPlan, Work]:
     spec, model = gpu_job(*changes, gpus=gpus), MODELS[name]
-    plan = replace(decide(spec, model, H200), **decisions)
+    plan = changed(decide(spec, model, H200), **decisions)
     return model, make_plan(model, AdapterSize.of(spec.adapter, model), plan, H200).execution, work_of(spec)
 
 
@@ -130,7 +132,7 @@ def test_a_mixture_reads_the_experts_that_tokens_are_sent_to(monkeypatch: pytest
 def test_a_cache_for_fewer_sequences_takes_more_steps() -> None:
     model, plan, work = planned("7B", *RAGGED)
     speed = speed_of(H200.name)
-    tenth = replace(plan, kv_cache_bytes=plan.kv_cache_bytes // 10)
+    tenth = changed(plan, kv_cache_bytes=plan.engine.kv_cache_bytes // 10)
     assert step_seconds(model, tenth, work, speed).generation > 1.5 * step_seconds(model, plan, work, speed).generation
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import repeat
 
 import pytest
 
 from lorarl_trainer.devices.base import Gpu, Host
 from lorarl_trainer.models.model_sizes import sizes_of
-from lorarl_trainer.planning.execution import ExecutionPlan, decide
+from lorarl_trainer.planning.execution import ExecutionPlan
+from lorarl_trainer.planning.usual import decide
 from lorarl_trainer.workers.gpu_memory import MemoryWatch, missed
+from support.plans import changed
 from unit.trainer.planning.jobs import gpu_job
 from unit.trainer.planning.shapes import SHAPES
 
@@ -38,7 +40,7 @@ class Fake:
 
 def plan(generation: int, training: int, *offload: str) -> ExecutionPlan:
     usual = decide(gpu_job(), sizes_of(SHAPES["7B"]), Gpu(150 * GB, 149 * GB))
-    return replace(usual, peaks=(generation * GB, training * GB), offload=frozenset(offload))
+    return changed(usual, peaks=(generation * GB, training * GB), offload=frozenset(offload))
 
 
 @pytest.mark.parametrize(

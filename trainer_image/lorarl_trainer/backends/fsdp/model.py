@@ -60,16 +60,16 @@ class FsdpModel(AdaptedModel):
         self._plan, self.parallel = plan, _data_parallel()
         self.device = torch.device(device.name, None if device.name == "cpu" else torch.cuda.current_device())
         began = time.time()
-        self.lockstep = plan.base_shards > 1
+        self.lockstep = plan.layout.base_shards > 1
         # Only the rank's share has to fit on its device.
         place = torch.device("cpu") if self.lockstep else self.device
-        base = load_base(model_path, getattr(torch, plan.precision.dtype), packed=plan.packed)
+        base = load_base(model_path, getattr(torch, plan.compute.dtype), packed=plan.trainer.packed)
         self.linear_names = linear_names(base)
         leave_out_what_sees(base)
         base.to(place)
         if clock is not None:
             clock.add_first("trainer/load", began, time.time())
-        self._fused: Mapping[frozenset[str], torch.Tensor] = fuse_neighbours(base) if plan.shared_base else {}
+        self._fused: Mapping[frozenset[str], torch.Tensor] = fuse_neighbours(base) if plan.layout.shared_base else {}
         found, chosen = megatron_linears(linear_names(base)), (adapter.type, adapter.target_modules)
         self.targets: Sequence[Target] = resolve_targets(found, *chosen, adapter.exclude_modules)
         self.excluded_names = excluded_names(found, *chosen, adapter.exclude_modules)
@@ -80,7 +80,7 @@ class FsdpModel(AdaptedModel):
         self.hidden_size: int = self._head.weight.shape[1]
         self._recompute()
         if self.lockstep:
-            shard_layers(self._decoder, self._layers, self.device, plan.base_shards)
+            shard_layers(self._decoder, self._layers, self.device, plan.layout.base_shards)
             self.module.to(self.device)
         self.parameters = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         self.require_finite_base(model_path)
@@ -89,7 +89,7 @@ class FsdpModel(AdaptedModel):
         self.module.train()
 
     def micro_batches(self, samples: Sequence[Sample], token_budget: int) -> Iterator[tuple[list[int], MicroBatch]]:
-        keys = self._plan.micro_batch_keys
+        keys = self._plan.trainer.micro_batch_keys
         for indices in grouped(samples, token_budget, keys, packed=self._packing is not None):
             yield indices, self._batch([samples[index] for index in indices])
 
@@ -97,7 +97,7 @@ class FsdpModel(AdaptedModel):
         head = self._head
         hidden = self._predicting(batch)
         # A truncation sorts the logits, which takes three times their memory.
-        logits = self._plan.logits_chunk if batch.kept is None else self._plan.logits_chunk // 4
+        logits = self._plan.trainer.logits_chunk if batch.kept is None else self._plan.trainer.logits_chunk // 4
         logprobs = token_log_probabilities(
             hidden * head.scale if head.scale != 1.0 else hidden,
             head.weight,
@@ -154,9 +154,9 @@ class FsdpModel(AdaptedModel):
         return inputs | {"position_ids": batch.positions}
 
     def _recompute(self) -> None:
-        if self._plan.recompute == "full":
+        if self._plan.trainer.recompute == "full":
             recompute(self._layers)
-        elif self._plan.recompute == "selective":
+        elif self._plan.trainer.recompute == "selective":
             recompute(layer.mlp if hasattr(layer, "mlp") else layer for layer in self._layers)
 
     @torch.no_grad()
@@ -176,7 +176,7 @@ class FsdpModel(AdaptedModel):
         states = self._decoded(batch)
         logits = self._base(**self._inputs(batch)).logits
         self._head.require_same(states, logits, str(model_path))
-        if not self._plan.packed:
+        if not self._plan.trainer.packed:
             return []
         if self._packing is not None and self._packing.calls == 2 * len(self._layers):
             alone = torch.cat([self.log_probabilities(self._batch([sample]), 1.0) for sample in (one, other)])

@@ -6,7 +6,7 @@ the attention's output, gate and up. Keys of a shared prompt, which attention wa
 again. `fused_linear` says what becomes of the adapters, and how several ranks share a layer.
 
 This is for layers of Llama's kind (RMSNorm, rotary positions, SwiGLU or a mixture of such), with adapters without
-dropout. Megatron's own code runs all others. `planning.execution` decides which way a job's layers go.
+dropout. Megatron's own code runs all others. `planning.usual` decides which way a job's layers go.
 """
 
 from __future__ import annotations

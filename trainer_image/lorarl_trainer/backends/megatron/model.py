@@ -73,7 +73,7 @@ class LoraModel(AdaptedModel):
         self._bridge = _open_bridge(model_path, plan)
         provider = self._bridge.to_megatron_provider(load_weights=True)
         _configure(provider, self._platform, plan)
-        self.parallel = open_groups(provider, plan.context_ranks)
+        self.parallel = open_groups(provider, plan.layout.context_ranks)
         self.lockstep = self.parallel.expert_size > self.parallel.tensor_size
         self._experts = LocalExperts(Ranks.of(self.parallel.expert_group), provider.num_moe_experts or 0)
         self._context: Ranks | None = None
@@ -123,7 +123,7 @@ class LoraModel(AdaptedModel):
             adapted = list(self._lora(chunks, training=True))
             if self._shares_outer:
                 share_outer(adapted[0])
-            if self._plan.recompute != "none" and not self._plan.fused_layers:
+            if self._plan.trainer.recompute != "none" and not self._plan.trainer.fused_layers:
                 let_recomputed_layers_learn(adapted[0].decoder)
             return adapted
 
@@ -142,25 +142,25 @@ class LoraModel(AdaptedModel):
         """Let the model take packed sequences, and compute its layers in a few steps, as planned."""
         model, plan = self._unwrapped(), self._plan
         _check_output_layer(model, model_path)
-        self.unpackable: list[str] = unpackable(model) if plan.packed else []
-        self._packing: Current | None = pack_attention(model) if plan.packed and not self.unpackable else None
+        self.unpackable: list[str] = unpackable(model) if plan.trainer.packed else []
+        self._packing: Current | None = pack_attention(model) if plan.trainer.packed and not self.unpackable else None
         if self._packing is None and self._context is not None:
             raise _without_packings(self._context.size, self.unpackable)
         # Tensor cores like multiples of 16, and with sequence parallelism each rank holds an equal part of the tokens.
         self._tokens_multiple = 16 * self.parallel.tensor_size
         self._of_experts: list[torch.Tensor] = []
         self._compared, self._ahead = Compared(), self._rows_ahead()
-        if plan.fused_layers:
+        if plan.trainer.fused_layers:
             how = {"replay": plan.router_replay is True, "whole": plan.whole_experts}
             fused = [] if self._packing is None else fuse_layers(model, self._packing, self._compared, **how)
-            plan.require("fused_layers", len(fused) == len(model.decoder.layers))
+            plan.trainer.require("fused_layers", len(fused) == len(model.decoder.layers))
             self._of_experts = [tensor for layer in fused for tensor in layer.of_experts()]
             self.stacked = [stacked for layer in fused for stacked in layer.stacked()]
 
     def _rows_ahead(self) -> RowsAhead | None:
         """Return what finds the way of rows to experts before a pass, if ranks share them and follow a rollout's."""
         parallel, plan = self.parallel, self._plan
-        if parallel.expert_size == 1 or plan.router_replay is not True or not plan.fused_layers:
+        if parallel.expert_size == 1 or plan.router_replay is not True or not plan.trainer.fused_layers:
             return None
         ranks, share = Ranks.of(parallel.expert_group), Ranks.of(parallel.tensor_group)
         return RowsAhead(ranks, parallel.expert_hosts, share, self._unwrapped().config, self.device)
@@ -172,7 +172,7 @@ class LoraModel(AdaptedModel):
         return unwrap_model(self.module)
 
     def micro_batches(self, samples: Sequence[Sample], token_budget: int) -> Iterator[tuple[list[int], MicroBatch]]:
-        keys = self._plan.micro_batch_keys
+        keys = self._plan.trainer.micro_batch_keys
         for indices in grouped(samples, token_budget, keys, packed=self._packing is not None):
             chosen = [samples[index] for index in indices]
             if self._packing is None:
@@ -188,7 +188,7 @@ class LoraModel(AdaptedModel):
     def log_probabilities(self, batch: MicroBatch, temperature: float) -> torch.Tensor:
         def predict(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
             # A truncation sorts the logits, which takes three times their memory.
-            logits = self._plan.logits_chunk if batch.kept is None else self._plan.logits_chunk // 4
+            logits = self._plan.trainer.logits_chunk if batch.kept is None else self._plan.trainer.logits_chunk // 4
             rows = rows_of_chunk(logits, weight)
             group = self.parallel.tensor_group
             return token_log_probabilities(
@@ -228,7 +228,9 @@ class LoraModel(AdaptedModel):
             current = self._packing.being(batch, None if self._ahead is None else self._ahead.find(batch))
         with current:
             found: torch.Tensor = self.module(batch.tokens, batch.positions, mask, output_processor=process)
-        if self._packing is not None and self._plan.recompute != "full":  # a layer that comes again takes it again
+        if (
+            self._packing is not None and self._plan.trainer.recompute != "full"
+        ):  # a layer that comes again takes it again
             self._packing.trips = None
         return found[: batch.count]
 
@@ -297,7 +299,7 @@ def _open_bridge(model_path: Path, plan: ExecutionPlan) -> Any:
 
     register_own_bridges()
     try:
-        return AutoBridge.from_hf_pretrained(str(model_path), dtype=getattr(torch, plan.precision.dtype))
+        return AutoBridge.from_hf_pretrained(str(model_path), dtype=getattr(torch, plan.compute.dtype))
     except ValueError as error:
         raise InputError(
             "spec.model.uri",
@@ -309,12 +311,12 @@ def _open_bridge(model_path: Path, plan: ExecutionPlan) -> Any:
 
 def _configure(provider: Any, platform: Platform, plan: ExecutionPlan) -> None:
     """Set the model provider up as planned."""
-    provider.tensor_model_parallel_size = plan.trainer_ranks
+    provider.tensor_model_parallel_size = plan.layout.trainer_ranks
     platform.configure_provider(provider)
-    dtype = getattr(torch, plan.precision.dtype)
-    provider.expert_model_parallel_size, provider.expert_tensor_parallel_size = plan.expert_ranks, 1
+    dtype = getattr(torch, plan.compute.dtype)
+    provider.expert_model_parallel_size, provider.expert_tensor_parallel_size = plan.layout.expert_ranks, 1
     provider.params_dtype = provider.pipeline_dtype = provider.autocast_dtype = dtype
-    provider.bf16, provider.fp16 = plan.precision.name == "bf16", False
+    provider.bf16, provider.fp16 = plan.compute.name == "bf16", False
     # A base model's config.json may ask for dropout. vLLM has none, and only the adapter is trained.
     provider.attention_dropout = provider.hidden_dropout = 0.0
     # `planning.supported_models` has refused windows that cut a sequence off. Without one, samples can be packed.
@@ -324,16 +326,16 @@ def _configure(provider: Any, platform: Platform, plan: ExecutionPlan) -> None:
     # Transformers and vLLM multiply by a router of the families that are taken in the model's precision.
     provider.moe_router_dtype = None
     # Between split layers, each tensor-parallel rank has only its share of the tokens.
-    provider.sequence_parallel = plan.packed and plan.trainer_ranks > 1
-    if plan.recompute == "selective":
+    provider.sequence_parallel = plan.trainer.packed and plan.layout.trainer_ranks > 1
+    if plan.trainer.recompute == "selective":
         modules = ["moe"] if provider.num_moe_experts else ["mlp"]
         provider.recompute_granularity, provider.recompute_modules = "selective", modules
-    elif plan.recompute == "full":
+    elif plan.trainer.recompute == "full":
         provider.recompute_granularity, provider.recompute_method, provider.recompute_num_layers = "full", "uniform", 1
     else:
         provider.recompute_granularity = None
     provider.finalize()
-    require_vocabulary_to_split(provider.vocab_size, plan.trainer_ranks)
+    require_vocabulary_to_split(provider.vocab_size, plan.layout.trainer_ranks)
 
 
 def _check_output_layer(model: Any, model_path: Path) -> None:

@@ -8,7 +8,7 @@ from lorarl_api.v1alpha1 import served_rank
 from lorarl_trainer.devices.base import Device, Host
 from lorarl_trainer.engine.vllm import names
 from lorarl_trainer.engine.vllm.config import EngineConfig
-from lorarl_trainer.planning.execution import ExecutionPlan
+from lorarl_trainer.planning.execution import EnginePlan
 
 if TYPE_CHECKING:
     import vllm
@@ -48,10 +48,10 @@ def engine_arguments(
         skip_tokenizer_init=True,
         # A model that also takes images, and is trained on text.
         language_model_only=hasattr(hf_config, "vision_config"),
-        dtype=plan.precision.dtype,
+        dtype=config.dtype,
         max_model_len=config.max_prompt_tokens + config.max_response_tokens,
         max_num_seqs=plan.sequences,
-        max_num_batched_tokens=plan.engine_step_tokens,
+        max_num_batched_tokens=plan.step_tokens,
         enable_lora=True,
         max_lora_rank=served_rank(config.rank),
         # By default the embedding and the output layer get an adapter too.
@@ -66,7 +66,7 @@ def engine_arguments(
         scheduler_cls=RolloutScheduler,
         worker_cls=f"{RolloutWorker.__module__}.{RolloutWorker.__name__}",
         disable_log_stats=True,
-        tensor_parallel_size=plan.engine_ranks,
+        tensor_parallel_size=config.ranks,
         distributed_executor_backend="external_launcher",
         seed=seed,
         enable_sleep_mode=bool(plan.offload),
@@ -83,7 +83,7 @@ def _own_logits(config: EngineConfig, hf_config: Any) -> int:
     return _LOGITS_OF_SAMPLER * 4 * config.plan.sequences * vocabulary
 
 
-def device_arguments(device: Device, plan: ExecutionPlan) -> dict[str, Any]:
+def device_arguments(device: Device, plan: EnginePlan) -> dict[str, Any]:
     """Return the arguments that depend on the device."""
     gpu = device.memory()
     if isinstance(gpu, Host):

@@ -77,7 +77,7 @@ class RolloutEngine:
         self._config, self._clock = config, clock or StartClock("engine", "process")
         if base:
             base.register()
-        recorded = recorded_routing(config.plan.router_replay is not None)
+        recorded = recorded_routing(config.records_routing)
         with applied(config, hf_config), timed_start(self._clock), recorded, refusals(hf_config, config):
             # `vllm.LLM` is this with the imports of a server: pooling, tools, OpenAI's types.
             load_format = LOAD_FORMAT if base else "auto"

@@ -69,18 +69,18 @@ def bind_names(config: EngineConfig, hf_config: Any) -> list[str]:
     Raises:
         InputError: names every name that is missing and cannot be done without, and its feature.
     """
-    plan, required = config.plan, set[type[binding.Feature]]()
+    required = set[type[binding.Feature]]()
     if names.on_gpu():
         # vLLM takes its older runner for most mixtures of experts, which starts a kernel for each request's random
         # number. 12 layers of Qwen3-30B-A3B generated 512 x 256 tokens in 3.2 s with it, and in 2.2 s with this one
         # (benchmarks/results/gpu-2026-11-28-experts.json).
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
         required |= _for_correctness(config, hf_config)
-    if plan.expert_rank is not None:
+    if config.expert_rank is not None:
         required |= {names.Experts, names.GpuExperts if names.on_gpu() else names.CpuExperts}
-    if plan.router_replay is not None:
+    if config.records_routing:
         required.add(names.Routing)
-    if plan.offload:
+    if config.plan.offload:
         required.add(names.SleepingMemory)
     of_device = names.ON_GPU if names.on_gpu() else names.ON_CPU
     with for_rollouts(), stand_ins(_WARMUP):

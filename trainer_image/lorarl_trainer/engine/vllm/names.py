@@ -29,7 +29,7 @@ class Requests(Feature):
 
     what = "generation"
     follows = (
-        "vllm.engine.arg_utils:EngineArgs.get_batch_defaults",  # by planning/execution.py
+        "vllm.engine.arg_utils:EngineArgs.get_batch_defaults",  # by planning/usual.py
         "vllm.v1.engine.core:EngineCore.add_request",
         "vllm.v1.engine.core:EngineCore.step",
         "vllm.v1.engine.core:EngineCore.step_with_batch_queue",

@@ -39,7 +39,7 @@ def applied(config: EngineConfig, hf_config: Any) -> Iterator[None]:
 def _replacements(config: EngineConfig, hf_config: Any) -> Iterator[AbstractContextManager[None]]:
     yield for_rollouts()
     yield trained_model(hf_config.architectures or ())
-    yield adapters.one_adapter_layers(config.plan.expert_rank)
+    yield adapters.one_adapter_layers(config.expert_rank)
     if not names.on_gpu():
         yield cpu_sampler()
         yield cpu_linear()
@@ -55,4 +55,4 @@ def _replacements(config: EngineConfig, hf_config: Any) -> Iterator[AbstractCont
 def skip_adapter_lookup(worker: slices.Worker, config: EngineConfig) -> None:
     """Stop a running engine's lookup of each token's adapter before a step, where no layer needs it."""
     if names.AdapterLayers.is_on and names.AdapterLookup.is_on:
-        adapters.skip_adapter_lookup(worker, with_experts=config.plan.expert_rank is not None)
+        adapters.skip_adapter_lookup(worker, with_experts=config.expert_rank is not None)
