@@ -59,7 +59,7 @@ format: setup ## Format the code and fix what ruff can fix
 	.venv/bin/ruff check --fix .
 
 .PHONY: generate
-generate: setup ## Write the CRD, the reference, the tables of reasons, the chart's files, versions and licences
+generate: setup ## Write the CRD, the reference, tables of reasons, the chart's files, licences
 	$(VENV_PYTHON) scripts/version.py
 	$(VENV_PYTHON) -m lorarl_api.generate
 	$(VENV_PYTHON) -m lorarl_operator.pages
@@ -80,12 +80,13 @@ dist: ## Build the wheel into dist/, with locked tools: docs/releasing.md
 .PHONY: test
 test: setup $(if $(T),,lint) ## Run all that CI checks (T=trainer: one tier; T=unit/docs: a part)
 ifdef T
+	$(if $(filter unit storage apiserver run,$(T)),@scripts/tools.sh $(T))
 	$(PYTEST) $(strip $(SHARED) $(foreach part,$(T),$(or $(wildcard tests/$(part)),$(part))))
 else
-	@scripts/tools.sh servers
 	$(PYTEST) tests/gpu
-	$(PYTEST) -n 3 $(BY_FILE) tests/apiserver tests/storage tests/unit
 	$(PYTEST) -n 2 $(BY_FILE) tests/trainer
+	@scripts/tools.sh servers
+	$(PYTEST) -n 3 $(BY_FILE) tests/apiserver tests/storage tests/unit
 	$(PYTEST) -n 2 $(BY_FILE) tests/run
 	@if $(TOOLS) node check; then scripts/tools.sh node && $(PYTEST) tests/cluster/test_mission.py; \
 	  else echo "skipped for these reasons: tests/cluster/test_mission.py"; fi

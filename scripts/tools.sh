@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Builds the programs that the tests run against (Kubernetes, KubeRay's operator, Kueue, kwok, helm, an S3 server,
 # promtool) from their Go modules, at pinned versions, into $LORARL_CACHE/bin (default ~/.cache/lorarl/bin). A stamp
-# beside each binary says what it was built from, so only new versions are built. The first time takes about twenty
-# minutes on two cores, and 15 GB of Go's caches. Other files that a program needs (custom resource definitions,
+# beside each binary says what it was built from, so only new versions are built. Before a build begins, it says how
+# long that takes. All of them take 15 GB of Go's caches. Other files that a program needs (custom resource definitions,
 # webhooks) are copied from its module to $LORARL_CACHE/share/<name>.
 #   scripts/tools.sh              all of them, except those of gpu
 #   scripts/tools.sh servers      those that most tests need; they run as any user
+#   scripts/tools.sh unit         those of one tier of tests: unit, storage, run; apiserver needs all servers
 #   scripts/tools.sh node         those that a whole node also needs, as root (`make cluster`)
 #   scripts/tools.sh gpu          those that a node with GPUs also needs (`make gpu-node`); needs a C compiler
 #   scripts/tools.sh etcd kubectl some of them
@@ -13,35 +14,35 @@
 # LORARL_TOOL_VERSIONS='k8s.io/kubernetes@v1.29.6 ...' takes other versions of modules; name another $LORARL_CACHE too.
 set -euo pipefail
 
-# name | group | how | module@version | package | folders of the module to keep in share/<name>, if any.
-# To add a tool, add a line.
+# name | group | minutes to build on two idle cores | how | module@version | package | folders of the module to keep in
+# share/<name>, if any. To add a tool, add a line.
 #   own:  built in the module's own folder, with the dependencies that its authors tested
 #   wrap: built in a module that requires it, because it cannot be built in its own folder (nested modules, replaces)
 #   tree: built from a folder of this repository; raise its version when it changes
 TOOLS='
-etcd                    servers wrap go.etcd.io/etcd/server/v3@v3.6.8  go.etcd.io/etcd/server/v3
-kube-apiserver          servers wrap k8s.io/kubernetes@v1.34.4         k8s.io/kubernetes/cmd/kube-apiserver
-kubectl                 servers wrap k8s.io/kubernetes@v1.34.4         k8s.io/kubernetes/cmd/kubectl
-kube-controller-manager servers wrap k8s.io/kubernetes@v1.34.4         k8s.io/kubernetes/cmd/kube-controller-manager
-kube-scheduler          servers wrap k8s.io/kubernetes@v1.34.4         k8s.io/kubernetes/cmd/kube-scheduler
-ray-operator            servers own  github.com/ray-project/kuberay/ray-operator@v1.6.2 . config
-kueue                   servers own  sigs.k8s.io/kueue@v0.19.2         ./cmd/kueue config
-kwok                    servers own  sigs.k8s.io/kwok@v0.8.0           ./cmd/kwok
-helm                    servers own  helm.sh/helm/v3@v3.21.4           ./cmd/helm
-versitygw               servers own  github.com/versity/versitygw@v1.8.0 ./cmd/versitygw
-promtool                servers own  github.com/prometheus/prometheus@v0.316.0 ./cmd/promtool
-gitops-health           servers tree tests/support/gitops_health@1          .
-kubelet                 node    wrap k8s.io/kubernetes@v1.34.4         k8s.io/kubernetes/cmd/kubelet
-kube-proxy              node    wrap k8s.io/kubernetes@v1.34.4         k8s.io/kubernetes/cmd/kube-proxy
-containerd              node    own  github.com/containerd/containerd/v2@v2.2.0 ./cmd/containerd
-ctr                     node    own  github.com/containerd/containerd/v2@v2.2.0 ./cmd/ctr
-containerd-shim-runc-v2 node    own  github.com/containerd/containerd/v2@v2.2.0 ./cmd/containerd-shim-runc-v2
-coredns                 node    own  github.com/coredns/coredns@v1.14.7 .
-buildkitd               node    wrap github.com/moby/buildkit@v0.27.0  github.com/moby/buildkit/cmd/buildkitd
-buildctl                node    wrap github.com/moby/buildkit@v0.27.0  github.com/moby/buildkit/cmd/buildctl
-nvidia-device-plugin    gpu     own  github.com/NVIDIA/k8s-device-plugin@v0.18.0 ./cmd/nvidia-device-plugin
-pause                   node    tree tools/node/go/pause@1             main.go
-hello                   node    tree tools/node/go/hello@1             main.go
+etcd                    servers 2 wrap go.etcd.io/etcd/server/v3@v3.6.8  go.etcd.io/etcd/server/v3
+kube-apiserver          servers 7 wrap k8s.io/kubernetes@v1.34.4         k8s.io/kubernetes/cmd/kube-apiserver
+kubectl                 servers 2 wrap k8s.io/kubernetes@v1.34.4         k8s.io/kubernetes/cmd/kubectl
+kube-controller-manager servers 3 wrap k8s.io/kubernetes@v1.34.4         k8s.io/kubernetes/cmd/kube-controller-manager
+kube-scheduler          servers 1 wrap k8s.io/kubernetes@v1.34.4         k8s.io/kubernetes/cmd/kube-scheduler
+ray-operator            servers 3 own  github.com/ray-project/kuberay/ray-operator@v1.6.2 . config
+kueue                   servers 3 own  sigs.k8s.io/kueue@v0.19.2         ./cmd/kueue config
+kwok                    servers 1 own  sigs.k8s.io/kwok@v0.8.0           ./cmd/kwok
+helm                    servers 2 own  helm.sh/helm/v3@v3.21.4           ./cmd/helm
+versitygw               servers 1 own  github.com/versity/versitygw@v1.8.0 ./cmd/versitygw
+promtool                servers 3 own  github.com/prometheus/prometheus@v0.316.0 ./cmd/promtool
+gitops-health           servers 1 tree tests/support/gitops_health@1          .
+kubelet                 node    3 wrap k8s.io/kubernetes@v1.34.4         k8s.io/kubernetes/cmd/kubelet
+kube-proxy              node    1 wrap k8s.io/kubernetes@v1.34.4         k8s.io/kubernetes/cmd/kube-proxy
+containerd              node    3 own  github.com/containerd/containerd/v2@v2.2.0 ./cmd/containerd
+ctr                     node    1 own  github.com/containerd/containerd/v2@v2.2.0 ./cmd/ctr
+containerd-shim-runc-v2 node    1 own  github.com/containerd/containerd/v2@v2.2.0 ./cmd/containerd-shim-runc-v2
+coredns                 node    3 own  github.com/coredns/coredns@v1.14.7 .
+buildkitd               node    4 wrap github.com/moby/buildkit@v0.27.0  github.com/moby/buildkit/cmd/buildkitd
+buildctl                node    1 wrap github.com/moby/buildkit@v0.27.0  github.com/moby/buildkit/cmd/buildctl
+nvidia-device-plugin    gpu     2 own  github.com/NVIDIA/k8s-device-plugin@v0.18.0 ./cmd/nvidia-device-plugin
+pause                   node    1 tree tools/node/go/pause@1             main.go
+hello                   node    1 tree tools/node/go/hello@1             main.go
 '
 for module in ${LORARL_TOOL_VERSIONS:-}; do
   grep -q " ${module%@*}@" <<<"$TOOLS" || { echo "LORARL_TOOL_VERSIONS: got $module, which no tool is built from" >&2; exit 2; }
@@ -63,6 +64,13 @@ say() { echo "tools: $*" >&2; }
 tool() { awk -v name="$1" '$1 == name' <<<"$TOOLS"; }
 
 members() { awk -v group="$1" '$2 == group {print $1}' <<<"$TOOLS"; }
+
+# The servers that a tier of tests needs; tests/trainer needs none.
+declare -A OF_TIER=(
+  [unit]='helm promtool gitops-health'
+  [storage]='versitygw'
+  [run]='etcd kube-apiserver versitygw'
+)
 
 stamp() { # module@version package folders
   echo "recipe $RECIPE: $1 $2${3:+ and $3}"
@@ -126,11 +134,13 @@ keep() { # name module@version folders,with,commas
 }
 
 main() {
-  local list=0 name how module package folders started wanted=()
+  local list=0 name minutes how module package folders started of_tier wanted=() total=0
   for name in "$@"; do
     case "$name" in
       --list) list=1 ;;
       servers | node | gpu) mapfile -t -O ${#wanted[@]} wanted < <(members "$name") ;;
+      apiserver) mapfile -t -O ${#wanted[@]} wanted < <(members servers) ;;
+      unit | storage | run) read -ra of_tier <<<"${OF_TIER[$name]}" && wanted+=("${of_tier[@]}") ;;
       *) [ -n "$(tool "$name")" ] || {
            say "got $name, expected one of: $(awk 'NF {printf "%s ", $1}' <<<"$TOOLS")"
            return 2
@@ -142,12 +152,12 @@ main() {
 
   local missing=()
   for name in "${wanted[@]}"; do
-    read -r _ _ how module package folders <<<"$(tool "$name")"
+    read -r _ _ minutes how module package folders <<<"$(tool "$name")"
     if up_to_date "$name" "$(stamp "$module" "$package" "$folders")"; then
       [ "$list" = 0 ] || echo "$name ${module##*@}: up to date"
     else
       [ "$list" = 0 ] || echo "$name ${module##*@}: not built yet"
-      missing+=("$name")
+      missing+=("$name") total=$((total + minutes))
     fi
   done
   [ "$list" = 0 ] && [ ${#missing[@]} -gt 0 ] || return 0
@@ -158,10 +168,11 @@ main() {
     return 0
   fi
   mkdir -p "$bin"
+  say "building once, in about $total min on two idle cores: ${missing[*]}"
   work="$(mktemp -d)"
   trap 'rm -rf "$work"' EXIT
   for name in "${missing[@]}"; do
-    read -r _ _ how module package folders <<<"$(tool "$name")"
+    read -r _ _ _ how module package folders <<<"$(tool "$name")"
     started=$SECONDS
     say "building $name from $module"
     build "$name" "$how" "$module" "$package" || { say "$name could not be built"; return 1; }

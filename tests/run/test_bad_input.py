@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 from transformers import AutoTokenizer
 
 from lorarl_trainer.dry_run.dry_run import dry_run
+from lorarl_trainer.launch.run import run_manifest
 from run.command import Ended
 from run.jobs import PROMPTS, STEPS, Job
 
@@ -29,7 +30,7 @@ NEW = "checkpoint.uri=file:new"
 """A folder without a checkpoint, which would belong to another training."""
 
 LARGE = ("rollout.promptsPerStep=16384", "algorithm.groupSize=256")
-BY_THE_COMMAND = [
+BY_ITS_MANIFEST = [
     (
         ["suspend=true"],
         "spec.suspend: got true, expected false for `lorarl run`. Set it to false: --set spec.suspend=false.",
@@ -41,6 +42,8 @@ BY_THE_COMMAND = [
     (["cluster.gpusPerNode=64", NEW], "spec.cluster.gpusPerNode: got 64, expected "),
     (["trainer.stepz=3"], "spec.trainer.stepz: got an unknown key, expected one of"),
     (["checkpoint.credentialsSecret=none"], "spec.checkpoint.credentialsSecret: got 'none', expected a folder"),
+]
+BY_THE_COMMAND = [
     (
         ["trainer.seed=1"],
         "belongs to another training (trainer.seed was 0, is 1), expected the manifest of the checkpoint's training",
@@ -209,6 +212,25 @@ def test_bad_input_ends_the_command_in_seconds_and_costs_nothing(
     require_one_message(ended)
     assert "starting Ray" not in ended.stdout
     assert ended.seconds < COMMAND_SECONDS
+    assert trained_job.contents() == before
+
+
+@pytest.mark.parametrize(("overrides", "message"), BY_ITS_MANIFEST, ids=named)
+def test_a_manifest_that_no_run_can_follow_ends_it_before_it_begins(
+    trained_job: Job,
+    overrides: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In this process, since nothing else is started. With one line for a person, only on standard error."""
+    monkeypatch.chdir(trained_job.folder)
+    before, began = trained_job.contents(), time.monotonic()
+    assert run_manifest(Path("job.yaml"), None, [f"spec.{change}" for change in overrides]) == 1
+    assert time.monotonic() - began < SECONDS
+    said = capsys.readouterr()
+    assert said.err.startswith("lorarl: ") and message in said.err and len(said.err.splitlines()) == 1
+    assert said.out == ""
     assert trained_job.contents() == before
 
 

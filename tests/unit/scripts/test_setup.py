@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -89,6 +90,21 @@ def test_a_python_that_is_named_and_does_not_serve_is_refused_by_name(checkout: 
         done.stderr == f"PYTHON: got {python}, expected a Python 3.12. Name one, or unset PYTHON to search for one.\n"
     )
     assert not (checkout / ".venv").exists()
+
+
+@pytest.mark.parametrize(
+    ("tier", "tools"),
+    [("unit", "helm promtool gitops-health"), ("storage", "versitygw"), ("run", "etcd kube-apiserver versitygw")],
+)
+def test_a_build_names_what_a_tier_needs_and_its_time_before_it_begins(tmp_path: Path, tier: str, tools: str) -> None:
+    go = tmp_path / "go"
+    go.write_text("#!/bin/sh\nexit 1\n")
+    go.chmod(0o755)
+    environment = os.environ | {"LORARL_CACHE": str(tmp_path / "cache"), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run([ROOT / "scripts/tools.sh", tier], env=environment, capture_output=True, text=True)
+    first, second, *_ = done.stderr.splitlines()
+    assert re.fullmatch(rf"tools: building once, in about \d+ min on two idle cores: {tools}", first)
+    assert second.startswith(f"tools: building {tools.split()[0]} from ") and done.returncode == 1
 
 
 def test_a_cache_may_be_named_from_where_one_stands(tmp_path: Path) -> None:
