@@ -83,8 +83,9 @@ def bind_names(config: EngineConfig, hf_config: Any) -> list[str]:
     if config.plan.offload:
         required.add(names.SleepingMemory)
     of_device = names.ON_GPU if names.on_gpu() else names.ON_CPU
+    wanted = {*names.ALWAYS, *of_device, *required}
     with for_rollouts(), stand_ins(_WARMUP):
-        return binding.bind(*{*names.ALWAYS, *of_device, *required}, required=required)
+        return binding.bind(*(feature for feature in names.FEATURES if feature in wanted), required=required)
 
 
 def _for_correctness(config: EngineConfig, hf_config: Any) -> set[type[binding.Feature]]:
