@@ -27,7 +27,7 @@ from lorarl_trainer.protocols.workers import JobCheckpoints
 from lorarl_trainer.rewards.builtin import BuiltinScorer, make_measure
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.lockstep import Lockstep
-from lorarl_trainer.session import Session
+from lorarl_trainer.session import RunCheckpoints, Session
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.timing import StartClock
 from lorarl_trainer.workers.checkpoints import CheckpointingWorker
@@ -129,6 +129,7 @@ def _learn(addition: Path, out: Path, versions_behind: int, *settings: str) -> L
         workers=workers,
         algorithm=algorithm,
         rollouts=rollouts,
+        checkpoints=RunCheckpoints(spec, workers, progress),
         progress=progress,
         stop=asyncio.Event(),
         clock=StartClock("driver", "process"),
@@ -140,7 +141,7 @@ def _learn(addition: Path, out: Path, versions_behind: int, *settings: str) -> L
         await workers.open_checkpoints(JobCheckpoints(Owner(job.name, job.uid), identity, out / "unpublished", {}))
         await workers.resume()
         await train(session, 0)
-        await session.drain_uploads()
+        await session.checkpoints.drain()
 
     asyncio.run(run())
     return Learned(

@@ -27,7 +27,7 @@ from lorarl_trainer.rewards.scores import Outcome, ToScore
 from lorarl_trainer.rollout.lockstep import Lockstep
 from lorarl_trainer.rollout.partial import Partial
 from lorarl_trainer.rollout.taught import InTheWorkers, Taught
-from lorarl_trainer.session import Session, starting_curriculum, starting_kl_coefficient
+from lorarl_trainer.session import RunCheckpoints, Session, starting_curriculum, starting_kl_coefficient
 from lorarl_trainer.timing import StartClock
 from support.in_process import Colocated, OneWorker
 
@@ -136,18 +136,18 @@ async def run_in_process(
         workers=workers,
         algorithm=algorithm,
         rollouts=rollouts,
+        checkpoints=RunCheckpoints(spec, workers, progress, step=resumed.step),
         progress=progress,
         stop=stop,
         clock=StartClock("driver", "process"),
         total_steps=spec.trainer.steps,
         families=last_parts(worker.built.modules),
         adapter_version=resumed.adapter_version or 1,
-        published_step=resumed.step,
         kl_coefficient=starting_kl_coefficient(spec, resumed),
         curriculum=curriculum,
     )
     await train(session, resumed.step)
-    await session.drain_uploads()
+    await session.checkpoints.drain()
     return [event for event in sink.events if isinstance(event, StepDone)]
 
 

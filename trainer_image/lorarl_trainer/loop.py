@@ -49,7 +49,9 @@ async def train(session: Session, done: int) -> int:
         step += 1
         clock = StepClock()
         event = await make_step(session, step, clock)
-        session.results[STEP_RESULTS] = {name: event.metrics[name] for name in SHOWN_RESULTS if name in event.metrics}
+        session.checkpoints.results[STEP_RESULTS] = {
+            name: event.metrics[name] for name in SHOWN_RESULTS if name in event.metrics
+        }
         await session.apply_steering()
         # Publish and report before the evaluation, which may fail or be cut short.
         if session.owes_checkpoint(step):
@@ -59,12 +61,12 @@ async def train(session: Session, done: int) -> int:
         # A run that must end has no time to evaluate.
         due = evaluations_due(session.spec.data, step, session.total_steps)
         if due and (not session.must_end() or step >= session.total_steps):
-            await session.report_uploads()  # first, since the evaluation takes a while
+            await session.checkpoints.report_published()  # first, since the evaluation takes a while
             await evaluate_if_due(session, step)
-        await session.report_uploads()
+        await session.checkpoints.report_published()
         if step == done + 1:
             await session.report_startup()
-    if step > done and session.published_step != step:
+    if step > done and session.checkpoints.step != step:
         await session.publish(step)
     return step
 
@@ -170,4 +172,4 @@ async def evaluate_if_due(session: Session, step: int) -> None:
         session.progress.emit(event)
         found |= results_of(event)
     if found:
-        await session.complete(step, found)
+        await session.checkpoints.complete(step, found)

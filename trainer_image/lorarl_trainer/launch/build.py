@@ -9,12 +9,13 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
 
+from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.checkpoint.identity import training_identity
@@ -22,7 +23,7 @@ from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.earlier_evaluations import recorded
 from lorarl_trainer.launch.init_from import doubts
-from lorarl_trainer.launch.preparation import UNPUBLISHED, Prepared, look_into_stores, prepare
+from lorarl_trainer.launch.preparation import UNPUBLISHED, Prepared, Stored, look_into_stores, prepare
 from lorarl_trainer.launch.provenance import provenance
 from lorarl_trainer.launch.ray_cluster import RayCluster
 from lorarl_trainer.launch.replay import Rehearsal
@@ -34,7 +35,7 @@ from lorarl_trainer.launch.resumption import (
     left_unfinished,
 )
 from lorarl_trainer.launch.rollouts import make_rollouts
-from lorarl_trainer.launch.runtime import Runtime
+from lorarl_trainer.launch.runtime import Runtime, cluster_runtime, local_runtime
 from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.launch.unusual import unusual_settings
 from lorarl_trainer.launch.watchdog import Watchdog
@@ -55,13 +56,14 @@ from lorarl_trainer.progress import (
     this_environment,
 )
 from lorarl_trainer.protocols.workers import Built, JobCheckpoints, Resumed
+from lorarl_trainer.record.open import open_record
 from lorarl_trainer.record.publisher import RecordPublisher
 from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.scorer import Scorers, open_scorers
 from lorarl_trainer.rewards.source import fetched_sources
-from lorarl_trainer.session import Session, starting_curriculum, starting_kl_coefficient
+from lorarl_trainer.session import RunCheckpoints, Session, starting_curriculum, starting_kl_coefficient
 from lorarl_trainer.storage.base_model import base_model_name, is_remote
-from lorarl_trainer.storage.secrets import Secrets
+from lorarl_trainer.storage.secrets import Secrets, read_secrets
 from lorarl_trainer.threads import in_background
 from lorarl_trainer.timing import StartClock
 from lorarl_trainer.workers.group import WorkerGroup
@@ -91,6 +93,24 @@ class Launch:
     record: RecordPublisher | None = None
     watchdog: Watchdog | None = None
     rehearsal: Rehearsal = field(default_factory=Rehearsal)
+
+    @classmethod
+    def of_manifest(
+        cls, path: Path, out_dir: Path | None, overrides: list[str], rehearsal: Rehearsal, *, in_cluster: bool
+    ) -> Launch:
+        """Read what a run is started with, on this machine or as the driver in a cluster's pods.
+
+        Raises:
+            LorarlError, ManifestError: something in the manifest, or a secret that it names, cannot be used.
+        """
+        clock = StartClock("driver", "process")
+        job = rehearsal.of(load_job(path, overrides))
+        out_dir = out_dir or Path("out") / job.name
+        runtime = cluster_runtime(job, path) if in_cluster else local_runtime(job, out_dir)
+        secrets = read_secrets(job.spec)
+        record = open_record(job, owner_of(job), secrets, out_dir, attempt=runtime.attempt)
+        watchdog = Watchdog(runtime.manifest, out_dir / "logs") if runtime.manifest else None
+        return cls(job, path.parent, out_dir, runtime, secrets, clock, record, watchdog, rehearsal)
 
     @property
     def unpublished(self) -> Path:
@@ -183,90 +203,104 @@ class OpenRun:
         Raises:
             LorarlError: the job does not fit the machines, or its checkpoints cannot be used.
         """
-        launch, progress, workers, clock = self.launch, self.progress, self.workers, self.clock
-        job, spec, secrets = launch.job, launch.job.spec, launch.secrets
-        model, rows, stored = self.prepared.model, self.prepared.rows, self.prepared.stored
-        if stored is None or stored.fingerprint != self.fingerprint:
-            stored = await in_background(
-                look_into_stores, job, secrets, launch.unpublished, self.fingerprint, model.sizes, clock
-            )
-        identity = training_identity(spec, self.fingerprint)
-        progress.emit(
-            Noted(
-                f"data: {len(rows.train):,} rows, {sum(map(len, rows.evals.values())):,} held out; "
-                "loading the model in the workers"
-            )
-        )
-        made_of = provenance(job, rows.digests, launch.folder, stored.learned_from(spec))
+        stored = await self._stored()
+        built = await self._built(stored)
+        resumed = await self._resumed()
+        for warning in self._warnings(stored, built, resumed):
+            self.progress.emit(Warned(warning))
+        session = await self._session_of(built, resumed)
+        await self._report_start(built, resumed)
+        if resumed.published:  # the previous run may have ended before it reported this one
+            session.checkpoints.report([resumed.published])
+        return session
+
+    async def _stored(self) -> Stored:
+        """Return what the stores hold for this job with the base model that the workers have."""
+        launch, prepared, found = self.launch, self.prepared, self.prepared.stored
+        if found is not None and found.fingerprint == self.fingerprint:
+            return found
+        job = launch.job, launch.secrets, launch.unpublished
+        return await in_background(look_into_stores, *job, self.fingerprint, prepared.model.sizes, self.clock)
+
+    async def _built(self, stored: Stored) -> Built:
+        """Open the job's checkpoints, and load its model into the workers."""
+        launch, workers, rows, job = self.launch, self.workers, self.prepared.rows, self.launch.job
+        held_out = sum(map(len, rows.evals.values()))
+        what = f"data: {len(rows.train):,} rows, {held_out:,} held out; loading the model in the workers"
+        self.progress.emit(Noted(what))
+        identity = training_identity(job.spec, self.fingerprint)
+        made_of = provenance(job, rows.digests, launch.folder, stored.learned_from(job.spec))
         await workers.open_checkpoints(JobCheckpoints(owner_of(job), identity, launch.unpublished, made_of))
         if launch.watchdog:
             launch.watchdog.watch(workers.stacks)
-        built = await workers.start(model.vocabulary.stop_token_ids, stored.initial_adapter, stored.teacher)
-        progress.emit(Noted(f"{plan_title(spec)}\n{built.memory}"))
-        with clock.part("resume"):
-            resumed = await workers.resume()
-        without_start = stored.warnings(resumed.step)
-        if resumed.step and launch.record and (failed := await in_background(launch.record.restore)):
-            progress.emit(Warned(failed))
-        for warning in (
-            *unusual_settings(spec),
-            *without_start,
-            *doubts(stored.initial_adapter, spec, model.vocabulary.tokenizer.chat_template),
-            *model.verdict.slower,
-            *rows.warnings,
-            *built.warnings,
-            *resumed.warnings,
-            *beyond_last_step(spec.trainer.steps, resumed.step),
-            *left_unfinished(spec, resumed.driver.unfinished),
-        ):
-            progress.emit(Warned(warning))
+        stop_token_ids = self.prepared.model.vocabulary.stop_token_ids
+        built = await workers.start(stop_token_ids, stored.initial_adapter, stored.teacher)
+        self.progress.emit(Noted(f"{plan_title(job.spec)}\n{built.memory}"))
+        return built
+
+    async def _resumed(self) -> Resumed:
+        """Continue from the newest checkpoint, if there is one, and bring the files of the runs before back."""
+        with self.clock.part("resume"):
+            resumed = await self.workers.resume()
+        record = self.launch.record
+        if resumed.step and record and (failed := await in_background(record.restore)):
+            self.progress.emit(Warned(failed))
+        return resumed
+
+    def _warnings(self, stored: Stored, built: Built, resumed: Resumed) -> Iterator[str]:
+        spec, without_start = self.launch.job.spec, stored.warnings(resumed.step)
+        yield from unusual_settings(spec)
+        yield from without_start
+        yield from doubts(stored.initial_adapter, spec, self.prepared.model.vocabulary.tokenizer.chat_template)
+        yield from self.prepared.model.verdict.slower
+        yield from self.prepared.rows.warnings
+        yield from built.warnings
+        yield from resumed.warnings
+        yield from beyond_last_step(spec.trainer.steps, resumed.step)
+        yield from left_unfinished(spec, resumed.driver.unfinished)
+
+    async def _session_of(self, built: Built, resumed: Resumed) -> Session:
+        """Return the session of workers that have been loaded, from the step on that they resumed from."""
+        launch, workers, rows, progress = self.launch, self.workers, self.prepared.rows, self.progress
+        spec, rehearsal = launch.job.spec, launch.rehearsal
         before = recorded(launch.out_dir, spec, resumed.step)
         if before.chosen_by:  # the last run may have ended before it compared them
             await workers.compare(before.chosen_by)
         curriculum = starting_curriculum(spec, rows.train, resumed)
         stream = RowStream(rows.train, spec.trainer.seed, resumed.driver.position, rows.parts, curriculum)
-        session = Session(
+        sources = rows, self.prepared.model.vocabulary, self.scorers, stream, progress
+        dump = rehearsal.dumping(launch.job)
+        return Session(
             spec=spec,
             workers=workers,
             algorithm=get_algorithm(spec.algorithm, spec.rollout.max_response_tokens),
-            rollouts=make_rollouts(
-                spec,
-                workers,
-                rows,
-                model.vocabulary,
-                self.scorers,
-                stream,
-                progress,
-                launch.rehearsal.replay,
-                resumed.driver.unfinished,
-            ),
+            rollouts=make_rollouts(spec, workers, *sources, rehearsal.replay, resumed.driver.unfinished),
+            checkpoints=RunCheckpoints(spec, workers, progress, resumed.step, resumed.adapter_uri, before.results),
             progress=progress,
             stop=self.interruption.asked,
-            clock=clock,
+            clock=self.clock,
             total_steps=spec.trainer.steps,
             families=last_parts(built.modules),
             computes=(built.gpu, built.ranks),
             adapter_version=resumed.adapter_version or 1,
-            published_step=resumed.step,
-            results=before.results,
             evaluated=before.evaluated,
             steer=launch.runtime.steering and launch.runtime.steering(workers),
-            adapter_uri=resumed.adapter_uri,
             kl_coefficient=starting_kl_coefficient(spec, resumed),
             curriculum=curriculum,
-            keep=dump.keep if (dump := launch.rehearsal.dumping(job)) else None,
+            keep=dump.keep if dump else None,
         )
-        started = _started(launch, built, resumed, rows)
-        if launch.runtime.in_pods:
-            started = replace(started, pods=await workers.pods())
-        progress.emit(started)
+
+    async def _report_start(self, built: Built, resumed: Resumed) -> None:
+        """Report how the run starts, and keep its manifest for the next start to compare with."""
+        out_dir = self.launch.out_dir
+        started = _started(self.launch, built, resumed, self.prepared.rows)
+        if self.launch.runtime.in_pods:
+            started = replace(started, pods=await self.workers.pods())
+        self.progress.emit(started)
         try:
-            keep_manifest(launch.out_dir, started.manifest, started.resumed_from_step)
+            keep_manifest(out_dir, started.manifest, started.resumed_from_step)
         except OSError as error:  # a full disk stops no training before its checkpoints do
-            progress.emit(Warned(f"the manifest of this start is not kept in {launch.out_dir / STARTS}: {error}"))
-        if resumed.published:  # the previous run may have ended before it reported this one
-            session.report_checkpoints([resumed.published])
-        return session
+            self.progress.emit(Warned(f"the manifest of this start is not kept in {out_dir / STARTS}: {error}"))
 
 
 async def _head_start(checks: asyncio.Task[Prepared]) -> None:

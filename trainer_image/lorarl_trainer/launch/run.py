@@ -12,17 +12,14 @@ from pathlib import Path
 from typing import Literal
 
 from lorarl_api.faults import ManifestError
-from lorarl_api.load import load_job
 from lorarl_trainer.errors import FencedError, InputError, LorarlError, NodeLostError, in_one_line
 from lorarl_trainer.launch.build import Launch, OpenRun, open_run
 from lorarl_trainer.launch.local import only_run_in
 from lorarl_trainer.launch.replay import Rehearsal
 from lorarl_trainer.launch.resumption import changes_since_last_start, finished_adapter, what_next
-from lorarl_trainer.launch.runtime import cluster_runtime, local_runtime, report_invalid_input
+from lorarl_trainer.launch.runtime import report_invalid_input
 from lorarl_trainer.launch.signals import Interruption
-from lorarl_trainer.launch.watchdog import Watchdog
 from lorarl_trainer.loop import train
-from lorarl_trainer.pods.owner import owner_of
 from lorarl_trainer.progress import (
     METRICS,
     SUMMARY,
@@ -39,10 +36,7 @@ from lorarl_trainer.progress import (
     report_line,
     write_report,
 )
-from lorarl_trainer.record.open import open_record
 from lorarl_trainer.session import RESCUE_SECONDS, Session
-from lorarl_trainer.storage.secrets import read_secrets
-from lorarl_trainer.timing import StartClock
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 75
@@ -67,24 +61,17 @@ def run_manifest(
     rehearsal: Rehearsal | None = None,
 ) -> int:
     """Train the job of a manifest, on this machine or as the driver in a cluster's pods; return the exit code."""
-    clock = StartClock("driver", "process")
     rehearsal = rehearsal or Rehearsal()
     try:
-        job = rehearsal.of(load_job(path, overrides))
-        out_dir = out_dir or Path("out") / job.name
-        runtime = cluster_runtime(job, path) if in_cluster else local_runtime(job, out_dir)
-        secrets = read_secrets(job.spec)
-        record = open_record(job, owner_of(job), secrets, out_dir, attempt=runtime.attempt)
-        watchdog = Watchdog(runtime.manifest, out_dir / "logs") if runtime.manifest else None
-        launch = Launch(job, path.parent, out_dir, runtime, secrets, clock, record, watchdog, rehearsal)
+        launch = Launch.of_manifest(path, out_dir, overrides, rehearsal, in_cluster=in_cluster)
     except (LorarlError, ManifestError) as error:
         if in_cluster:
             report_invalid_input(path, str(error))
         print(f"lorarl: {error}", file=sys.stderr)
         return EXIT_FAILED
     try:
-        with contextlib.nullcontext() if runtime.in_pods else only_run_in(out_dir):
-            here = not runtime.in_pods and rehearsal == Rehearsal()
+        with contextlib.nullcontext() if in_cluster else only_run_in(launch.out_dir):
+            here = not in_cluster and rehearsal == Rehearsal()
             if here and (adapter := _finished(launch)):
                 return _say_finished(launch, adapter)
             return asyncio.run(_run(launch))
@@ -211,24 +198,25 @@ async def _train_until_loss(
     launch: Launch, session: Session, interruption: Interruption, outcome: _Outcome
 ) -> str | None:
     """Train; return None at the end of the run, and otherwise why the workers must be replaced."""
-    outcome.step, outcome.adapter_uri, outcome.trained = session.published_step, session.adapter_uri, True
+    checkpoints = session.checkpoints
+    outcome.step, outcome.adapter_uri, outcome.trained = checkpoints.step, checkpoints.adapter_uri, True
     interruption.can_finish = True
     try:
-        outcome.step = await train(session, session.published_step)
-        await session.drain_uploads()
+        outcome.step = await train(session, checkpoints.step)
+        await checkpoints.drain()
         outcome.done = outcome.step >= session.total_steps
         if outcome.done:
-            await session.finish()
+            await checkpoints.finish()
         leaves = session.leaving and not outcome.done and not interruption.asked.is_set()
         return "a worker's pod is about to be removed" if leaves else None
     except Exception as failure:
         replaced = launch.runtime.in_pods and isinstance(failure, NodeLostError) and not interruption.asked.is_set()
-        await session.rescue_uploads(failure, _RECOVERY_RESCUE_SECONDS if replaced else RESCUE_SECONDS)
+        await checkpoints.rescue(failure, _RECOVERY_RESCUE_SECONDS if replaced else RESCUE_SECONDS)
         if not replaced:
             raise
         return str(failure)
     finally:
-        outcome.adapter_uri = session.adapter_uri
+        outcome.adapter_uri = checkpoints.adapter_uri
 
 
 async def _with_new_workers(run: OpenRun, progress: Progress, before: Session, lost: str) -> Session:

@@ -1,0 +1,52 @@
+"""What a session decides of evaluations, and of the weight of a KL penalty."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from lorarl_api.load import load_job
+from lorarl_trainer.algorithms.registry import get_algorithm
+from lorarl_trainer.protocols.workers import DriverState, Resumed
+from lorarl_trainer.session import Session, starting_kl_coefficient
+from unit.contract.manifests import manifest
+
+PPO_THAT_KEEPS = {
+    "spec.algorithm": {"type": "ppo", "klCoefficient": 0.1, "kl": {"target": 0.05}, "ppo": {"criticWarmupSteps": 3}}
+}
+
+
+def session(changes: dict[str, Any], **more: Any) -> Session:
+    """A session that trains nothing."""
+    spec = load_job(json.dumps(manifest(changes))).spec
+    parts: dict[str, Any] = dict.fromkeys(("workers", "rollouts", "checkpoints", "progress", "clock"))
+    algorithm = get_algorithm(spec.algorithm, 8)
+    return Session(spec=spec, algorithm=algorithm, stop=asyncio.Event(), total_steps=3, **parts, **more)
+
+
+def test_the_weight_of_the_kl_penalty_waits_for_the_policy() -> None:
+    made = session(PPO_THAT_KEEPS)
+    made.kl_coefficient = starting_kl_coefficient(made.spec, Resumed(0, DriverState(), 0, None, ()))
+    used = [made.adapt_kl(step, {"kl": 0.0})["kl_coefficient"] for step in range(1, 7)]
+    assert used[:4] == [0.1] * 4, "the critic learned alone, then the policy's first step has the weight that was asked"
+    assert used[4:] == pytest.approx([0.098, 0.09604])
+
+
+def test_an_unknown_divergence_leaves_the_weight_as_it_is() -> None:
+    made = session(PPO_THAT_KEEPS, kl_coefficient=0.1)
+    assert made.adapt_kl(4, {"loss": 1.0}) == {"kl_coefficient": 0.1} and made.kl_coefficient == 0.1
+
+
+@pytest.mark.parametrize(
+    ("evaluated", "done", "owed"),
+    [(True, 2, False), (False, 2, True), (None, 0, True), (None, 1, False), (None, 2, True), (None, 3, True)],
+)
+def test_an_evaluation_that_chooses_the_best_is_owed_if_unrecorded(
+    evaluated: bool | None, done: int, owed: bool
+) -> None:
+    chosen = {"spec.data.eval": {"uri": "file:e.jsonl", "every": 2}, "spec.checkpoint.keepBest": {}}
+    made = session(chosen, evaluated=evaluated)
+    assert made.owes_evaluation(done) is owed
