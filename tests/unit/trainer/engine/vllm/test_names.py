@@ -7,6 +7,7 @@ import difflib
 import re
 import subprocess
 import sys
+from collections import deque
 from contextlib import ExitStack
 from contextvars import ContextVar
 from pathlib import Path
@@ -23,7 +24,7 @@ RECORD = Path(__file__).with_name("names.txt")
 PRODUCT = Path(lorarl_trainer.__file__).parent
 VLLM = PRODUCT / "engine/vllm"
 OF_TORCH = (torch.Tensor, torch.nn.Module, torch.Generator, torch.cuda.Stream, np.ndarray)
-OF_PYTHON = (ContextVar, ExitStack, Path, re.Pattern, str, list, dict, set, type)
+OF_PYTHON = (ContextVar, ExitStack, Path, re.Pattern, str, list, dict, set, type, deque)
 LIBRARIES = {name for kind in OF_TORCH + OF_PYTHON for name in dir(kind)}
 LIBRARIES |= {"architectures", "batch_decode", "from_pretrained", "get_text_config", "layer_types"}  # of Transformers
 LIBRARIES |= {"max_position_embeddings", "vision_config", "vocab_size"}
