@@ -95,7 +95,7 @@ def test_the_fast_paths_are_taken(on_gpu, architecture: str) -> None:
     )
     graphs = worker.engine.llm_engine.collective_rpc(lambda w: list(w.model_runner.cudagraph_manager.graphs))[0]
     assert sorted(graph.num_tokens for graph in graphs) == config.compilation_config.cudagraph_capture_sizes
-    assert max(graph.num_tokens for graph in graphs) == worker.engine._config.plan.engine.sequences
+    assert max(graph.num_tokens for graph in graphs) == worker.engine._config.plan.sequences
 
 
 def test_a_sample_depends_on_its_own_seed_alone(on_gpu) -> None:

@@ -10,7 +10,6 @@ from support.loop_runs import run_in_process
 
 def test_a_worker_times_all_it_does_up_to_its_first_update(colocated: Callable[..., Colocated]) -> None:
     worker = colocated(trainer__steps=2)
-    worker.greedy([])  # as in an evaluation with fewer rows than engines
     asyncio.run(run_in_process(worker))
     parts = {part.name: part for part in worker.worker.startup_spans()}
     in_order = [

@@ -115,7 +115,8 @@ def test_the_whole_loss_has_the_gradient_of_autograd(
         with torch.no_grad(), peft.disable_adapter():
             base = logprobs_of(peft, sample)[trained]
         away = new - base
-        losses = losses + KL * (away.square() / 2 if estimator == "k2" else (-away).exp() - 1 + away)
+        kl = away.square() / 2 if estimator == "k2" else (-away).exp() - 1 + away
+        losses = losses + KL * kl * (weights(old - rollout, correction) > 0)  # what is masked trains by nothing
         divisor = {"token_mean": tokens, "sequence_mean": len(chosen) * len(new), "constant": len(chosen) * LIMIT}
         total = total + losses.sum() / divisor[choice.aggregation]
     total.backward()

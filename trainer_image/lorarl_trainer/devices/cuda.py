@@ -8,15 +8,6 @@ from lorarl_api.v1alpha1 import CPUS_PER_GPU
 from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.devices.openmp import openmp
 
-_EXACT = {
-    "NVIDIA_TF32_OVERRIDE": "0",  # Transformer Engine's products in cuBLAS
-    "TRITON_F32_DEFAULT": "ieee",  # vLLM's attention in Triton
-}
-"""Products of fp32 keep its 23 bits, where TF32 keeps 10. Trainer and engine round in other places, and would disagree.
-
-In bf16 no product of either is one of fp32 by default.
-"""
-
 
 class CudaDevice:
     """One NVIDIA GPU."""
@@ -33,7 +24,9 @@ class CudaDevice:
             "CUDA_DEVICE_MAX_CONNECTIONS": "1" if tensor_parallel else "32",
             # Every worker sees all GPUs of its machine and uses that of its local rank. NCCL's peer access needs it.
             "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
-            **_EXACT,
+            # Products of fp32 keep its 23 bits. Triton's default is TF32, with 10 bits: in fp32, vLLM's attention would
+            # be 2e-3 nats away from the trainer's.
+            "TRITON_F32_DEFAULT": "ieee",
         }
 
     def select(self, local_rank: int) -> Any:

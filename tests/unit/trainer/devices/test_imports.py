@@ -110,10 +110,13 @@ IMPORTS = """
 import sys
 from lorarl_trainer.backends.registry import get_backend
 from lorarl_trainer.devices.registry import get_device
-from lorarl_trainer.engine.vllm.imports import bind_names, import_vllm
+from lorarl_trainer.engine.vllm import binding, names
+from lorarl_trainer.devices.imports import stand_ins
+from lorarl_trainer.engine.vllm.imports import _WARMUP, for_rollouts, import_vllm
 get_backend("megatron").import_libraries(get_device(0))
 import_vllm()
-bind_names(sleeps=False)
+with for_rollouts(), stand_ins(_WARMUP):
+    binding.bind(*names.ALWAYS, *names.ON_CPU)
 unused = (
     "torch._inductor.lowering", "torch._inductor.compile_fx", "megatron.bridge.models.gemma_vl",
     "transformers.loss.loss_d_fine", "scipy", "cv2", "openai",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,7 +86,16 @@ def bind_names(config: EngineConfig, hf_config: Any) -> list[str]:
     of_device = names.ON_GPU if names.on_gpu() else names.ON_CPU
     wanted = {*names.ALWAYS, *of_device, *required}
     with for_rollouts(), stand_ins(_WARMUP):
-        return binding.bind(*(feature for feature in names.FEATURES if feature in wanted), required=required)
+        off = binding.bind(*(feature for feature in names.FEATURES if feature in wanted), required=required)
+    if names.LeanStart in wanted and not names.LeanStart.is_on:
+        _take_own_warmup()
+    return off
+
+
+def _take_own_warmup() -> None:
+    """Give vLLM's worker its own warm-up in place of the stand-in that it has imported."""
+    worker = importlib.import_module("vllm.v1.worker.gpu_worker")
+    worker.kernel_warmup = importlib.import_module(_WARMUP).kernel_warmup  # type: ignore[attr-defined]
 
 
 def _for_correctness(config: EngineConfig, hf_config: Any) -> set[type[binding.Feature]]:
