@@ -106,11 +106,11 @@ BY_ITS_PREPARATION = [
         "spec.adapter.initFrom: got an adapter of another base model",
     ),
     (
-        ["adapter.initFrom=file:no-template"],
+        ["adapter.initFrom=file:no-template", NEW],
         "spec.adapter.initFrom: got file:no-template, which contains no adapter_config.json, expected",
     ),
     (
-        ["adapter.initFrom=file:nowhere"],
+        ["adapter.initFrom=file:nowhere", NEW],
         "spec.adapter.initFrom: got file:nowhere, which does not exist, expected",
     ),
     (

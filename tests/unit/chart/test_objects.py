@@ -235,7 +235,7 @@ def test_the_operator_has_all_flags_of_the_chart() -> None:
 
 def test_the_operator_reads_the_documented_environment() -> None:
     text = (CHART.parents[1] / "docs/operator.md").read_text()
-    documented = dict(re.findall(r"^\| `(LORARL_\w+)` \| (\d+) \|", text, re.MULTILINE))
+    documented = dict(re.findall(r"^\| `(LORARL_\w+)` \| `(\d+)` \|", text, re.MULTILINE))
     assert documented
     defaults = {f"LORARL_{str(option.name).upper()}": str(option.default) for option in operator_command.params}
     assert documented.items() <= defaults.items()

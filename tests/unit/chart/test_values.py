@@ -116,6 +116,9 @@ CHANGED: dict[str, Any] = {
     "jobPolicy.images": ["registry.example.com/"],
     "jobPolicy.serviceAccounts": ["trainer"],
     "jobPolicy.secrets": ["s3-keys"],
+    "jobPolicy.cloudRoles": ["arn:aws:iam::1:role/trainer"],
+    "jobPolicy.priorityClasses": ["batch"],
+    "jobPolicy.tolerations": ["spot"],
     "jobPolicy.podTemplateOverrides": False,
     "aggregatedRoles": False,
     "crds.install": False,
@@ -200,7 +203,7 @@ def test_drift_of_the_chart_is_reported_with_the_command(tmp_path: Path, capsys:
     values.write_text(values.read_text().replace("replicas: 2", "replicas: 3"))
     (tmp_path / "crds/lorarl.io_lorarljobs.yaml").write_text("kind: Other\n")
     assert generate_chart.main(["--check", "--root", str(tmp_path)]) == 1
-    assert capsys.readouterr().err.count("run `make generate`") == 2
+    assert capsys.readouterr().err.count("Run `make generate`") == 2
     assert generate_chart.main(["--root", str(tmp_path)]) == 0
     assert "| `replicas` | `3` |" in (tmp_path / "helm/lorarl/README.md").read_text()
 

@@ -104,6 +104,13 @@ PAIR_CASES = [
         "Name both columns",
     ),
     Case(
+        "tokens have no system message beside them",
+        SFT | {"spec.data.train": PAIRS | {"tokensField": "ids", "lossMaskField": "mask", "systemField": "system"}},
+        SFT | {"spec.data.train": PAIRS | {"tokensField": "ids", "lossMaskField": "mask"}},
+        "spec.data.train.tokensField",
+        "Remove systemField",
+    ),
+    Case(
         "a row is messages or tokens",
         SFT | {"spec.data.train": PAIRS | {"tokensField": "ids", "lossMaskField": "mask", "messagesField": "chat"}},
         SFT | {"spec.data.train": PAIRS | {"messagesField": "chat"}},

@@ -19,6 +19,13 @@ def _toleration(field: str, bad: Changes, good: Changes, hint: str) -> Case:
 
 CLUSTER_CASES = [
     Case(
+        "GPUs are NVIDIA's",
+        {"spec.cluster": {"gpusPerNode": 1, "image": "example.com/trainer:1", "gpuResource": "amd.com/gpu"}},
+        {"spec.cluster": {"gpusPerNode": 1, "image": "example.com/trainer:1", "gpuResource": "example.com/gpu"}},
+        "spec.cluster.gpuResource",
+        "nvidia.com/gpu",
+    ),
+    Case(
         "variables are not lorarl's own",
         {"spec.cluster.env": {"LORARL_CACHE": "/mnt"}},
         {"spec.cluster.env": {"HTTPS_PROXY": "http://proxy:3128"}},

@@ -135,6 +135,8 @@ def read_outside() -> set[str]:
     read = {
         name for folder in READERS for path in folder.rglob("*.py") for name in names_in(ast.parse(path.read_text()))
     }
+    # What the operator's pods request is computed beside the contract, for `lorarl validate` too.
+    read |= names_in(ast.parse((CONTRACT.parent / "pod_resources.py").read_text()))
     functions = [
         node
         for path in CONTRACT.glob("*.py")

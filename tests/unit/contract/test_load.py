@@ -197,7 +197,7 @@ def test_yaml_is_read_as_kubernetes_reads_it(trap: Trap) -> None:
         ),
         (
             {"spec.trainer.learningRate": float("nan")},
-            "spec.trainer.learningRate: got NaN, expected a number above 0 and at most 1. Use a value such as 1e-05.",
+            "spec.trainer.learningRate: got NaN, expected a number above 0 and at most 1. Use a value such as 1.0e-05.",
         ),
         (
             {"spec.trainer.warmupSteps": 300},

@@ -55,7 +55,7 @@ def test_disk_is_requested_and_limited():
 
 
 class TestGpus:
-    @pytest.mark.parametrize("resource", ["amd.com/gpu", "nvidia.com/mig-3g.40gb"])
+    @pytest.mark.parametrize("resource", ["example.com/gpu", "nvidia.com/mig-3g.40gb"])
     def test_another_resource(self, resource):
         assert requested({"gpusPerNode": 2, "gpuResource": resource})["limits"] == {resource: 2}
 

@@ -15,8 +15,8 @@ from lorarl_api.v1alpha1 import RolloutSpec
 from lorarl_trainer.errors import PolicyDriftError
 from lorarl_trainer.guards.start import check_engine
 from lorarl_trainer.lora.config import Probe
+from lorarl_trainer.samples.requests import GenerationRequest
 from lorarl_trainer.samples.sample import Completion, Sample
-from lorarl_trainer.samples.sampling import Sampling
 
 
 class Sure:
@@ -39,12 +39,13 @@ class Sure:
     async def sync(self, version: int, verify: bool) -> None:
         self._version = version
 
-    async def generate(
-        self, prompts: Sequence[Any], seeds: Any, take: Callable[..., None], most: int, sampling: Sampling
-    ) -> None:
-        logprobs = np.full(2, self._logprob(sampling.temperature), np.float32)
+    async def submit(self, requests: Sequence[GenerationRequest], take: Callable[..., None]) -> None:
+        logprobs = np.full(2, self._logprob(requests[0].sampling.temperature), np.float32)
         made = Completion(np.array([5, 2]), logprobs, True, self._version)
-        take(range(len(prompts)), [made] * len(prompts))
+        take(range(len(requests)), [made] * len(requests))
+
+    async def results(self) -> None:
+        """All has been made."""
 
     async def log_probabilities(self, samples: Sequence[Sample], temperature: float) -> list[Any]:
         return [np.full(2, self._logprob(temperature), np.float32) for _ in samples]

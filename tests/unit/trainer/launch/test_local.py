@@ -23,7 +23,7 @@ from unit.contract.manifests import manifest
 
 # For each field of spec.cluster that one machine ignores, a value other than the default.
 CLUSTER_FIELDS: dict[str, Any] = {
-    "gpuResource": "amd.com/gpu",
+    "gpuResource": "example.com/gpu",
     "gpuClaim": {"deviceClass": "gpu.nvidia.com"},
     "allowConsolidation": True,
     "env": {"HTTPS_PROXY": "http://proxy:3128"},
