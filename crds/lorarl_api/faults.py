@@ -99,8 +99,7 @@ def _sentences(details: ErrorDetails) -> Iterator[Fault]:
 def _unknown_key(path: Path) -> Fault:
     *above, key = path
     known = list((schema_at(above) or {}).get("properties", {}))
-    near = difflib.get_close_matches(bare(str(key)), [bare(name) for name in known], n=1, cutoff=0.6)
-    meant = next((name for name in known if near and bare(name) == near[0]), None)
+    meant = nearest(str(key), known)
     got = "an unknown key"
     expected = f"one of {', '.join(known)}" if known else "no such key"
     if not above and schema_at(("spec", key)):
@@ -112,7 +111,13 @@ def _unknown_key(path: Path) -> Fault:
     return Fault(dotted(path), got, expected, "Remove it.")
 
 
-def bare(name: str) -> str:
+def nearest(key: str, known: Sequence[str]) -> str | None:
+    """The known key that was probably meant, whatever its spelling; None if none is near."""
+    near = difflib.get_close_matches(_bare(key), [_bare(name) for name in known], n=1, cutoff=0.6)
+    return next((name for name in known if near and _bare(name) == near[0]), None)
+
+
+def _bare(name: str) -> str:
     """A key without the differences between spellings: learning_rate, learning-rate, learningRate."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 

@@ -37,9 +37,12 @@ def load_job(source: str | Path, overrides: Sequence[str] = ()) -> LoRARLJob:
     assign(document, overrides)
     if found := faults(document):
         raise ManifestError(found)
-    return LoRARLJob.model_validate(
-        document, by_alias=True, by_name=False, context=RULES_LATER
-    )  # `faults` has checked the rules.
+    return job_of(document)
+
+
+def job_of(document: Any) -> LoRARLJob:
+    """The job of a parsed manifest in which `faults` has found none."""
+    return LoRARLJob.model_validate(document, by_alias=True, by_name=False, context=RULES_LATER)
 
 
 def documents(source: str | Path) -> list[Any]:
@@ -69,7 +72,7 @@ def faults(document: Any) -> list[Fault]:
     if identity := _identity(document):
         return identity
     try:
-        job = LoRARLJob.model_validate(document, by_alias=True, by_name=False, context=RULES_LATER)
+        job = job_of(document)
     except ValidationError as error:
         return from_pydantic(error)
     return [from_rule(document, path, rule) for path, rule in broken_rules(job)]

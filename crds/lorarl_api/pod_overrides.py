@@ -7,7 +7,6 @@ that this schema lacks; that is why the operator asks its API server and not thi
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from lorarl_api.faults import Fault, ManifestError, bare, dotted, shown
+from lorarl_api.faults import Fault, ManifestError, dotted, nearest, shown
 from lorarl_api.pod_merge import merge
 from lorarl_api.pod_resources import head_resources, worker_resources
 from lorarl_api.quantities import quantity
@@ -154,9 +153,7 @@ def _of_type(kind: str, value: Mapping[str, Any], path: _Path) -> Iterator[Fault
 def _unknown(kind: str, key: str, path: _Path) -> Fault:
     fields = _types()[kind]["fields"]
     got, expected = "an unknown key", f"a field of Kubernetes' {_words(kind)}"
-    near = difflib.get_close_matches(bare(key), [bare(name) for name in fields], n=1, cutoff=0.6)
-    if near:
-        meant = next(name for name in fields if bare(name) == near[0])
+    if meant := nearest(key, list(fields)):
         return Fault(dotted((*path, key)), got, expected, f"Did you mean {meant}?")
     homes = [
         _words(other) for other in ("V1PodSpec", "V1Container", "V1ObjectMeta") if key in _types()[other]["fields"]

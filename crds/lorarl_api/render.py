@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from lorarl_api.faults import Fault, ManifestError
-from lorarl_api.load import assign, faults, load_job
+from lorarl_api.load import assign, faults, job_of, load_job
 from lorarl_api.pod_overrides import override_faults
 from lorarl_api.templates import Template, merged_keys, merged_spec, reference, require_unlocked, template_of
 from lorarl_api.v1alpha1 import CLUSTER_TEMPLATE_KIND, KIND, TEMPLATE_KIND
@@ -33,7 +33,7 @@ def render(manifest: Path, template: Path | None = None, overrides: Sequence[str
     assign(job, overrides)
     if (found := _template(job, everything, template)) is not None:
         job = _completed(job, found)
-    if broken := override_faults(load_job(yaml.safe_dump(job))):
+    if broken := override_faults(job_of(job)):
         raise ManifestError(broken)
     return yaml.safe_dump(job, sort_keys=False, allow_unicode=True)
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lorarl_api.faults import ManifestError
-from lorarl_api.load import assign, documents, faults
+from lorarl_api.load import assign, documents, faults, job_of
 from lorarl_api.pod_overrides import override_faults
-from lorarl_api.v1alpha1 import RULES_LATER, LoRARLJob
+from lorarl_api.v1alpha1 import LoRARLJob
 
 Look = Callable[[LoRARLJob], tuple[str | None, str | None]]
 """Looks at what a manifest without faults names; returns a fault of that, or what else is worth saying."""
@@ -44,7 +44,7 @@ def _looked_at(path: Path, look: Look | None, overrides: Sequence[str]) -> tuple
         which = f"job {number}: " if len(jobs) > 1 else ""
         told = [str(fault) for fault in faults(document)]
         if not told:
-            job = LoRARLJob.model_validate(document, by_alias=True, by_name=False, context=RULES_LATER)
+            job = job_of(document)
             told = [str(fault) for fault in override_faults(job)]
         if not told and look is not None:
             fault, note = look(job)
