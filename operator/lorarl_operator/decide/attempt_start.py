@@ -22,8 +22,10 @@ from lorarl_operator.manifests.rayjob import ray_job as build_ray_job
 def create_attempt(snapshot: Snapshot) -> Decision:
     """Create the attempt's RayJob when nothing of another attempt works and its delay has passed."""
     if snapshot.name_taken:
+        # An annotation tells which generation of a job lorarl made it from.
         left_over = any(
-            each.name == snapshot.ray_job_name and not each.owner_uid for each in snapshot.observed.ray_jobs
+            each.name == snapshot.ray_job_name and not each.owner_uid and each.generation
+            for each in snapshot.observed.ray_jobs
         )
         blocker = name_taken("RayJob", snapshot.ray_job_name, left_over=left_over)
         return blocked(snapshot, blocker, again=snapshot.settings.refused_briefly_seconds)

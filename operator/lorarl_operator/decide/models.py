@@ -86,7 +86,7 @@ class RayJob:
 
     Attributes:
         owner_uid: uid of its controller.
-        generation: Generation of the LoRARLJob that it was created from.
+        generation: Generation of the LoRARLJob that it was created from; 0 if lorarl did not make it.
         pods_digest: Digest of the part of the spec that its pods follow from; empty if it was not recorded.
         passed_digest: Digest of the labels and annotations that it was given; empty if it was not recorded.
         created_at: Its creation by the API server's clock.

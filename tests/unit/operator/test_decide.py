@@ -304,6 +304,16 @@ class TestFinalizer:
         assert (pod.deletion_asked_at, pod.gone_by) == (START, START + timedelta(seconds=120))
 
 
+def test_a_rayjob_that_lorarl_did_not_make_is_somebody_else_s():
+    """It has no owner either, but nothing of lorarl's."""
+    foreign = raw_ray_job(**RUNNING)
+    for key in ("ownerReferences", "labels", "annotations"):
+        foreign["metadata"].pop(key, None)
+    running = conditions(decided(raw_job(), foreign))["Running"]
+    assert running["reason"] == "NameTaken"
+    assert "belongs to something else" in running["message"]
+
+
 def test_a_rayjob_that_a_deleted_job_left_behind_is_named_so():
     """After kubectl delete --cascade=orphan. Unlike those of a deleted job, it does not disappear by itself."""
     orphan = raw_ray_job(**RUNNING)
