@@ -22,7 +22,7 @@ from lorarl_operator.manifests.rayjob import ray_job as build_ray_job
 def create_attempt(snapshot: Snapshot) -> Decision:
     """Create the attempt's RayJob when nothing of another attempt works and its delay has passed."""
     if snapshot.name_taken:
-        # An annotation tells which generation of a job lorarl made it from.
+        # An annotation says from which generation of a job lorarl made it.
         left_over = any(
             each.name == snapshot.ray_job_name and not each.owner_uid and each.generation
             for each in snapshot.observed.ray_jobs
