@@ -90,6 +90,8 @@ def test_two_gpus_that_share_layers_or_tokens_have_the_gradients_of_one(of_two, 
     folder, exact_of_two, rounded_of_two = of_two
     exact, rounded = (CASES[2][name].gradients(CudaDevice(), folder, precision) for precision in ("fp32", "bf16"))
     assert exact.keys() == exact_of_two[name].keys() == rounded_of_two[name].keys()
+    # KL weighs a token by 1 - exp(reference - policy): as far off as a log-probability, and few tokens weigh most.
+    of_weights = (rounded["logprobs"] - exact["logprobs"]).abs().max().item() if CASES[2][name].kl_coefficient else 0.0
     for tensor, expected in exact.items():
         in_fp32, noise, found = (
             ((other[tensor] - expected).norm() / expected.norm()).item()
@@ -97,7 +99,7 @@ def test_two_gpus_that_share_layers_or_tokens_have_the_gradients_of_one(of_two, 
         )
         print(f"{name}, {tensor}: {in_fp32:.1e} in fp32, {found:.1e} in bf16, of one GPU {noise:.1e}")
         assert in_fp32 < 5e-3
-        assert found < max(2 * noise, 2e-2)
+        assert found < max(2 * noise, 2e-2) + of_weights
 
 
 def test_two_gpus_that_share_experts_have_the_gradients_of_one(model_folder, tmp_path: Path) -> None:
