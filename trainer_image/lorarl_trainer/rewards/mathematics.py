@@ -16,15 +16,24 @@ from lorarl_trainer.rewards.numbers import CURRENCY, answer_in, boxed, is_words,
 # The scoring process has its own time limit, so math-verify's is off. It would warn about that.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
-_WITH_EXPONENT = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+))[eE]([+-]?\d+)\s*")
-_MIXED = re.compile(r"(?<![\d.,/^])(\d+)\s+(\d+)/(\d+)(?!\d|/|\.\d)")
-_PRICE = re.compile(rf"[{CURRENCY.replace('$', '')}]\s?(?=[-+]?\.?\d)|(?<=-)\$(?=[\d.])|(?<![\w.)\]}}+])\+(?=[\d.])")
+_MIXED = re.compile(r"(?<![\d.,/^])(\d+)[^\S\n]+(\d+)/(\d+)(?!\d|/|\.\d)")
+_SIGNS = CURRENCY.replace("$", "")
+_PRICE = re.compile(rf"[{_SIGNS}]\s?(?=[-+]?\.?\d)|(?<=\d)\s?[{_SIGNS}]|(?<=-)\$(?=[\d.])")
+_PLUS = re.compile(r"((?:^|[=(\[{,;:<>$*]|(?<![\\\w])(?:is|be|[A-Za-z]{3,}))\s*)\+(?=[\d.])")
 _SCIENTIFIC = re.compile(
-    r"(?<![\w.])(\d+(?:\.\d+)?)\s*(?:\\times|\\cdot|[×·])\s*10\s*\^\s*(?:\{\s*([+-]?\d{1,2})\s*\}|([+-]?\d{1,2})(?!\d))"
+    r"(?<![\w.^/])(\d+\.?\d*|\.\d+)(?:\s*(?:\\times|\\cdot|[×·])\s*10\s*\^\s*(?:\{\s*([+-]?\d{1,3})\s*\}|([+-]?\d{1,3})(?!\d))"
+    r"|[eE]([+-]?\d{1,3})(?!\w))"
 )
 _CHOICE = re.compile(r"\s*\(?([A-J])\)?[.:]?\s*")
-_CHOSEN = re.compile(r"\W*(?:\\text\s*\{)?\W*([A-J])(?![\w'])(?!\s+[a-z])")
-_SAID = re.compile(r"(?i:answer|choice|option)\s*(?i:is|:)*\W*([A-J])(?![\w'])(?!(?<=A)\s+[a-z])")
+_LETTER = r"([A-J])(?![\w'])(?!\W*(?:[,;/&+]|\\cup|\\cap)\W*[A-J](?![\w']))"
+_NO_ARTICLE = r"(?!(?<=[AI])\s+(?!(?:because|since|as)\b)[a-z])"
+_CHOSEN = re.compile(rf"\W*(?:\\(?:text|math)[a-z]*\s*\{{)?\W*(?:(?:[Cc]hoice|[Oo]ption)\W+)?{_LETTER}(?!\s+[a-z])")
+_SAID = (
+    re.compile(rf"(?i:answer)\s*(?i:is|:)*\W*(?i:(?:choice|option)\W*)?{_LETTER}{_NO_ARTICLE}"),
+    re.compile(rf"(?i:choice|option)\s*(?i:is|:)*\W*{_LETTER}{_NO_ARTICLE}"),
+)
+"""What says a choice, the clearest first: who gives the answer may speak of the other options after it."""
+_ALONE = re.compile(r"\(?([A-J])(?:[).:]+(?:\s[^\n]*)?)?")
 _TIME = re.compile(r"\s*(\d{1,2}):(\d\d)(?::\d\d)?\s*")
 _TINY, _CLOSE = 1e-3, 1e-4
 
@@ -60,19 +69,21 @@ def _parse_answer(answer: str) -> Any:
     answer = _written(answer)
     if answer.count("$") == 1:  # a price: -$5, \$1,200
         answer = answer.replace("\\$", "").replace("$", "")
-    if number := _WITH_EXPONENT.fullmatch(answer):
-        answer = rf"{number[1]} \times 10^{{{int(number[2])}}}"  # in LaTeX, 1e-5 is a product with Euler's number
     delimited = any(mark in answer for mark in ("$", "\\boxed", "\\(", "\\["))
     return parse(answer if delimited else f"${answer}$", parsing_timeout=None)
 
 
 def _written(text: str) -> str:
-    """Return a text with numbers as math-verify reads them, also outside LaTeX: no currency, and 3 1/2 as 7/2."""
-    return _SCIENTIFIC.sub(_decimal, _MIXED.sub(_improper, _PRICE.sub("", normalized(text))))
+    """Return a text with numbers as math-verify reads them, also outside LaTeX: no currency, and 3 1/2 as 7/2.
+
+    It would take the e of 1e-5 for Euler's number.
+    """
+    plain = _PLUS.sub(r"\1", _PRICE.sub("", normalized(text)))
+    return _SCIENTIFIC.sub(_decimal, _MIXED.sub(_improper, plain))
 
 
 def _decimal(found: re.Match[str]) -> str:
-    return f"{Decimal(found[1]).scaleb(int(found[2] or found[3])):f}"
+    return f"{Decimal(found[1]).scaleb(int(found[2] or found[3] or found[4])):f}"
 
 
 def _improper(found: re.Match[str]) -> str:
@@ -106,7 +117,8 @@ def _chosen(completion: str) -> str | None:
     if (inside := boxed(completion)) is not None:
         found = _CHOSEN.match(inside)
         return found[1] if found else None
-    if said := _SAID.findall(completion):
-        return str(said[-1])
-    alone = _CHOICE.fullmatch(completion.strip(" *$\n"))
+    for pattern in _SAID:
+        if said := pattern.findall(completion):
+            return str(said[-1])
+    alone = _ALONE.fullmatch(completion.strip(" *$\n"))
     return alone[1] if alone else None

@@ -27,13 +27,14 @@ _CONTEXT = 16
 _UNUSUAL = re.compile(rf"[\\{CURRENCY}{_DASHES}\u00bc-\u00be\u2150-\u215e\u2009\u202f\u00a0{{]")
 _THIN = re.compile(r"(?<=\d)(?:\\[,;:! ]|[\u2009\u202f\u00a0]|\{,\})(?=\d{3}(?!\d))")
 _VULGAR = re.compile("[\u00bc-\u00be\u2150-\u215e]")
-_FRAC = re.compile(r"\\[dt]?frac\s*(?:\{\s*(\d+)\s*\}|(\d))\s*(?:\{\s*(\d+)\s*\}|(\d))")
+_FRAC = re.compile(r"\\[dt]?frac\s*(?:\{\s*(-?\d+)\s*\}|(\d))\s*(?:\{\s*(-?\d+)\s*\}|(\d))")
+_OPERAND = re.compile(r"[\w.)\]}+-]\s*$")
 
 # A number. A sign counts only if no word, number or bracket precedes it, so 12-5 ends with 5 and x=-5 with -5.
 _SIGN = rf"(?:(?<![\w.)\]}}])[+-](?=[\d.\\{CURRENCY}])(?:\\?[{CURRENCY}]\s?)?)?"
 _DIGITS = r"(?:(?<![\d.])\d{1,3}(?:,\d{3})+(?!\d)|\d+)"
 _RATIO = r"(?<![\d.,/])\d+\s?/\s?\d+(?!\d|/|\.\d)"  # so that a date is not a fraction
-_MIXED = r"(?<![\d.,/])\d+\s+\d+/\d+(?!\d|/|\.\d)"
+_MIXED = r"(?<![\d.,/])\d+[^\S\n]+\d+/\d+(?!\d|/|\.\d)"
 _TEN = r"(?:\s*(?:\\times|\\cdot|[×·*x])\s*10\s*\^\s*(?:\{\s*[+-]?\d+\s*\}|[+-]?\d+))"
 _POWER = r"(?<![\d.,])10\s*\^\s*(?:\{\s*[+-]?\d+\s*\}|[+-]?\d+)"
 _DECIMAL = rf"(?:{_DIGITS}(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+|{_TEN})?"
@@ -50,10 +51,10 @@ _GOES_ON = re.compile(r"[^.!,;\s*]|\s*[^.!,;\s*A-Za-z]|\s*[A-Za-z](?!\w)")
 _EXPONENT_OR_INDEX = re.compile(r"(?:[A-Za-z\}]\s*\^\s*\{?\s*-?|_\s*\{?\s*)$")
 _UNIT = re.compile(r"\b(?:[mcdk]?m|in|ft|yd|mi|s)$")
 _PART_BEFORE = re.compile(
-    r"(?:\d\s*\^\s*\{?\s*|\d\s?:|\\sqrt\s*(?:\[[^\]]*\])?\s*\{?\s*|√\s*\(?|\}\s*\{\s*|[A-Za-z)]\s?/\s?|(?:\\pm|±)\s*"
+    r"(?:\d\s*\^\s*\{?\s*|\d\s?:|\\sqrt\s*(?:\[[^\]]*\])?\s*\{?\s*|√\s*\(?|\b(?:sqrt|log|ln|sin|cos|tan)\s*\(\s*|\}\s*\{\s*|[A-Za-z)]\s?/\s?|(?:\\pm|±)\s*"
     r"|(?:≤|≥|\\leq?|\\geq?|\\lt|\\gt|\w\s*<=?|\w\s+>=?)\s*|\d\s*[*×·]\s*)$"
 )
-_PART_AFTER = re.compile(r"\s?(?:\^|:\d|\\pi\b|π|\\sqrt|√|[xyzn](?!\w))")
+_PART_AFTER = re.compile(r"\s?(?:\^|[²³¹⁰⁴-⁹]|:\d|\\pi\b|π|\\sqrt|√|[xyzn](?!\w))")
 _TUPLE_BEFORE = re.compile(r"[(\[]\s*[^()\[\]]*\d\s*[,;]\s*$")
 _TUPLE_AFTER = re.compile(r"\s*[)\]]")
 
@@ -219,7 +220,7 @@ def _value(number: str) -> Fraction | int | None:
     if plain.isdigit():
         return sign * int(plain)
     mantissa, exponent = _with_exponent(plain)
-    *whole, ratio = mantissa.replace(" /", "/").replace("/ ", "/").split()
+    *whole, ratio = re.sub(r"\s*/\s*", "/", mantissa).split()
     numerator, _, denominator = ratio.partition("/")
     if abs(exponent) > _MAX_EXPONENT or (denominator and int(denominator) == 0):
         return None
@@ -235,7 +236,12 @@ def _with_exponent(plain: str) -> tuple[str, int]:
 
 
 def _plain_fraction(found: re.Match[str]) -> str:
-    return f"{_gap(found)}{found[1] or found[2]}/{found[3] or found[4]}"
+    over, under = (int(found[first] or found[first + 1]) for first in (1, 3))
+    if over >= 0 < under:
+        return f"{_gap(found)}{over}/{under}"
+    # A sign within a fraction is its own, where nothing comes before it that has one or is multiplied.
+    negative = "-" if (over < 0) != (under < 0) else ""
+    return found[0] if _OPERAND.search(_before(found)) else f"{negative}{abs(over)}/{abs(under)}"
 
 
 def _plain_vulgar(found: re.Match[str]) -> str:

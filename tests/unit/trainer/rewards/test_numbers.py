@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from lorarl_trainer.rewards.builtin import is_numerically_equal
@@ -77,6 +77,15 @@ from lorarl_trainer.rewards.numbers import last_number, one_number
         ("10^6", 10**6),
         ("<answer>5</answer>", 5),
         ("- 5 apples\n- 7 pears", 7),
+        ("It is 3/\n4", "3/4"),
+        ("3\N{NO-BREAK SPACE}/\t4", "3/4"),
+        ("Step 2\n3/4", "3/4"),
+        (r"\frac{-3}{4}", "-3/4"),
+        (r"x = \frac{ 3 }{-4}", "-3/4"),
+        (r"-\frac{-3}{4}", None),
+        (r"2\frac{-3}{4}", None),
+        ("x = 5\N{SUPERSCRIPT TWO}", None),
+        ("sin(30)", None),
     ],
 )
 def test_the_last_number_of_a_text(text, number):
@@ -93,10 +102,17 @@ def test_a_number_is_found_at_the_end_of_any_text(number, before):
     assert last_number(f"{before} {number}") == last_number(f"{before} = {number:,}!") == Fraction(number)
 
 
-@given(st.text(alphabet="0123456789.,eE+-/ x", max_size=60))
-@settings(max_examples=300, deadline=None)
-def test_no_text_makes_the_search_for_a_number_fail(text):
-    last_number(text)
+PARTS = [*list("0123456789.,eE+-/ x\n\t\N{NO-BREAK SPACE}½²٣^({})"), r"\frac", r"\times 10^", "1 1/2", "{-3}", "{04}"]
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=30).map("".join))
+@settings(max_examples=500, deadline=None)
+@example("3/\n4")
+def test_no_text_makes_a_comparison_of_numbers_fail(text):
+    """It runs in the driver, where an error would end the training."""
+    assert not is_numerically_equal("", text, Fraction(0))
+    is_numerically_equal(text, "5", Fraction(0))
+    is_numerically_equal(text, "2, 3", Fraction(0))
 
 
 ONE = [
