@@ -47,7 +47,13 @@ def test_the_best_stays_until_a_better_one_comes(store: Store) -> None:
     run = start(store)
     publish(run, s10=0.5, s20=0.9, s30=0.1, s40=float("nan"))
     assert kept(store) == [20, 40] and require_whole(store) == 40
-    assert read_latest(store)["best"] == {"path": "iter_0000020", "step": 20, "metric": "eval_score", "value": 0.9}
+    assert read_latest(store)["best"] == {
+        "path": "iter_0000020",
+        "step": 20,
+        "metric": "eval_score",
+        "value": 0.9,
+        "measured_by": "",
+    }
     assert store.get(f"{JOB}/iter_0000020/lora_adapter/README.md") == b"card 20"
     publish(run, s50=0.9, s60=0.95, s70=0.2)
     assert kept(store) == [60, 70], "a tie leaves the earlier one, and what was best before goes"
@@ -62,6 +68,48 @@ def test_a_later_run_knows_the_best_and_another_metric_forgets_it(store: Store) 
     assert kept(store) == [50, 60] and read_latest(store)["best"]["metric"] == "eval_loss"
     publish(start(store, resume="Never"), s5=0.1)
     assert kept(store) == [5] and read_latest(store)["best"]["step"] == 5
+
+
+EASY, HARD = (BestBy("eval_score", True, "", digest) for digest in ("easy rows", "hard rows"))
+
+
+def trained(store: Store, by: BestBy, tmp_path: Path, earlier: dict[int, float], **scores: float) -> list[str]:
+    """Continue a training: compare what earlier runs recorded, publish and evaluate steps. Returns the warnings."""
+    run = CheckpointStore(store, JOB, keep=9, identity=IDENTITY, best_by=by)
+    warnings = run.start("Auto").warnings
+    uploader = BackgroundUploader(run, tmp_path)
+    for step, score in earlier.items():
+        uploader.complete(Evaluated(step, None, score))
+    for name, score in scores.items():
+        uploader.submit(checkpoint(int(name[1:]), evaluations={by.evaluation: by.measured_by}))
+        uploader.complete(Evaluated(int(name[1:]), b"card", score))
+    uploader.drain(10)
+    return list(warnings)
+
+
+def test_values_of_two_evaluations_are_never_compared(store: Store, tmp_path: Path) -> None:
+    assert trained(store, EASY, tmp_path, {}, s10=0.95, s20=0.9) == []
+    (warning,) = trained(store, HARD, tmp_path, {10: 0.95, 20: 0.9}, s30=0.3, s40=0.6)
+    assert "step 10 was the best with eval_score 0.95, but the rows, rewards or sampling" in warning
+    assert read_latest(store)["best"] == {
+        "path": "iter_0000040",
+        "step": 40,
+        "metric": "eval_score",
+        "value": 0.6,
+        "measured_by": "hard rows",
+    }
+    assert trained(store, HARD, tmp_path, {10: 0.95, 20: 0.9, 30: 0.3, 40: 0.6}, s50=0.5) == []
+    assert read_latest(store)["best"]["step"] == 40
+    assert len(trained(store, EASY, tmp_path, {10: 0.95, 40: 0.99}, s60=0.1)) == 1
+    assert read_latest(store)["best"]["step"] == 10, "what the first evaluation found holds again"
+
+
+def test_a_best_that_is_not_comparable_is_not_named(store: Store, tmp_path: Path) -> None:
+    trained(store, EASY, tmp_path, {}, s10=0.95)
+    run = CheckpointStore(store, JOB, keep=9, identity=IDENTITY, best_by=HARD)
+    run.start("Auto")
+    run.publish(checkpoint(20))
+    assert run.best is None and "best" not in read_latest(store)
 
 
 def test_without_a_best_nothing_is_named_and_all_may_be_kept(store: Store) -> None:

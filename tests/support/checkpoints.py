@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,15 +19,15 @@ JOB = "gsm8k"
 IDENTITY = {"model.uri": "hf://org/base", "adapter.rank": 8, "adapter.targetModules": ["all-linear"], "trainer.seed": 0}
 
 
-def checkpoint(step: int, writer: str = "") -> Checkpoint:
-    """The state after `step`; its bytes differ from one `writer` to another."""
+def checkpoint(step: int, writer: str = "", evaluations: Mapping[str, str] | None = None) -> Checkpoint:
+    """The state after `step`; its bytes differ from one `writer` to another. `evaluations`: digests by name."""
     salt = float(int.from_bytes(hashlib.sha256(writer.encode()).digest()[:2]))
     return build_checkpoint(
         step,
         step,
         adapter_config={"peft_type": "LORA", "r": 8},
         adapter_tensors=_tensor_file("q_proj.lora_A.weight", step + salt),
-        metadata={"step": step},
+        metadata={"step": step, "evaluations": dict(evaluations or {})},
         state={"position": step},
         state_tensors=[_tensor_file("q_proj.lora_A.weight.exp_avg", step)],
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic.main import IncEx
 
-from lorarl_api.v1alpha1 import AlgorithmSpec, LoRARLJobSpec, RewardSpec
+from lorarl_api.v1alpha1 import AlgorithmSpec, EvalSource, EvalSpec, LoRARLJobSpec, RewardSpec
 from lorarl_api.v1alpha1.algorithm_types import OPTION_GROUPS
 from lorarl_trainer.errors import InputError
 
@@ -71,6 +72,27 @@ def training_identity(spec: LoRARLJobSpec, model_fingerprint: str) -> dict[str, 
     return {
         f"{part}.{key}": value for part, values in parts.items() for key, value in values.items() if value is not None
     }
+
+
+def evaluation_digest(spec: LoRARLJobSpec, source: EvalSource, rows_sha256: str | None, code: Mapping[str, str]) -> str:
+    """Return a digest of what an evaluation's values follow from, besides the adapter and the training's identity.
+
+    Values of two digests are not to be compared. `rows_sha256`: of its rows; None takes their source for them. `code`:
+    the digests of reward functions by their names.
+    """
+    own = source.reward if isinstance(source, EvalSpec) else None
+    rewards = [own] if own else list(spec.rewards_by_path.values())
+    drawn = isinstance(source, EvalSpec) and source.temperature > 0
+    rollout = spec.rollout
+    parts = {
+        "rows": rows_sha256 or source.origin,
+        "rewards": [_scores(reward) for reward in rewards],
+        "code": [code.get(reward.function or "") for reward in rewards],
+        "limits": [rollout.max_prompt_tokens, rollout.max_response_tokens, sorted(rollout.stop)],
+        "sampling": [rollout.top_p, rollout.top_k, rollout.min_p, spec.trainer.seed] if drawn else None,
+        "completions": source.model_dump(include={"temperature", "samples", "pass_reward"}),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _scores(reward: RewardSpec) -> dict[str, Any]:

@@ -24,20 +24,38 @@ class Best:
     Attributes:
         path: its folder within the job's folder.
         metric: the column of metrics.jsonl that it was chosen by.
+        measured_by: digest of the evaluation that the value is of.
     """
 
     path: str
     step: int
     metric: str
     value: float
+    measured_by: str = ""
 
 
 @dataclass(frozen=True)
 class BestBy:
-    """How the best checkpoint is chosen: by a column of metrics.jsonl."""
+    """How the best checkpoint is chosen: by a column of metrics.jsonl, of an evaluation with this digest."""
 
     metric: str
     largest: bool
+    evaluation: str = ""
+    measured_by: str = ""
+
+    def knows(self, best: Best) -> bool:
+        """Return whether the best checkpoint's value can be compared with new ones."""
+        return (best.metric, best.measured_by) == (self.metric, self.measured_by)
+
+    def doubts(self, best: Best | None) -> list[str]:
+        """Return a warning if the best checkpoint so far was chosen by an evaluation that has changed since."""
+        if best is None or best.metric != self.metric or self.knows(best):
+            return []
+        return [
+            f"spec.checkpoint.keepBest: step {best.step} was the best with {best.metric} {best.value:g}, but the rows, "
+            "rewards or sampling of that evaluation changed since. Earlier values no longer count. To keep that "
+            f"checkpoint, copy its folder {best.path} elsewhere before the next one is published."
+        ]
 
     def is_better(self, value: float, best: Best | None) -> bool:
         """Return whether a checkpoint with this value takes the place of the best one. A tie leaves the earlier one."""
@@ -82,7 +100,13 @@ class Latest:
         return replace(self, epoch=epoch, writer=writer, host=host, claimed_at=now, owner=owner, finished_at=None)
 
     def publishing(
-        self, folder: str, manifest: Manifest, now: str, checkpoints: tuple[str, ...], deleting: tuple[str, ...]
+        self,
+        folder: str,
+        manifest: Manifest,
+        now: str,
+        checkpoints: tuple[str, ...],
+        deleting: tuple[str, ...],
+        best: Best | None = None,
     ) -> Latest:
         """Return this with `folder` as the newest checkpoint."""
         return replace(
@@ -95,7 +119,7 @@ class Latest:
             published_epoch=self.epoch,
             checkpoints=checkpoints,
             deleting=deleting,
-            best=self.best if self.best and self.best.path in checkpoints else None,
+            best=best if best and best.path in checkpoints else None,
         )
 
     def still_deleting(self, folders: tuple[str, ...]) -> Latest:

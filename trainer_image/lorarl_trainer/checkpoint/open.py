@@ -17,9 +17,16 @@ from lorarl_trainer.storage.secrets import Secrets, rereader, secret_of
 
 
 def open_checkpoints(
-    spec: LoRARLJobSpec, owner: Owner, secrets: Secrets, identity: Mapping[str, Any]
+    spec: LoRARLJobSpec,
+    owner: Owner,
+    secrets: Secrets,
+    identity: Mapping[str, Any],
+    evaluations: Mapping[str, str] | None = None,
 ) -> CheckpointStore:
-    """Return the job's checkpoints. Nothing is read yet."""
+    """Return the job's checkpoints. Nothing is read yet.
+
+    `evaluations`: the digest of each evaluation by its name, as `launch.provenance` makes it.
+    """
     secret = secret_of(secrets, spec.checkpoint.credentials_secret)
     reread = rereader(spec.checkpoint.credentials_secret, "spec.checkpoint.credentialsSecret")
     store = open_store(spec.checkpoint.uri, secret, field="spec.checkpoint.uri", reread=reread)
@@ -28,19 +35,20 @@ def open_checkpoints(
         owner.name,
         keep=None if spec.checkpoint.keep_all else spec.checkpoint.keep,
         identity=identity,
-        best_by=best_by(spec),
+        best_by=best_by(spec, evaluations),
         owner=owner,
     )
 
 
-def best_by(spec: LoRARLJobSpec) -> BestBy | None:
-    """Return how `spec.checkpoint.keepBest` chooses; None if it is not set."""
+def best_by(spec: LoRARLJobSpec, evaluations: Mapping[str, str] | None = None) -> BestBy | None:
+    """Return how `spec.checkpoint.keepBest` chooses; None if it is not set. `evaluations`: see `open_checkpoints`."""
     chosen = spec.checkpoint.keep_best
     if chosen is None:
         return None
     result = "loss" if spec.algorithm.about.learns_from == "answers" else "score"
     metric = result if chosen.pass_at_k is None else f"pass_at_{chosen.pass_at_k}"
-    return BestBy(eval_column(chosen.eval or "", metric), largest=metric != "loss")
+    name = chosen.eval or ""
+    return BestBy(eval_column(name, metric), metric != "loss", name, (evaluations or {}).get(name, ""))
 
 
 def check_checkpoints(

