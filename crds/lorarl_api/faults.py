@@ -152,10 +152,12 @@ def _change(got: Any, path: Path, schema: Schema) -> str:
     if hint := schema.get("hint"):
         return str(hint)
     if "uri" in schema.get("properties", {}) and isinstance(got, str):
-        return f"Write {{uri: {_yaml(redacted(got))}}} with a scheme, for example {_yaml(example_of(schema))}."
+        example = {"uri": example_of(schema["properties"]["uri"])}
+        return f"Write {{uri: {_yaml(redacted(got))}}} with a scheme, for example {_yaml(example)}."
+    if isinstance(got, str) and got in schema.get("properties", {}).get("type", {}).get("enum", ()):
+        return f"Write {{type: {got}}}."
     if "function" in schema.get("properties", {}) and isinstance(got, str):
-        key = "type" if got in schema["properties"].get("type", {}).get("enum", ()) else "function"
-        return f"Write {{{key}: {_yaml(redacted(got))}}}."
+        return f"Write {{function: {_yaml(redacted(got))}}}."
     if "enum" in schema and isinstance(got, str) and (near := difflib.get_close_matches(got.lower(), schema["enum"])):
         # Letters in another order are likelier than other letters, and difflib ranks them the same.
         return f"Did you mean {next((name for name in near if sorted(name) == sorted(got.lower())), near[0])}?"
@@ -196,6 +198,13 @@ def _function_hint(got: str, pattern: str) -> str:
     return f"Name its module and its function: {meant}."
 
 
+_PLAIN = re.compile(
+    r"(?!(?i:y|n|yes|no|on|off|true|false|null|[-+]?[0-9.]+e[0-9]+|0x[0-9a-f]+|0[ob][0-7]+|[-+]?\.(?:inf|nan))$)"
+    r"[A-Za-z0-9_./:-]*[A-Za-z_/][A-Za-z0-9_./:-]*(?<!:)"
+)
+"""Texts that YAML reads as such without quotes."""
+
+
 def _yaml(value: Any) -> str:
     """A value on one line, in YAML's flow style."""
     if isinstance(value, dict):
@@ -203,11 +212,7 @@ def _yaml(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_yaml(inner) for inner in value) + "]"
     if isinstance(value, str):
-        return (
-            value
-            if re.fullmatch(r"[A-Za-z0-9_./:-]*[A-Za-z_/][A-Za-z0-9_./:-]*", value)
-            else json.dumps(value, ensure_ascii=False)
-        )
+        return value if _PLAIN.fullmatch(value) else json.dumps(value, ensure_ascii=False)
     text = json.dumps(value)
     # YAML 1.1 takes an exponent without a point for a string.
     return text.replace("e", ".0e") if isinstance(value, float) and "e" in text and "." not in text else text

@@ -16,24 +16,36 @@ def mended(got: Any, schema: Schema) -> Any:
 def _candidates(got: Any, schema: Schema) -> list[Any]:
     wanted = schema.get("type")
     if wanted == "array" and isinstance(got, str):
-        return [[part for part in re.split(r"[\s,;]+", got.strip("[] ")) if part], [got]]
+        parts = [part.strip("'\"") for part in re.split(r"[\s,;]+", got.strip("[] ")) if part]
+        return [parts, [got]] if got.startswith("[") else [[got], parts]  # a text may have spaces
     if wanted == "array":
         return [[got]]
     if wanted == "object" and isinstance(got, list):
-        # The form of Kubernetes' environment variables.
+        # The form of Kubernetes' environment variables. One that is taken from elsewhere has no value.
         pairs = [(one.get("name"), one.get("value")) for one in got if isinstance(one, dict)]
-        return [dict(pairs)] if len(pairs) == len(got) else []
+        return (
+            [{name: None if value is None else str(value) for name, value in pairs}] if len(pairs) == len(got) else []
+        )
     if wanted == "string" and isinstance(got, dict):
         return [got.get("name")] if list(got) == ["name"] else []  # Kubernetes' form of a reference
     if wanted == "string" and isinstance(got, bool):
         return [str(got).lower()]
     if wanted == "string" and isinstance(got, int | float):
-        return [str(got), f"{got}Gi"]
+        return [str(got), _with_unit(str(got))]
     if wanted == "string" and isinstance(got, str) and re.fullmatch(r"[0-9.]+", got):
-        return [f"{got}Gi"]
+        return [_with_unit(got)]
     if wanted in ("integer", "number", "boolean") and isinstance(got, str):
         return _unquoted(got)
     return []
+
+
+def _with_unit(number: str) -> str:
+    """Return a size of memory without a unit as what it was probably meant in: GiB, MiB, or bytes."""
+    if not number.isdecimal() or (size := int(number)) < 1024:
+        return f"{number}Gi"
+    if size < 2**20:
+        return f"{number}Mi"
+    return f"{size // 2**20}Mi" if size % 2**30 else f"{size // 2**30}Gi"
 
 
 def _unquoted(text: str) -> list[Any]:

@@ -52,6 +52,29 @@ def test_the_hint_names_what_was_meant(changes: dict[str, Any], sentence: str) -
     assert str(fault) == sentence
 
 
+@pytest.mark.parametrize(
+    ("field", "got", "hint"),
+    [
+        ("spec.rollout.stop", "Human: ", 'Write a list: ["Human: "].'),
+        ("spec.rollout.stop", "yes", 'Write a list: ["yes"].'),
+        ("spec.rollout.stop", "1e3", 'Write a list: ["1e3"].'),
+        ("spec.rollout.stop", "A:", 'Write a list: ["A:"].'),
+        ("spec.adapter.targetModules", "q_proj k_proj", "Write a list: [q_proj, k_proj]."),
+        ("spec.adapter.targetModules", "['q_proj', 'k_proj']", "Write a list: [q_proj, k_proj]."),
+        ("spec.adapter.targetModules", "[q_proj]", "Write a list: [q_proj]."),
+        ("spec.cluster.memoryPerNode", 64, "Add a unit: 64Gi."),
+        ("spec.cluster.memoryPerNode", 64 * 2**30, "Add a unit: 64Gi."),
+        ("spec.cluster.memoryPerNode", "16384", "Add a unit: 16384Mi."),
+        ("spec.cluster.env", [{"name": "A", "value": 1}], "Write names with their values: env: {A: VALUE}."),
+        ("spec.algorithm", "grpo", "Write {type: grpo}."),
+        ("spec.data.train", "a.jsonl", "Write {uri: a.jsonl} with a scheme, for example {uri: s3://"),
+    ],
+)
+def test_the_hint_says_what_was_meant(field: str, got: Any, hint: str) -> None:
+    (fault,) = (one for one in faults(manifest({field: got})) if one.path == field)
+    assert fault.hint.startswith(hint)
+
+
 def test_a_manifest_in_utf_16_is_named(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("kind: LoRARLJob\n", encoding="utf-16")
