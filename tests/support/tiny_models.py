@@ -67,6 +67,13 @@ def _rope(theta: float) -> dict[str, Any]:
     return {"rope_type": "default", "rope_theta": theta}
 
 
+_MINISTRAL_3 = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10_000.0, "beta_fast": 32.0, "beta_slow": 1.0} | {
+    "original_max_position_embeddings": 64,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "apply_yarn_scaling": False,  # vLLM's word for what the two before say
+    "llama_4_scaling_beta": 0.5,
+}
 _FSDP_FAMILIES: dict[str, dict[str, Any]] = {
     "gemma2": {"head_dim": 32, "sliding_window": 8, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 2.0}
     | {"final_logit_softcapping": 3.0, "tie_word_embeddings": True},
@@ -92,6 +99,7 @@ _FSDP_FAMILIES: dict[str, dict[str, Any]] = {
     "smollm3": {"tie_word_embeddings": True, "no_rope_layers": [1, 0]},
     "starcoder2": {"sliding_window": 8, "tie_word_embeddings": True},
     "stablelm": {"partial_rotary_factor": 0.25, "use_qkv_bias": True},
+    "ministral3": {"head_dim": 32, "rope_parameters": _MINISTRAL_3},
     "gpt2": {"n_inner": 160, "num_key_value_heads": 4, "tie_word_embeddings": True},
 }
 _SEEING: dict[str, dict[str, Any]] = {
@@ -106,7 +114,7 @@ _SEEING: dict[str, dict[str, Any]] = {
     },
 }
 """Models that also take images."""
-FSDP_SHAPES = (*_FSDP_FAMILIES, *_SEEING, "mistral-short", "qwen2-yarn")
+FSDP_SHAPES = (*_FSDP_FAMILIES, *_SEEING, "ministral3-beyond", "mistral-short", "qwen2-yarn")
 """What `trainer.backend: fsdp` alone trains: families, a window that cuts sequences off, and scaled positions."""
 _VARIANTS: dict[str, dict[str, Any]] = {
     # GPU kernels want heads of 64 or more; the CPU's attention takes 32.
@@ -136,6 +144,8 @@ _VARIANTS: dict[str, dict[str, Any]] = {
     "window": {"sliding_window": 64},
     "shares": {"norm_topk_prob": False},
     "short": {"sliding_window": 8},
+    "beyond": {"rope_parameters": _MINISTRAL_3 | {"original_max_position_embeddings": 8}}
+    | {"llama_4_scaling": {"original_max_position_embeddings": 8, "beta": 0.5}},
     "yarn": {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10_000.0}}
     | {"max_position_embeddings": 256},
 }

@@ -1,4 +1,4 @@
-"""The families of models that lorarl trains, and why it refuses others.
+"""The families of models that Megatron trains; `fsdp_families` has the others, and `refused_families` what is refused.
 
 A family is supported once tests/trainer compare it with Transformers and with vLLM. docs/models.md has the results.
 """
@@ -81,15 +81,3 @@ FAMILIES = {
 """By `model_type`."""
 
 SUPPORTED = "; ".join(family.models for family in FAMILIES.values())
-
-_NO_BRIDGE = "Megatron-Bridge has no conversion for it"
-REFUSED = {
-    "gemma4_text": "its layers differ from each other, and Megatron-Bridge does not load a small one",
-    "nemotron": ("Megatron's CPU layers lack its (1 + weight) norms, so it cannot be verified"),
-    "ministral": _NO_BRIDGE,
-    "ministral3": _NO_BRIDGE,
-    "glm4": "vLLM looks for the adapters of gate and up apart, and Transformers has one layer for both",
-    "hunyuan_v1_dense": "vLLM computes another function than Transformers: a tiny model's answers were 4 nats apart",
-    "diffllama": _NO_BRIDGE,
-}
-"""Why families that were tried are refused, by `model_type`."""

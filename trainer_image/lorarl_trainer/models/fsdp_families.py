@@ -184,6 +184,22 @@ FSDP_FAMILIES: dict[str, FsdpFamily] = {
         only={"qk_layernorm": False, "use_parallel_residual": False},
         serves_adapters=False,
     ),
+    "ministral3": FsdpFamily(
+        "Ministral 3 (text)",
+        "Ministral3ForCausalLM",
+        "positions scaled by yarn, queries scaled beyond the original positions",
+        tied=False,
+        defaults={
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "factor": 16.0,
+                "original_max_position_embeddings": 16_384,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.1,
+            }
+        },
+    ),
     "gpt2": FsdpFamily(
         "GPT-2, DistilGPT-2",
         "GPT2LMHeadModel",

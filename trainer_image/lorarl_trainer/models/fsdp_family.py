@@ -49,7 +49,7 @@ class FsdpFamily:
         tied: the output layer is the embedding if config.json does not say.
         transposed: weights of linear layers are [inputs, outputs], Transformers' Conv1D.
         usual: its own names in config.json for what other families call by the key.
-        defaults: what Transformers takes for sizes that config.json leaves out.
+        defaults: what Transformers takes for what config.json leaves out.
         in_files: what names of tensors begin with in files, and with what in the model, if these differ.
         sees: it takes images too. Its language model alone is trained, on text, and what sees is left out.
         biases: the sizes of a layer's tensors that are there if config.json sets the key.
@@ -69,7 +69,7 @@ class FsdpFamily:
     tied: bool = True
     transposed: bool = False
     usual: Mapping[str, str] = field(default_factory=dict)
-    defaults: Mapping[str, int] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     in_files: Mapping[str, str] = field(default_factory=dict)
     sees: bool = False
     biases: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

@@ -18,26 +18,6 @@ _PLAIN: Mapping[str, object] = {
     "mlp_only_layers": [],
     "shared_expert_intermediate_size": 0,
 }
-_NOT_COMPARED = "it was not compared with Transformers and vLLM"
-_NO_BRIDGE = "Megatron-Bridge has no conversion for it"
-_BESIDE = "PEFT 0.21 mistakes adapters on its dense or shared MLPs for expert adapters, and drops them"
-_NOT_BY_EXPERT = "PEFT 0.21 reads no adapter on single experts of it"
-_OWN_CODE = "it needs custom code from its repository, which lorarl does not run"
-REASONS: Mapping[str, str] = {
-    "gpt_oss": _NOT_BY_EXPERT,
-    "glm4_moe": _BESIDE,
-    "ernie4_5_moe": _BESIDE,
-    "hy_v3": _NOT_BY_EXPERT,
-    "exaone_moe": _BESIDE,
-    "bailing_moe_v2": _OWN_CODE,
-    "step3p5": _OWN_CODE,
-    "sarvam_moe": _OWN_CODE,
-    "mimo_v2_flash": _OWN_CODE,
-    "minimax_m2": "its router's sigmoids and biases, and positions on a part of each head, were not compared",
-    "deepseek_v4": "its compressed attention was not compared",
-    "qwen2_moe": _NO_BRIDGE,
-}
-"""Why other mixtures are refused, by `model_type`, where config.json shows no other reason."""
 TAKEN = ", ".join(family.models for family in FAMILIES.values() if family.experts)
 
 
@@ -57,10 +37,9 @@ def require_known_mixture(config: Mapping[str, Any]) -> None:
     if found is None:
         return
     if not is_mixture(config):
-        why = REASONS.get(str(config.get("model_type")), _NOT_COMPARED)
         raise InputError(
             "spec.model.uri",
-            f"a config.json with {found} {config[found]}: a mixture of experts ({why})",
+            f"a config.json with {found} {config[found]}: a mixture of experts, which was not compared",
             f"a dense model, or a mixture of a tested family ({TAKEN})",
             "Choose a dense model, or one of these.",
         )

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.models.families import FAMILIES, REFUSED, SUPPORTED, BackendName, Family
+from lorarl_trainer.models.families import FAMILIES, SUPPORTED, BackendName, Family
 from lorarl_trainer.models.fsdp_families import FSDP_FAMILIES, with_usual_names
 from lorarl_trainer.models.fsdp_family import FsdpFamily
 from lorarl_trainer.models.mixtures import require_known_mixture
+from lorarl_trainer.models.refused_families import REFUSED, refused
+from lorarl_trainer.models.rotary import require_known_rope, require_same_positions, rope_of, rope_type
 
-_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-"""Constants in megatron.core.models.common.embeddings.rotary_pos_embedding; only the factor can be chosen."""
 _OTHER_INPUTS = ("vision_config", "audio_config", "text_config", "thinker_config")
 _SEEING = ("vision_config", "text_config")
 """What a model that also takes images has, if its language model is trained alone."""
@@ -46,6 +46,7 @@ def require_supported(
     Raises:
         InputError: it names what config.json asks for, what was expected and the fix.
     """
+    _require_no_refused_family(config)
     config = with_usual_names(config)
     _require_plain_weights(config)
     _require_language_model(config)
@@ -55,8 +56,9 @@ def require_supported(
         _require_plain_layers(family, config)
         if backend == "megatron" or family.experts:
             _require_wide_window(family, config, longest)
-            _require_known_rope(family, config)
+            require_known_rope(family, config)
     _require_known_values(family.only, config)
+    require_same_positions(config, longest)
     if rollouts:
         _require_positions(config, longest)
         _require_one_window(config)
@@ -85,7 +87,7 @@ def is_known_to_megatron(config: Mapping[str, Any]) -> bool:
     if family is None:
         return False
     try:
-        _require_known_rope(family, config)
+        require_known_rope(family, config)
     except InputError:
         return False
     return True
@@ -101,10 +103,20 @@ def window_of(config: Mapping[str, Any]) -> int | None:
     return int(config["sliding_window"]) if slides and config.get("sliding_window") else None
 
 
+def _require_no_refused_family(config: Mapping[str, Any]) -> None:
+    kind = str(config.get("model_type"))
+    if found := REFUSED.get(kind):
+        raise refused(
+            f"model_type {kind} ({found.models}): {found.why}",
+            f"a model of a supported family ({SUPPORTED}, and those that docs/models.md lists)",
+            f"The nearest is {found.instead}.",
+        )
+
+
 def _require_plain_weights(config: Mapping[str, Any]) -> None:
     if quantization := config.get("quantization_config"):
         method = quantization.get("quant_method") if isinstance(quantization, Mapping) else quantization
-        raise _refused(
+        raise refused(
             f"weights quantized by {method}", "weights in bf16, fp16 or fp32", "Name the model that was quantized."
         )
 
@@ -113,17 +125,17 @@ def _require_language_model(config: Mapping[str, Any]) -> None:
     family = FSDP_FAMILIES.get(str(config.get("model_type")))
     known = _SEEING if family is not None and family.sees else ()
     if parts := [name for name in _OTHER_INPUTS if config.get(name) and name not in known]:
-        raise _refused(
+        raise refused(
             f"{', '.join(parts)}: a model of images, sound or several parts", "a model of text alone", _ANOTHER
         )
     if config.get("is_encoder_decoder"):
-        raise _refused("is_encoder_decoder: true", "a decoder", _ANOTHER)
+        raise refused("is_encoder_decoder: true", "a decoder", _ANOTHER)
     kinds = sorted({str(kind) for kind in config.get("layer_types") or ()} - set(_ATTENTION))
     kinds += [name for name in _STATE_SPACE if config.get(name)]
     if kinds:
-        raise _refused(f"{', '.join(kinds)}: layers without full attention", "attention in every layer", _ANOTHER)
+        raise refused(f"{', '.join(kinds)}: layers without full attention", "attention in every layer", _ANOTHER)
     if config.get("kv_lora_rank"):
-        raise _refused(
+        raise refused(
             f"kv_lora_rank {config['kv_lora_rank']}: latent attention", "queries, keys and values as they are", _ANOTHER
         )
 
@@ -141,7 +153,7 @@ def _family(config: Mapping[str, Any], backend: BackendName | None) -> Family | 
         family, taken = family or FSDP_FAMILIES.get(kind), [*FAMILIES, *FSDP_FAMILIES]
     if family is None:
         other = kind in FSDP_FAMILIES
-        why = _NOT_MEGATRON if other else REFUSED.get(kind, "lorarl has not been tested with it")
+        why = _NOT_MEGATRON if other else "lorarl has not been tested with it"
         raise InputError(
             "spec.model.uri",
             f"a config.json with model_type {kind} ({why})",
@@ -150,7 +162,7 @@ def _family(config: Mapping[str, Any], backend: BackendName | None) -> Family | 
         )
     architectures = list(config.get("architectures") or ())
     if architectures != [family.architecture]:
-        raise _refused(
+        raise refused(
             f"architectures {architectures}", f"[{family.architecture}]", "Choose a model that predicts the next token."
         )
     return family
@@ -160,22 +172,22 @@ def _require_known_values(only: Mapping[str, object], config: Mapping[str, Any])
     for key, value in only.items():
         if (found := config.get(key, value)) != value:
             got, expected = (f"{key}: {json.dumps(one)}" for one in (found, value))
-            raise _refused(got, f"{expected}, all that vLLM or lorarl computes in this family", "Choose another model.")
+            raise refused(got, f"{expected}, all that vLLM or lorarl computes in this family", "Choose another model.")
 
 
 def _require_plain_layers(family: Family, config: Mapping[str, Any]) -> None:
     for biases in ("attention_bias", "mlp_bias"):
         if not family.qkv_biases and config.get(biases):
-            raise _refused(f"{biases}: true", "false", "Choose another model.")
+            raise refused(f"{biases}: true", "false", "Choose another model.")
     heads = config.get("num_attention_heads")
     if family.whole_norms and (keys := config.get("num_key_value_heads") or heads) != heads:
-        raise _refused(f"num_key_value_heads {keys}", f"{heads}, as many as attention heads", "Choose another model.")
+        raise refused(f"num_key_value_heads {keys}", f"{heads}, as many as attention heads", "Choose another model.")
     if (activation := config.get("hidden_act", "silu")) not in _ACTIVATIONS:
-        raise _refused(f"hidden_act {activation}", "silu, the only one that vLLM takes here", "Choose another model.")
-    if (share := _rope(config).get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))) != 1.0:
-        raise _refused(f"partial_rotary_factor {share}", "1", "Choose another model.")
+        raise refused(f"hidden_act {activation}", "silu, the only one that vLLM takes here", "Choose another model.")
+    if (share := rope_of(config).get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))) != 1.0:
+        raise refused(f"partial_rotary_factor {share}", "1", "Choose another model.")
     if more := next((name for name in _MORE_LAYERS if config.get(name)), None):
-        raise _refused(
+        raise refused(
             f"{more} {config[more]}: layers that predict further tokens",
             "0",
             f"Set {more}: 0 in a copy's config.json, for serving too.",
@@ -185,7 +197,7 @@ def _require_plain_layers(family: Family, config: Mapping[str, Any]) -> None:
 def _require_wide_window(family: Family, config: Mapping[str, Any], longest: int) -> None:
     window = _window(family, config)
     if window is not None and window < longest:
-        raise _refused(
+        raise refused(
             f"a sliding window of {window} tokens",
             f"a window of at least the job's longest sequence, {longest} tokens",
             f"Lower spec.rollout.maxPromptTokens and maxResponseTokens to {window} together, or choose another model.",
@@ -212,7 +224,7 @@ def _require_one_window(config: Mapping[str, Any]) -> None:
     layers, first = config.get("num_hidden_layers", 1), config.get("max_window_layers", 0)
     kinds = set(config.get("layer_types") or ())
     if len(kinds) > 1 or (not kinds and 0 < first < layers):
-        raise _refused(
+        raise refused(
             f"use_sliding_window: true from layer {first} of {layers} (max_window_layers)",
             "a window in all layers or in none, as vLLM has it in this family",
             "Set use_sliding_window: false and leave layer_types out in a copy's config.json, for serving too.",
@@ -224,8 +236,8 @@ def _require_positions(config: Mapping[str, Any], longest: int) -> None:
     positions = config.get("max_position_embeddings")
     if positions is None:
         return
-    if _rope_type(config) == "linear":
-        positions = int(positions * _rope(config).get("factor", 1.0))
+    if rope_type(config) == "linear":
+        positions = int(positions * rope_of(config).get("factor", 1.0))
     if positions < longest:
         raise InputError(
             "spec.rollout.maxResponseTokens",
@@ -233,31 +245,3 @@ def _require_positions(config: Mapping[str, Any], longest: int) -> None:
             f"at most {positions}, the positions of the model",
             "Lower one of them.",
         )
-
-
-def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    return config.get("rope_scaling") or config.get("rope_parameters") or {}
-
-
-def _rope_type(config: Mapping[str, Any]) -> str:
-    rope = _rope(config)
-    return str(rope.get("rope_type") or rope.get("type") or "default")
-
-
-def _require_known_rope(family: Family, config: Mapping[str, Any]) -> None:
-    rope, kind = _rope(config), _rope_type(config)
-    if kind not in family.rope_types:
-        raise _refused(
-            f"rope_type {kind}",
-            " or ".join(family.rope_types),
-            "Choose another model, or take the scaling out of a copy's config.json, for serving too.",
-        )
-    if kind == "llama3":
-        other = [f"{name} {rope[name]}" for name, value in _LLAMA3.items() if rope.get(name, value) != value]
-        if other:
-            expected = ", ".join(f"{name} {value:g}" for name, value in _LLAMA3.items())
-            raise _refused(f"rope_type llama3 with {', '.join(other)}", expected, "Choose another model.")
-
-
-def _refused(got: str, expected: str, hint: str) -> InputError:
-    return InputError("spec.model.uri", f"a config.json with {got}", expected, hint)

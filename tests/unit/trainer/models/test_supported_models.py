@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.models.families import FAMILIES, REFUSED, BackendName
+from lorarl_trainer.models.families import FAMILIES, BackendName
 from lorarl_trainer.models.fsdp_families import FSDP_FAMILIES
 from lorarl_trainer.models.model_sizes import shape_of, sizes_of
+from lorarl_trainer.models.refused_families import REFUSED
 from lorarl_trainer.models.supported_models import require_supported
 from lorarl_trainer.planning.backend_choice import backend_of
 from unit.trainer.planning.jobs import gpu_job
@@ -99,13 +101,13 @@ NOT_LANGUAGE_MODELS = (
     ("llava", {"text_config": {"model_type": "llama"}}, "text_config"),
     ("gemma3", {"vision_config": {"num_hidden_layers": 2}, "audio_config": {"d_model": 2}}, "audio_config: a model of"),
     ("qwen2_audio", {"audio_config": {"d_model": 2}}, "audio_config"),
-    ("qwen3_next", {"layer_types": ["linear_attention", "full_attention"], "num_experts": 512}, "linear_attention"),
-    ("qwen3_5_text", {"layer_types": ["linear_attention"]}, "linear_attention"),
-    ("lfm2", {"layer_types": ["conv", "full_attention"]}, "conv"),
-    ("falcon_h1", {"mamba_d_ssm": 1024, "mamba_d_state": 256}, "mamba_d_state, mamba_d_ssm"),
+    ("any_next", {"layer_types": ["linear_attention", "full_attention"], "num_experts": 512}, "linear_attention"),
+    ("any_hybrid", {"layer_types": ["linear_attention"]}, "linear_attention"),
+    ("any_short", {"layer_types": ["conv", "full_attention"]}, "conv"),
+    ("any_mamba", {"mamba_d_ssm": 1024, "mamba_d_state": 256}, "mamba_d_state, mamba_d_ssm"),
     ("mamba2", {"state_size": 128}, "state_size"),
-    ("nemotron_h", {"hybrid_override_pattern": "M-M*-"}, "hybrid_override_pattern"),
-    ("deepseek_v3", {"kv_lora_rank": 512, "n_routed_experts": 256}, "kv_lora_rank 512: latent attention"),
+    ("any_pattern", {"hybrid_override_pattern": "M-M*-"}, "hybrid_override_pattern"),
+    ("any_latent", {"kv_lora_rank": 512, "n_routed_experts": 256}, "kv_lora_rank 512: latent attention"),
 )
 
 
@@ -126,7 +128,10 @@ def test_what_it_would_leave_out_is_refused(config: dict[str, Any], message: str
         of("qwen2", use_sliding_window=True, sliding_window=511),
         of("qwen2", rope_scaling={"type": "yarn", "factor": 4.0}),
         of("llama", rope_scaling={**LLAMA3, "original_max_position_embeddings": 4096}),
-        *({"model_type": kind, "architectures": [family.architecture]} for kind, family in FSDP_FAMILIES.items()),
+        *(
+            {"model_type": kind, "architectures": [family.architecture], "rope_parameters": {"rope_type": "default"}}
+            for kind, family in FSDP_FAMILIES.items()
+        ),
     ],
     ids=str,
 )
@@ -198,9 +203,18 @@ def test_gemma_3_is_taken_for_its_language_model() -> None:
 
 
 @pytest.mark.parametrize("family", REFUSED)
-def test_families_that_were_tried_are_refused_with_the_reason(family: str) -> None:
-    message = refusal(of(family))
-    assert f"model_type {family} ({REFUSED[family]}), expected one of {', '.join(FAMILIES)}, gemma2, " in message
+def test_families_that_are_asked_for_are_refused_with_their_own_reason(family: str) -> None:
+    """Whatever else of its config.json is known: published files have these."""
+    published = {
+        "quantization_config": {"quant_method": "fp8"},
+        "text_config": {},
+        "num_experts": 8,
+        "kv_lora_rank": 512,
+    }
+    message = refusal(of(family, **published))
+    found = REFUSED[family]
+    assert f"model_type {family} ({found.models}): {found.why}, expected a model of a supported family" in message
+    assert message.endswith(f"The nearest is {found.instead}.")
 
 
 def test_a_family_that_was_not_tried_is_refused() -> None:
@@ -215,6 +229,52 @@ def test_sequences_beyond_the_positions_are_refused_where_generated() -> None:
     ):
         require_supported(config, 512)
     require_supported(config, 512, rollouts=False)
+
+
+MINISTRAL_3: dict[str, Any] = {
+    "model_type": "ministral3",
+    "architectures": ["Ministral3ForCausalLM"],
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "factor": 16.0,
+        "original_max_position_embeddings": 500,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.1,
+    },
+}
+"""As published, but for the original positions, 16,384."""
+
+
+def test_ministral_3_is_taken_with_the_keys_that_vllm_reads() -> None:
+    message = refusal(MINISTRAL_3)
+    assert "positions that Transformers scales by 1 and vLLM by 1.277 (rope_type yarn)" in message
+    mended = MINISTRAL_3 | {"rope_parameters": MINISTRAL_3["rope_parameters"] | _key_of(message)}
+    message = refusal(mended)
+    assert "queries that Transformers scales from position 500 on, and vLLM does not (llama_4_scaling_beta)" in message
+    require_supported(mended, 500)
+    require_supported(mended | _key_of(message), 512)
+
+
+def test_ministral_3_without_positions_has_those_of_transformers() -> None:
+    config = {key: value for key, value in MINISTRAL_3.items() if key != "rope_parameters"}
+    assert "scales by 1 and vLLM by 1.277" in refusal(config)
+
+
+@pytest.mark.parametrize("scale", [{"attention_factor": 0.5}, {"mscale": 0.707, "mscale_all_dim": 1.0}], ids=str)
+def test_the_key_that_the_message_names_gives_vllm_the_same_yarn(
+    scale: dict[str, float],
+) -> None:
+    rope = {"rope_type": "yarn", "factor": 4.0, **scale}
+    mended = rope | _key_of(refusal(of("qwen2", rope_scaling=rope)))
+    require_supported(of("qwen2", rope_scaling=mended), 512)
+
+
+def _key_of(message: str) -> dict[str, Any]:
+    """The key that a message says to set in a copy's config.json."""
+    found = re.search(r"[Ss]et (\w+): (.*?)(?: beside rope_type)? in a copy's config\.json", message)
+    assert found is not None
+    return {found[1]: json.loads(found[2])}
 
 
 def refusal(config: dict[str, Any], backend: BackendName | None = None) -> str:

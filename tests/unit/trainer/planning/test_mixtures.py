@@ -8,7 +8,7 @@ import pytest
 
 from lorarl_trainer.devices.base import Gpu, Host
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.models.mixtures import REASONS, require_known_mixture
+from lorarl_trainer.models.mixtures import require_known_mixture
 from lorarl_trainer.models.model_sizes import sizes_of
 from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.memory import make_plan
@@ -24,13 +24,10 @@ PARAMETERS = 30_532_122_624
 SMALL = QWEN3_30B_A3B | {"num_hidden_layers": 2, "num_experts": 16, "num_experts_per_tok": 4}
 
 
-@pytest.mark.parametrize("family", [*REASONS, "any_moe"])
 @pytest.mark.parametrize("count", ["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"])
-def test_other_mixtures_are_refused_with_their_reason(family: str, count: str) -> None:
-    reason = REASONS.get(family, "it was not compared with Transformers and vLLM")
-    with pytest.raises(InputError) as refused:
-        require_known_mixture({"model_type": family, count: 8})
-    assert f"{count} 8: a mixture of experts ({reason}), expected a dense model, or a mixture of" in str(refused.value)
+def test_other_mixtures_are_refused(count: str) -> None:
+    with pytest.raises(InputError, match=rf"{count} 8: a mixture of experts, which was not compared, expected a dense"):
+        require_known_mixture({"model_type": "any_moe", count: 8})
 
 
 @pytest.mark.parametrize(
