@@ -48,37 +48,53 @@ def override_faults(job: LoRARLJob) -> list[Fault]:
         if not of_role:
             try:
                 merged = merge({"spec": {"containers": [_own(job, role)]}}, template, dotted(path))
-                of_role = list(limit_faults(merged, dotted(path)))
+                of_role = list(container_faults(merged, dotted(path)))
             except ManifestError as error:
                 of_role = list(error.faults)
         found += of_role
     return found
 
 
-def limit_faults(template: Mapping[str, Any], path: str) -> Iterator[Fault]:
-    """Yield the limits of a merged pod template that are lower than a request, which Kubernetes refuses.
+def container_faults(template: Mapping[str, Any], path: str) -> Iterator[Fault]:
+    """Yield what Kubernetes would refuse in the containers of a merged pod template: a limit, or one without an image.
 
-    Ray's container has requests of lorarl's own, where the job names none.
+    Ray's container has requests and an image of lorarl's own, where the job names none. Values of other types are left
+    to the API server.
     """
-    for container in template["spec"].get("containers", []):
-        asked = container.get("resources") or {}
-        requests = asked.get("requests") or {}
-        for resource, limit in (asked.get("limits") or {}).items():
-            most, least = quantity(str(limit)), quantity(str(requests.get(resource, 0)))
-            if most is not None and least is not None and most < least:
-                yield Fault(
-                    f"{path}.spec.containers, {container['name']}, resources.limits.{resource}",
-                    str(limit),
-                    f"at least the container's request, {requests[resource]}",
-                    f"Set resources.requests.{resource} to {limit} there too, or raise the limit.",
-                )
+    spec = template["spec"]
+    for field in ("containers", "initContainers"):
+        for container in spec.get(field) or ():
+            where = f"{path}.spec.{field}, {container['name']}"
+            if not container.get("image"):
+                rays = f", or name it {spec['containers'][0]['name']} for Ray's own" * (field == "containers")
+                yield Fault(f"{where}, image", "nothing", "an image", f"Add image to this container{rays}.")
+            yield from _limit_faults(_mapping(container.get("resources")), where)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _limit_faults(asked: Mapping[str, Any], where: str) -> Iterator[Fault]:
+    requests = _mapping(asked.get("requests"))
+    for resource, limit in _mapping(asked.get("limits")).items():
+        request = requests.get(resource, limit)
+        most, least = quantity(str(limit)), quantity(str(request))
+        exact = "/" in resource  # an extended resource, such as GPUs, which cannot be overcommitted
+        if most is not None and least is not None and (most < least or (exact and most != least)):
+            yield Fault(
+                f"{where}, resources.limits.{resource}",
+                str(limit),
+                f"{'' if exact else 'at least '}the container's request, {request}",
+                f"Set resources.requests.{resource} to {limit} there too{'' if exact else ', or raise the limit'}.",
+            )
 
 
 def _own(job: LoRARLJob, role: str) -> dict[str, Any]:
-    """Return Ray's container with the resources that lorarl gives it."""
+    """Return Ray's container with what lorarl gives it that a check looks at."""
     queued = _QUEUE in (job.metadata.labels or {})
     resources_ = head_resources(job.spec) if role == "head" else worker_resources(job.spec, queued=queued)
-    return {"name": CONTAINERS[role], "resources": resources_}
+    return {"name": CONTAINERS[role], "image": "lorarl's", "resources": resources_}
 
 
 @cache

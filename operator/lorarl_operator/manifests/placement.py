@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,8 +132,12 @@ def avoid(template: Template, nodes: Avoided) -> None:
     The terms of a required affinity are alternatives, so each of them gets the condition. A node's name is a field,
     not a label: the label kubernetes.io/hostname may differ from it.
     """
-    pod = template["spec"]
-    affinity = dict(pod.get("affinity") or {})
+    if nodes != NO_NODES:
+        with suppress(AttributeError, TypeError, ValueError):  # The API server refuses such an affinity, and says why.
+            template["spec"]["affinity"] = _avoiding(template["spec"].get("affinity") or {}, nodes)
+
+
+def _avoiding(affinity: dict[str, Any], nodes: Avoided) -> dict[str, Any]:
     node_affinity = dict(affinity.get("nodeAffinity") or {})
     if nodes.never:
         terms = (node_affinity.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
@@ -141,8 +146,7 @@ def avoid(template: Template, nodes: Avoided) -> None:
     if nodes.last:
         preference = {"weight": 100, "preference": {"matchFields": _others(nodes.last)}}
         node_affinity[_PREFERRED] = [*(node_affinity.get(_PREFERRED) or []), preference]
-    if nodes != NO_NODES:
-        pod["affinity"] = affinity | {"nodeAffinity": node_affinity}
+    return affinity | {"nodeAffinity": node_affinity}
 
 
 def _others(nodes: Sequence[str]) -> list[dict[str, Any]]:

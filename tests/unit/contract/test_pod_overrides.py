@@ -68,6 +68,20 @@ def faults_of(spec: Any, **about: Any) -> list[str]:
             "containers, ray-worker, resources.limits.memory: got 64Gi, expected at least the container's request, "
             "128Gi. Set resources.requests.memory to 64Gi there too, or raise the limit.",
         ),
+        (
+            {"containers": [RAY | {"resources": {"limits": {"nvidia.com/gpu": 4}}}]},
+            "containers, ray-worker, resources.limits.nvidia.com/gpu: got 4, expected the container's request, 2. Set "
+            "resources.requests.nvidia.com/gpu to 4 there too.",
+        ),
+        (
+            {"containers": [{"name": "worker", "env": [{"name": "A", "value": "b"}]}]},
+            "containers, worker, image: got nothing, expected an image. Add image to this container, or name it "
+            "ray-worker for Ray's own.",
+        ),
+        (
+            {"initContainers": [{"name": "copy", "command": ["cp"]}]},
+            "initContainers, copy, image: got nothing, expected an image. Add image to this container.",
+        ),
     ],
 )
 def test_what_kubernetes_would_refuse_is_named(spec: Any, message: str) -> None:

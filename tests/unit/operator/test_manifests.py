@@ -8,10 +8,13 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import documents
@@ -22,6 +25,7 @@ from lorarl_operator.decide.names import attempt_of
 from lorarl_operator.decide.parse import NOT_PASSED
 from lorarl_operator.decide.valid_spec import checked_spec
 from lorarl_operator.manifests.access import grants, needs
+from lorarl_operator.manifests.placement import _PREFERRED, _REQUIRED, Avoided
 from lorarl_operator.manifests.rayjob import OUT_FOLDER, RAY_VERSION, ray_job
 from unit.operator.built import built, head, workers
 from unit.operator.observed_world import SETTINGS, raw_job
@@ -47,6 +51,35 @@ def test_the_whole_rayjob(kind):
     if os.environ.get("LORARL_WRITE_GOLDEN"):
         golden.write_text(text)
     assert text == golden.read_text()
+
+
+KEYS = (
+    *("name", "image", "resources", "limits", "requests", "memory", "env", "volumeMounts", "mountPath", "emptyDir"),
+    *("nodeAffinity", _REQUIRED, _PREFERRED, "nodeSelectorTerms", "matchFields"),
+)
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from(["ray-worker", "1Gi", "/mnt"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    parts=st.dictionaries(st.sampled_from(["affinity", "volumes", "tolerations", "initContainers"]), JUNK),
+    container=st.dictionaries(st.sampled_from(["resources", "env", "volumeMounts", "image"]), JUNK),
+    name=st.sampled_from(["ray-worker", "side"]),
+    avoided=st.sampled_from([Avoided(), Avoided(never=("a",), last=("b",))]),
+)
+@example({}, {"resources": {"limits": "64Gi"}}, "ray-worker", Avoided())
+@example({"affinity": "a"}, {}, "ray-worker", Avoided())
+@example({"affinity": {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": [None]}}}}, {}, "side", Avoided(never=("a",)))
+@settings(deadline=None)
+def test_an_override_of_any_form_is_built_or_named(parts, container, name, avoided):
+    """The CRD takes any. The API server judges what is built, so nothing here may fail otherwise."""
+    pod = parts | {"containers": [container | {"name": name}]}
+    job = parse.job(raw_job({"cluster": {"podTemplateOverrides": {"worker": {"spec": pod}}}}))
+    with suppress(ManifestError):
+        ray_job(job, checked_spec(job), 1, SETTINGS, avoided=avoided)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.stem)
