@@ -10,7 +10,8 @@ import re
 
 HIDDEN = "***"
 
-_USER_INFO = re.compile(r"(://)[^/\s]*@")
+_USER_INFO = re.compile(r"(://)(?:[^/\s]*|[^/\s:@]*:(?![0-9]{1,5}/)[^\s@?#\"']{0,200})@")
+"""A secret key of S3 may have slashes; what only looks like one is a port."""
 _OPEN_QUERY = re.compile(
     r"([?&;][^=&;\s]*(?:key|token|secret|sig|signature|password|credential)[^=&;\s]*=)[^&;\s]*", re.IGNORECASE
 )
@@ -30,19 +31,21 @@ _AUTHORIZATION = re.compile(
 _BEARER = re.compile(r"(\b(?:bearer|basic)\s+)(?=\S*[0-9=_])[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE)
 
 _SECRET = r"(?:secret|pass(?:word|wd|phrase)|pwd|(?<!image)credential)"
-_KEYS = r"(?:api|access|secret|account|private|shared|signing|license|encryption|auth)[_-]?key(?:[_-]?id)?"
-_TOKEN = rf"(?:token|{_KEYS}|sharedaccesssignature|cookie)"
+_KEYS = r"(?:api|access|secret|account|storage|private|shared|signing|license|encryption|auth)[_-]?key(?:[_-]?id)?"
+_TOKEN = rf"(?:token|{_KEYS}|sharedaccesssignature|cookie|(?<=[_-])pass)"
 _NAME = rf"(?<!credentials)(?<!credentials_)(?:{_SECRET}|(?P<token>{_TOKEN}))"
 _NO_VALUE = r"(?!\*\*\*)"
-_WORD = r"(?(token)(?![0-9]{1,9}\b|(?-i:[a-z]+\b|None\b|null\b|True\b|False\b)))"
+_WHOLE = r"(?=[,;)\]}&|]|[.:!]?(?:[\s\"'\\<]|$))"
+_WORD = rf"(?(token)(?!(?:[0-9]{{1,9}}(?:\.[0-9]+)?|(?-i:[a-z]+|None|null|True|False)){_WHOLE}))"
 """After the name of a token or key, a number or a plain word is none: `token: 512`, `access_key: missing`."""
 _QUOTED = re.compile(
-    rf"({_NAME}\\?[\"']?\s*[:=]\s*)(?P<quote>\\?[\"']){_NO_VALUE}(?:(?!(?P=quote)).)+(?P=quote)", re.IGNORECASE
+    rf"({_NAME}\\?[\"']?\]?\s*(?:=>|[:=])\s*)(?P<quote>\\?[\"']){_NO_VALUE}(?:(?!(?P=quote)).)+(?P=quote)",
+    re.IGNORECASE,
 )
 _CONNECTION = re.compile(rf"({_NAME}=){_NO_VALUE}{_WORD}[^\s;\"']+(?=;[A-Za-z]+=)", re.IGNORECASE)
-_ASSIGNED = re.compile(rf"({_NAME}\s?=\s?){_NO_VALUE}{_WORD}[^\s\"']+", re.IGNORECASE)
+_ASSIGNED = re.compile(rf"({_NAME}\s?=>?\s?){_NO_VALUE}{_WORD}[^\s\"']+", re.IGNORECASE)
 _VARIABLE = re.compile(
-    r"((?:\b|_)(?:SECRET|PASSWORD|TOKEN|KEY|CREDENTIALS?)(?:_ID)?:\s+)(?!\*\*\*)(?=\S*[0-9A-Z/+=_-])[^\s\"']{6,}"
+    r"((?:\b|_)(?:SECRET|PASSWORD|TOKEN|KEY|CREDENTIALS?)(?:_ID)?(?::\s+|=[\"']?))(?!\*\*\*)(?=\S*[0-9A-Z/+=_-])[^\s\"']{6,}"
 )
 _LAST_ON_LINE = re.compile(rf"({_NAME}:[ \t]+){_NO_VALUE}{_WORD}[^\s\"']+(?=[ \t\r]*$)", re.IGNORECASE | re.MULTILINE)
 _OPTION = re.compile(rf"(--[a-z-]{{0,40}}{_NAME}[ \t]+){_NO_VALUE}{_WORD}[^\s\"'-][^\s\"']*", re.IGNORECASE)

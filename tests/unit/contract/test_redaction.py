@@ -51,10 +51,22 @@ def test_the_value_of_a_secret_is_hidden_by_its_name(name: str, form: str) -> No
     assert "***" in text and name in text
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("value", ["team-deadbeef-0042", "1234-abcd-5678", "a.b.c.9", "session=abc9", "12:abcdef"])
+def test_a_key_that_begins_like_a_word_or_a_number_is_hidden_whole(value: str, form: str) -> None:
+    assert value[-4:] not in redacted(form.format(name="WANDB_API_KEY", value=value))
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "password=hunter2",
+        "s3://AKID:wJal/rXhunter2@bucket/folder",
+        "OPENAI_KEY=Xhunter2",
+        "AZURE_STORAGE_KEY='Xhunter2'",
+        "export DB_PASS=hunter2",
+        'os.environ["API_TOKEN"] = "hunter2"',
+        "db_password => hunter2",
         "password = hunter2",
         "Password: hunter2",
         "db_password: hunter2\nnext",
@@ -131,6 +143,9 @@ def test_a_token_with_a_known_beginning(name: str) -> None:
         "The bearer must act",
         "HF_TOKEN is not set. Set HF_TOKEN: it gives access to the model.",
         "OPENAI_API_KEY=*** was refused",
+        "https://registry:4873/@scope/name",
+        "forward_pass=0.25, first_pass: slow",
+        "max_tokens=512,top_p=1",
     ],
 )
 def test_ordinary_words_stay(text: str) -> None:
