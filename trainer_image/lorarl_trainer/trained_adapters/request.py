@@ -17,7 +17,7 @@ from lorarl_trainer.samples.columns import eval_column
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.trained_adapters.source import Checkpoint
 
-_FIELDS = ("promptField", "answerField")
+_FIELDS = ("promptField", "answerField", "systemField", "toolsField")
 _OF_TRAINING = ("curriculum",)
 _OF_SAMPLING = ("maxPromptTokens", "maxResponseTokens", "temperature", "topP", "topK", "minP", "stop")
 _OF_STORE = ("uri", "credentialsSecret")

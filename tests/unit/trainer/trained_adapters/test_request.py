@@ -34,3 +34,11 @@ def test_a_job_that_learns_from_the_data_may_be_judged_by_completions(changes: l
     task = resolve(Request("out/examples", data="questions.jsonl", reward="numeric"), load_job(JOB, changes))
     assert task.source.origin == "file:questions.jsonl" and not task.of_job
     assert task.spec.reward is not None and task.spec.reward.type == "numeric"
+
+
+def test_other_rows_are_read_by_the_columns_of_the_training() -> None:
+    """A prompt without its system message would be another one than those that were trained."""
+    columns = {"promptField": "question", "answerField": "solution", "systemField": "system", "toolsField": "api"}
+    changes = [f"spec.data.train.{name}={column}" for name, column in columns.items()]
+    task = resolve(Request("out/examples", data="questions.jsonl", reward="numeric"), load_job(JOB, changes))
+    assert task.source.model_dump(by_alias=True) | columns == task.source.model_dump(by_alias=True)
