@@ -10,7 +10,10 @@ from lorarl_api.schema import Schema
 
 def mended(got: Any, schema: Schema) -> Any:
     """Return what was probably meant by a value that a field does not take; None if nothing near would be taken."""
-    return next((value for value in _candidates(got, schema) if fits(value, schema)), None)
+    try:
+        return next((value for value in _candidates(got, schema) if fits(value, schema)), None)
+    except (TypeError, ValueError):  # a list as a name, or an integer of thousands of digits
+        return None
 
 
 def _candidates(got: Any, schema: Schema) -> list[Any]:

@@ -66,6 +66,8 @@ def test_the_hint_names_what_was_meant(changes: dict[str, Any], sentence: str) -
         ("spec.cluster.memoryPerNode", 64 * 2**30, "Add a unit: 64Gi."),
         ("spec.cluster.memoryPerNode", "16384", "Add a unit: 16384Mi."),
         ("spec.cluster.env", [{"name": "A", "value": 1}], "Write names with their values: env: {A: VALUE}."),
+        ("spec.cluster.env", [{"name": ["A"], "value": "b"}], "Use a value such as {}."),
+        ("spec.cluster.memoryPerNode", "9" * 5000, "Use a value such as"),
         ("spec.algorithm", "grpo", "Write {type: grpo}."),
         ("spec.data.train", "a.jsonl", "Write {uri: a.jsonl} with a scheme, for example {uri: s3://"),
     ],
