@@ -173,7 +173,7 @@ def test_a_slow_judge_delays_a_step_only_by_the_last_completion(scorer):
 def test_a_sync_function_scores_parts_that_come_later_beside_a_slow_sample(scorer, tmp_path):
     gate = tmp_path / "gate"
     gate.touch()
-    gated = scorer("my_rewards:gated", processes=2)
+    gated = scorer("my_rewards:gated", timeout_seconds=100, processes=2)  # the gate ends it, not the limit
 
     async def run() -> list[list[float]]:
         slow = asyncio.create_task(gated.score(samples("gate", row={"gate": str(gate)})))
