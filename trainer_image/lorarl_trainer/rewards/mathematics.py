@@ -21,13 +21,13 @@ _SIGNS = CURRENCY.replace("$", "")
 _PRICE = re.compile(rf"[{_SIGNS}]\s?(?=[-+]?\.?\d)|(?<=\d)\s?[{_SIGNS}]|(?<=-)\$(?=[\d.])")
 _PLUS = re.compile(r"((?:^|[=(\[{,;:<>$*]|(?<![\\\w])(?:is|be|[A-Za-z]{3,}))\s*)\+(?=[\d.])")
 _SCIENTIFIC = re.compile(
-    r"(?<![\w.^/])(\d+\.?\d*|\.\d+)(?:\s*(?:\\times|\\cdot|[×·])\s*10\s*\^\s*(?:\{\s*([+-]?\d{1,3})\s*\}|([+-]?\d{1,3})(?!\d))"
+    r"(?<![\w.^/])(\d+(?:\.\d*)?|\.\d+)(?:\s*(?:\\times|\\cdot|[×·])\s*10\s*\^\s*(?:\{\s*([+-]?\d{1,3})\s*\}|([+-]?\d{1,3})(?!\d))"
     r"|[eE]([+-]?\d{1,3})(?!\w))"
 )
 _CHOICE = re.compile(r"\s*\(?([A-J])\)?[.:]?\s*")
-_LETTER = r"([A-J])(?![\w'])(?!\W*(?:[,;/&+]|\\cup|\\cap)\W*[A-J](?![\w']))"
+_LETTER = r"([A-J])(?![\w'])(?!\W{0,8}(?:[,;/&+]|\\cup|\\cap)\W{0,8}[A-J](?![\w']))"
 _NO_ARTICLE = r"(?!(?<=[AI])\s+(?!(?:because|since|as)\b)[a-z])"
-_CHOSEN = re.compile(rf"\W*(?:\\(?:text|math)[a-z]*\s*\{{)?\W*(?:(?:[Cc]hoice|[Oo]ption)\W+)?{_LETTER}(?!\s+[a-z])")
+_CHOSEN = re.compile(rf"\W*(?:\\(?:text|math)[a-z]*\s*\{{\W*)?(?:(?:[Cc]hoice|[Oo]ption)\W+)?{_LETTER}(?!\s+[a-z])")
 _SAID = (
     re.compile(rf"(?i:answer)\s*(?i:is|:)*\W*(?i:(?:choice|option)\W*)?{_LETTER}{_NO_ARTICLE}"),
     re.compile(rf"(?i:choice|option)\s*(?i:is|:)*\W*{_LETTER}{_NO_ARTICLE}"),

@@ -10,7 +10,7 @@ import pytest
 
 from lorarl_api.v1alpha1 import RewardSpec
 from lorarl_trainer.rewards.builtin import is_numerically_equal
-from lorarl_trainer.rewards.mathematics import score
+from lorarl_trainer.rewards.mathematics import _written, score
 from lorarl_trainer.rewards.scorer import make_scorer
 from lorarl_trainer.rewards.scores import Scorer, ToScore
 from unit.trainer.rewards.scoring import score_samples
@@ -131,6 +131,16 @@ def test_what_math_verify_does_not_read_itself_is_right(answer: str, completion:
 @pytest.mark.parametrize(("answer", "completion"), WRONG)
 def test_what_math_verify_would_let_pass_is_wrong(answer: str, completion: str) -> None:
     assert score("p", completion, answer, {}) == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["9" * 20_000, "The answer is A" + "," * 20_000, r"\boxed{A" + "(" * 20_000, "= " * 9_000]
+)
+def test_a_long_text_takes_no_long_time(text: str) -> None:
+    start = time.perf_counter()
+    assert score("p", text, "B", {}) == 0
+    _written(text)
+    assert time.perf_counter() - start < 5
 
 
 def test_math_verify_counts_answers_without_mathematics(math_verify):
