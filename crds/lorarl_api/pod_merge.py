@@ -57,15 +57,22 @@ def _merge_list(
     key = MERGED_BY.get(field) or REPLACED_BY[field]
     if not isinstance(override, list):
         raise _fault(path, override, f"a list of mappings with {key}", "Write it as in a Kubernetes PodSpec.")
-    merged = {entry[key]: entry for entry in base}
+    merged = {_identity(entry, key): entry for entry in base}
     for index, entry in enumerate(override):
         if not isinstance(entry, dict) or not isinstance(entry.get(key), str | int):
             hint = "Name the container: Ray's is ray-head or ray-worker." if field == "containers" else f"Add {key}."
             raise _fault(f"{path}[{index}]", entry, f"a mapping with {key}", hint)
-        old = merged.get(entry[key])
+        old = merged.get(_identity(entry, key))
         into_old = old is not None and field in MERGED_BY
-        merged[entry[key]] = merge(old or {}, entry, f"{path}[{index}]", keep_nulls=keep_nulls) if into_old else entry
+        merged[_identity(entry, key)] = (
+            merge(old or {}, entry, f"{path}[{index}]", keep_nulls=keep_nulls) if into_old else entry
+        )
     return list(merged.values())
+
+
+def _identity(entry: dict[str, Any], key: str) -> object:
+    """What an entry of a list is known by. A port may be open for TCP and for UDP."""
+    return (entry[key], entry.get("protocol", "TCP")) if key == "containerPort" else entry[key]
 
 
 def _fault(path: str, got: Any, expected: str, hint: str) -> ManifestError:

@@ -23,6 +23,7 @@ _FAILURES_NAMED = 100
 
 
 _GPU_SECONDS = "lorarl_job_gpu_seconds"
+_HELD_SECONDS = "lorarl_job_held_gpu_seconds"
 _GPU_STATES = ("useful", "lost", "startup")
 _SHOWN_AFTER_END = timedelta(hours=1)
 """How long the GPU-seconds of a job that has ended are still shown, so that each Prometheus reads their last value."""
@@ -53,6 +54,8 @@ class JobsCollector(Collector):
                 failures.append((failed_at.timestamp(), [job.namespace, job.name, _failure(status)]))
             if phase not in _AT_REST or _has_just_ended(status):
                 queue = dict(job.passed_labels).get(QUEUE_LABEL, "")
+                if held := _held_seconds(status):
+                    families[_HELD_SECONDS].add_metric([job.namespace, job.name, queue], held)
                 for state, seconds in _gpu_seconds(status):
                     families[_GPU_SECONDS].add_metric([job.namespace, job.name, queue, state], seconds)
             if phase in _AT_REST:
@@ -62,7 +65,7 @@ class JobsCollector(Collector):
         for phase, count in sorted(phases.items()):
             families["lorarl_jobs"].add_metric([phase], count)
         for seconds, labels in nlargest(_FAILURES_NAMED, failures):
-            families["lorarl_job_failure_time_seconds"].add_metric(labels, seconds)
+            families["lorarl_job_failure_timestamp_seconds"].add_metric(labels, seconds)
         yield from families.values()
 
     @staticmethod
@@ -80,14 +83,19 @@ class JobsCollector(Collector):
                 "lorarl_job_preemptions", "Attempts that were preempted or lost their machine.", labels=_LABELS
             ),
             GaugeMetricFamily(
-                "lorarl_job_failure_time_seconds",
+                "lorarl_job_failure_timestamp_seconds",
                 "When a job failed, in seconds since 1970. Only the newest failures.",
                 labels=[*_LABELS, "reason"],
             ),
             CounterMetricFamily(
                 _GPU_SECONDS,
-                "Seconds for which a job has held its GPUs, times their number: useful, lost or startup.",
+                "What a job says that its GPUs were used for, in seconds times their number: useful, lost or startup.",
                 labels=[*_LABELS, "queue", "state"],
+            ),
+            CounterMetricFamily(
+                _HELD_SECONDS,
+                "Seconds for which a job has held its GPUs, times their number, by the times of its pods.",
+                labels=[*_LABELS, "queue"],
             ),
         ]
         return {family.name: family for family in families}
@@ -96,6 +104,14 @@ class JobsCollector(Collector):
 def _has_just_ended(status: dict[str, Any]) -> bool:
     ended = time(status.get("completionTime"))
     return ended is not None and datetime.now(UTC) - ended < _SHOWN_AFTER_END
+
+
+def _held_seconds(status: dict[str, Any]) -> float:
+    """Of all attempts, with the present one until now."""
+    known = well_typed(status)
+    since = time(known.get("gpusHeldSince"))
+    present = known.get("gpus", 0) * max(0.0, (datetime.now(UTC) - since).total_seconds()) if since else 0.0
+    return float(known.get("heldGpuSeconds", 0) + present)
 
 
 def _gpu_seconds(status: dict[str, Any]) -> Iterator[tuple[str, float]]:

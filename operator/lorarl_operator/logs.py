@@ -8,27 +8,48 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 
+_ABOUT: ContextVar[dict[str, str | int]] = ContextVar("about")
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time (RFC 3339, UTC), level, logger, message, and the exception if there is one."""
+    """One JSON object per line: time (RFC 3339, UTC), level, logger, message, and the exception if there is one.
+
+    A line about a job also has its namespace, job, uid and attempt, as far as they are known.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
-        line = {
+        line: dict[str, str | int] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
-        if job := getattr(record, "job", None):
-            line["job"] = str(job)
+        line |= _ABOUT.get({})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)
+
+
+@contextmanager
+def about(**fields: str | int) -> Iterator[None]:
+    """Add fields to each line that is logged within."""
+    token = _ABOUT.set(_ABOUT.get({}) | fields)
+    try:
+        yield
+    finally:
+        _ABOUT.reset(token)
+
+
+def also(**fields: str | int) -> None:
+    """Add fields until the innermost `about` ends."""
+    _ABOUT.set(_ABOUT.get({}) | fields)
 
 
 def set_up(form: str, level: str) -> None:

@@ -98,6 +98,19 @@ def test_from_creation_to_end_in_twelve_writes(p: Platform, replica: Operator) -
 ADAPTER = {"uri": "s3://team/adapters/whole/iter_0000003/lora_adapter", "step": 3, "version": 4}
 
 
+def test_a_jobs_pods_know_their_cluster_by_what_outlives_its_certificates(p: Platform, replica: Operator) -> None:
+    namespace = p.namespace("cluster")
+    p.api.create(lorarljob(namespace, "known"))
+    made = p.api.wait("RayJob", "known-1", namespace, bool)
+    system = p.api.get("Namespace", "kube-system")
+    assert system is not None
+    cluster = made["spec"]["rayClusterSpec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        env = group["template"]["spec"]["containers"][0]["env"]
+        assert {"name": "LORARL_CLUSTER", "value": system["metadata"]["uid"]} in env
+    p.api.delete("LoRARLJob", "known", namespace)
+
+
 def test_nothing_is_written_while_nothing_changes(p: Platform, replica: Operator) -> None:
     namespace = p.namespace("calm")
     p.api.create(lorarljob(namespace, "calm"))

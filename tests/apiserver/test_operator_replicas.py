@@ -34,7 +34,7 @@ def test_without_kuberay_it_is_not_ready_and_says_how_to_get_it(cluster: Cluster
     """This must be the first test of this file: the fixture below installs what is missing here."""
     with operator(cluster, prepare(cluster), "no-kuberay") as replica:
         text = until(20, "it says what is missing", lambda: _missing(replica))
-        assert "RayJob (ray.io/v1)" in text and "helm install kuberay-operator" in text
+        assert "RayJob (ray.io/v1)" in text and "--repo https://ray-project.github.io/kuberay-helm" in text
         assert replica.probe("/healthz") == (200, "ok\n")
         install_kuberay(cluster)
         until(30, "it is ready when KubeRay is installed", lambda: replica.probe("/readyz")[0] == 200)
@@ -134,7 +134,8 @@ def test_only_the_listed_namespaces_are_served(served: Cluster) -> None:
         until(20, "all watches run", lambda: replica.metric("lorarl_operator_watches") == 5)
         for where in (theirs, ours):
             served.api.create(lorarljob(where, "job"))
-        served.api.wait("RayJob", "job-1", ours, bool, seconds=5)
+        rayjob = served.api.wait("RayJob", "job-1", ours, bool, seconds=5)
+        assert "LORARL_CLUSTER" not in str(rayjob), "Roles in some namespaces do not reach kube-system"
         served.api.wait("LoRARLJob", "job", ours, phase)
         quiet(2, lambda: writes(replica))
         assert rayjobs(served, theirs) == []

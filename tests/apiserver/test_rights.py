@@ -298,6 +298,23 @@ def test_a_jobs_code_cannot_forge_the_operators_part_of_the_status(p: Platform) 
     assert job["status"]["step"] == 2
 
 
+def test_a_restore_from_another_namespace_may_write_a_whole_status(p: Platform) -> None:
+    """Velero's `restoreStatus`: without the status, a finished job would train again."""
+    namespace, backups = p.namespace(), p.namespace()
+    p.api.create(lorarljob(namespace, "restored", suspend=True))
+    rights = ("--verb=get,patch", "--resource=lorarljobs.lorarl.io/status", "-n", namespace)
+    p.cluster.must("create", "role", "restorer", *rights)
+    p.cluster.must(
+        "create", "rolebinding", "restorer", "--role=restorer", f"--serviceaccount={backups}:default", "-n", namespace
+    )
+    velero = p.cluster.api_as(p.cluster.service_account_token(backups, "default"))
+    status = {"phase": "Succeeded", "attempts": 1, "completionTime": "2026-03-01T12:00:00Z"}
+    velero.patch("LoRARLJob", "restored", {"status": status}, namespace, "status")
+    job = p.api.get("LoRARLJob", "restored", namespace)
+    assert job is not None
+    assert job["status"]["phase"] == "Succeeded"
+
+
 def allow_everything(p: Platform, namespace: str) -> None:
     """Give the operator all rights. Without them the plugin GUARDED_OWNERS would refuse before the policy does."""
     everything = ("--clusterrole=cluster-admin", f"--serviceaccount={SYSTEM}:{ACCOUNT}", "-n", namespace)

@@ -67,7 +67,7 @@ class BestStatus(Model):
 
 
 class GpuSecondsStatus(Model):
-    """Seconds for which the job has held its GPUs, times their number, over all attempts."""
+    """What the training reports that the GPUs were used for: seconds times their number, over all attempts."""
 
     useful: int = Field(ge=0, description="Steps and evaluations that a checkpoint keeps.")
     lost: int = Field(ge=0, description="Steps and evaluations that ended attempts made after their last checkpoint.")
@@ -154,8 +154,15 @@ class LoRARLJobStatus(Model):
         description="Folder of the newest attempt's record in the checkpoints' store: curves, samples, logs, report.",
     )
     gpu_seconds: GpuSecondsStatus | None = Field(
-        None, description="Seconds for which the job has held its GPUs, times their number."
+        None, description="What the training reports that the GPUs were used for, in seconds times their number."
     )
+    held_gpu_seconds: int | None = Field(
+        None,
+        ge=0,
+        description="Seconds for which ended attempts have held their GPUs, times their number. The operator counts "
+        "from the placement of their first worker pod.",
+    )
+    gpus_held_since: Moment | None = Field(None, description="Since when the present attempt holds its GPUs.")
     failure: FailureStatus | None = Field(None, description="Why the newest attempt failed.")
     policy_drift: PolicyDriftStatus | None = Field(None, description="The newest attempt that ended with PolicyDrift.")
     attempts: int | None = Field(None, ge=0, description="Attempts that failed because of the job itself.")

@@ -12,10 +12,9 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
-from lorarl_operator import metrics
+from lorarl_operator import logs, metrics
 from lorarl_operator.control.cache import Cache, Key
 from lorarl_operator.control.event_recorder import EventRecorder
 from lorarl_operator.control.evidence import EvidenceSource
@@ -36,6 +35,7 @@ from lorarl_operator.decide.decision import (
     Want,
 )
 from lorarl_operator.decide.models import FINALIZER, Evidence, Job, Observed, Refusal
+from lorarl_operator.decide.names import attempt_of
 from lorarl_operator.decide.settings import Settings
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError, NotLeaderError
@@ -98,37 +98,41 @@ class Controller:
         """Reconcile jobs forever. A job that fails does not stop the others."""
         while True:
             key = await self._queue.get()
-            started = self._clock()
-            try:
-                await self._reconcile(key)
-            except _StaleError:
-                self._queue.add_after(key, CONFLICT_SECONDS)
-            except _RefusedError:
-                self._queue.add_rate_limited(key)
-            except ApiError as error:
-                self._failed(key, f"api-{error.status or 'timeout'}", error, error.retry_after or 0.0)
-            except asyncio.CancelledError as error:
-                if (task := asyncio.current_task()) is None or task.cancelling():
-                    raise
-                # Not this worker was cancelled, but its request: when kopf ends, it cancels all tasks that started
-                # after it.
-                self._failed(key, "cancelled", error)
-            except NotLeaderError as error:
-                log.warning("%s/%s: %s", *key, error)
-                self._queue.add_rate_limited(key)
-            except Exception as error:
-                log.exception("%s/%s: reconciliation failed", *key, extra={"job": "/".join(key)})
-                self._failed(key, type(error).__name__, error)
-            else:
-                self._queue.forget(key)
-            finally:
-                self._queue.done(key)
-                metrics.RECONCILE_SECONDS.observe(self._clock() - started)
+            with logs.about(namespace=key[0], job=key[1]):
+                await self._work_on(key)
+
+    async def _work_on(self, key: Key) -> None:
+        started = self._clock()
+        try:
+            await self._reconcile(key)
+        except _StaleError:
+            self._queue.add_after(key, CONFLICT_SECONDS)
+        except _RefusedError:
+            self._queue.add_rate_limited(key)
+        except ApiError as error:
+            self._failed(key, f"api-{error.status or 'timeout'}", error, error.retry_after or 0.0)
+        except asyncio.CancelledError as error:
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            # Not this worker was cancelled, but its request: when kopf ends, it cancels all tasks that started
+            # after it.
+            self._failed(key, "cancelled", error)
+        except NotLeaderError as error:
+            log.warning("%s/%s: %s", *key, error)
+            self._queue.add_rate_limited(key)
+        except Exception as error:
+            log.exception("%s/%s: reconciliation failed", *key)
+            self._failed(key, type(error).__name__, error)
+        else:
+            self._queue.forget(key)
+        finally:
+            self._queue.done(key)
+            metrics.RECONCILE_SECONDS.observe(self._clock() - started)
 
     def _failed(self, key: Key, cause: str, error: BaseException, at_least: float = 0.0) -> None:
         metrics.ERRORS.labels(cause).inc()
         delay = self._queue.add_rate_limited(key, at_least)
-        log.warning("%s/%s: retry in %.1f s: %s", *key, delay, error, extra={"job": "/".join(key)})
+        log.warning("%s/%s: retry in %.1f s: %s", *key, delay, error)
 
     async def _reconcile(self, key: Key) -> None:
         await self._refresh_foreign(key)
@@ -137,6 +141,8 @@ class Controller:
             self._memories.pop(key, None)
             self._queue.remove(key)
             return
+        newest = max((attempt_of(observed.job.name, each.name) for each in observed.ray_jobs), default=0)
+        logs.also(uid=observed.job.uid, **({"attempt": newest} if newest else {}))
         observed = replace(observed, job=await self._served.readable(observed.job))
         observed = await with_its_template(self._client, observed, self._settings.default_template)
         decision = await self._decide(key, observed)
@@ -155,7 +161,7 @@ class Controller:
         memory = self._memories.get(key) or _Memory()
         if memory.refusal is not None or memory.evidence is not None:
             observed = replace(observed, refusal=memory.refusal, evidence=memory.evidence)
-        decision = decide(observed, datetime.now(UTC), self._settings)
+        decision = decide(observed, self._client.now(), self._settings)
         if decision.wants_evidence is None:
             if memory.evidence is not None:
                 memory.evidence = None
@@ -171,7 +177,7 @@ class Controller:
             if not error.refused:
                 return decision
             memory.evidence = Evidence(refused=True)
-        return decide(replace(observed, evidence=memory.evidence), datetime.now(UTC), self._settings)
+        return decide(replace(observed, evidence=memory.evidence), self._client.now(), self._settings)
 
     async def _is_outdated(self, key: Key, observed: Observed, decision: Decision) -> bool:
         """Whether a RayJob that is to be ended has changed. Read it again: its watch may be behind that of its pods.
@@ -237,11 +243,9 @@ class Controller:
                 raise _StaleError from error
             if not error.refused and not error.already_exists:
                 raise
-            refusal = Refusal(kind, name, error.status, error.reason, error.message, datetime.now(UTC), job.generation)
+            refusal = Refusal(kind, name, error.status, error.reason, error.message, self._client.now(), job.generation)
             self._memories.setdefault(key, _Memory()).refusal = refusal
-            log.warning(
-                "%s/%s: the API server refused %s %s: %s", *key, kind, name, error.message, extra={"job": "/".join(key)}
-            )
+            log.warning("%s/%s: the API server refused %s %s: %s", *key, kind, name, error.message)
             raise _RefusedError from error
         memory = self._memories.get(key)
         if (
@@ -260,9 +264,7 @@ class Controller:
             case Delete(kind, name, uid):
                 await self._delete(key, RAYJOBS if kind == RAYJOBS.kind else JOBS, name, uid)
             case DeletePod(name, uid, at_once):
-                log.warning(
-                    "%s/%s: deletes pod %s, for KubeRay to replace it", *key, name, extra={"job": "/".join(key)}
-                )
+                log.warning("%s/%s: deletes pod %s, for KubeRay to replace it", *key, name)
                 await self._delete(key, PODS, name, uid, grace_seconds=0 if at_once else None)
             case DeleteJob():
                 await self._delete(key, LORARLJOBS, job.name, job.uid)

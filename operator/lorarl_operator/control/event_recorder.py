@@ -9,9 +9,10 @@ import asyncio
 import hashlib
 import logging
 from collections import OrderedDict
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
+from lorarl_operator import logs
 from lorarl_operator.decide.decision import Event
 from lorarl_operator.decide.models import MANAGER, Job
 from lorarl_operator.kube.client import Client
@@ -36,16 +37,9 @@ class EventRecorder:
 
     def record(self, job: Job, event: Event) -> None:
         """Queue an Event and log it."""
-        log.info(
-            "%s/%s: %s: %s",
-            job.namespace,
-            job.name,
-            event.reason,
-            event.message,
-            extra={"job": f"{job.namespace}/{job.name}"},
-        )
+        log.info("%s/%s: %s: %s", job.namespace, job.name, event.reason, event.message)
         try:
-            self._backlog.put_nowait((job, event, datetime.now(UTC)))
+            self._backlog.put_nowait((job, event, self._client.now()))
         except asyncio.QueueFull:
             log.warning("an Event was dropped: %d others are waiting", _LONGEST_BACKLOG)
 
@@ -56,7 +50,8 @@ class EventRecorder:
             try:
                 await self._write(job, event, seen)
             except (ApiError, NotLeaderError) as error:
-                log.warning("the Event %s of %s/%s was lost: %s", event.reason, job.namespace, job.name, error)
+                with logs.about(namespace=job.namespace, job=job.name, uid=job.uid):
+                    log.warning("the Event %s of %s/%s was lost: %s", event.reason, job.namespace, job.name, error)
 
     async def _write(self, job: Job, event: Event, seen: datetime) -> None:
         digest = hashlib.sha256("\n".join((job.uid, event.type, event.reason, event.message)).encode()).hexdigest()

@@ -6,8 +6,8 @@ import logging
 import re
 from typing import Any
 
-TESTED = "1.6"
-"""The minor version that `make test` runs. docs/kuberay.md describes it."""
+TESTED = ("1.6", "1.7")
+"""The minor versions that the tests run: see the table of versions in docs/operator.md."""
 _TAGS = "RAY_USAGE_STATS_EXTRA_TAGS"
 _VERSION = re.compile(r"kuberay_version=v?([^;\s]+)")
 
@@ -37,7 +37,8 @@ class VersionLog:
         if not version or version in self._known:
             return
         self._known.add(version)
-        if version.startswith(f"{TESTED}."):
+        if ".".join(version.split(".")[:2]) in TESTED:
             log.info("KubeRay %s runs the pods", version)
         else:
-            log.warning("KubeRay %s runs the pods, and this version of lorarl is tested with %s", version, TESTED)
+            tested = " and ".join(TESTED)
+            log.warning("KubeRay %s runs the pods, and this version of lorarl is tested with %s", version, tested)

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from typing import Any, cast
 
 import kopf
@@ -22,7 +23,7 @@ from lorarl_operator.decide.settings import Settings
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError
 from lorarl_operator.kube.lease import Lease, LeaseLostError
-from lorarl_operator.kube.resources import LORARLJOBS, RAYJOBS, Resource
+from lorarl_operator.kube.resources import LORARLJOBS, NAMESPACES, RAYJOBS, Resource
 
 log = logging.getLogger(__name__)
 _MISSING_SECONDS = 10.0
@@ -32,7 +33,8 @@ _WATCH_AGAIN_SECONDS = 2.0
 _LAST_WRITES_SECONDS = 5.0
 _HINTS = {
     LORARLJOBS: "Install or upgrade the chart lorarl, or apply crds/lorarl.io_lorarljobs.yaml.",
-    RAYJOBS: "Install KubeRay: helm install kuberay-operator kuberay/kuberay-operator --version 1.6.2.",
+    RAYJOBS: "Install KubeRay: helm install kuberay-operator kuberay-operator "
+    "--repo https://ray-project.github.io/kuberay-helm --version 1.6.2.",
 }
 
 
@@ -149,13 +151,26 @@ class LeaderElector:
         """Wait until the API server has the required kinds. Until then report what is missing and how to install it."""
         while True:
             try:
+                uid = await self._cluster_uid()
                 self._missing = _text_of([one for one in _HINTS if not await self.client.serves(one)])
             except ApiError as error:
                 self._missing = f"the API server does not report which kinds it has: {error}"
             if self._missing is None:
+                self.settings = replace(self.settings, cluster_uid=uid)
                 return
             log.error("%s", self._missing)
             await asyncio.sleep(_MISSING_SECONDS)
+
+    async def _cluster_uid(self) -> str:
+        """The uid of namespace kube-system; empty if this account may not read it, as with Roles alone."""
+        try:
+            found = await self.client.get(NAMESPACES, None, "kube-system")
+        except ApiError as error:
+            if error.status != HTTPStatus.FORBIDDEN:
+                raise
+            log.info("jobs tell clusters apart by their certificates, because: %s", error)
+            return ""
+        return str(found["metadata"]["uid"]) if found else ""
 
     @staticmethod
     def _watches() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 from lorarl_operator.decide.attempt_end import fail
 from lorarl_operator.decide.attempt_queue import is_stopped
@@ -142,10 +143,33 @@ def _running(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float | 
         events.append(Event("Normal", News.RECOVERED, f"Attempt {snapshot.attempt} continues after step {step}."))
     if image := image_in_use([pod for pod in snapshot.attempt_pods if not pod.deletion_asked_at]):
         draft.put("trainerImage", image)
+    if more := _more_workers(snapshot):
+        message = sentences(message, more)
+        if more not in draft.message("Running"):
+            events.append(Event("Warning", News.SCALED, more))
     draft.condition("Running", True, News.RUNNING, message)
     if draft.is_true("Disrupted"):
         draft.condition("Disrupted", False, News.RUNNING, f"Attempt {snapshot.attempt} is running.")
     return snapshot.decision(draft, *events, recheck=soonest(settle, _left_to_progress(snapshot, ray_job)))
+
+
+def _more_workers(snapshot: Snapshot) -> str:
+    """What a person did who gave the RayCluster more workers than the job has nodes; empty if nobody did."""
+    nodes = whole_number(section(snapshot.spec, "cluster").get("nodes"), 1) or 1
+    used = max(nodes, len(snapshot.workers.pods) if snapshot.workers else 0)
+    settled = timedelta(seconds=snapshot.settings.stuck_seconds)
+    workers = [
+        pod
+        for pod in snapshot.attempt_pods
+        if pod.role == "worker" and not pod.deletion_asked_at and snapshot.now - pod.created_at > settled
+    ]
+    # KubeRay replaces a pod that has ended, and one on a lost node is deleted later.
+    if len([pod for pod in workers if not pod.silent and pod.phase in {"Pending", "Running"}]) <= used:
+        return ""
+    return (
+        f"RayCluster {workers[0].cluster} has more worker pods than cluster.nodes, {nodes}: someone scaled it. "
+        f"The others hold their machines unused. Set its workerGroupSpecs[0].replicas to {nodes}."
+    )
 
 
 def _queued(snapshot: Snapshot, draft: Draft, ray_job: RayJob) -> Decision:

@@ -214,8 +214,7 @@ def _of_pod(job: Job, pod: Pod, now: datetime) -> Blocker | None:
         message = redacted(container.message)
         if container.reason in _IMAGE:
             problem = f"The {pod.role} pod {pod.name} cannot pull its image: {message or container.reason}"
-            hint = "Correct cluster.image, or name a Secret for the registry in cluster.imagePullSecrets."
-            return Blocker(Waiting.IMAGE_PULL, sentences(problem, hint))
+            return Blocker(Waiting.IMAGE_PULL, sentences(problem, _image_hint(job, pod)))
         if container.reason in _CONFIG:
             where = f"Container {container.name} of the {pod.role} pod {pod.name}"
             problem = f"{where} cannot be created: {message or container.reason}"
@@ -227,6 +226,14 @@ def _of_pod(job: Job, pod: Pod, now: datetime) -> Blocker | None:
             f"A scheduling gate blocks the {pod.role} pod {pod.name}. Check the queue that set the gate.",
         )
     return None
+
+
+def _image_hint(job: Job, pod: Pod) -> str:
+    secret = "name a Secret for the registry in cluster.imagePullSecrets"
+    if pod.image and pod.image == job.read_status().get("trainerImage"):
+        kept = "The job keeps the image of its first attempt (status.trainerImage)."
+        return f"{kept} Set cluster.image to another tag or digest that the registry has, or {secret}."
+    return f"Correct cluster.image, or {secret}."
 
 
 def _of_events(job: Job, pods: Sequence[Pod], evidence: Evidence | None, now: datetime) -> Blocker | None:

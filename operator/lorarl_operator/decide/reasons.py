@@ -349,6 +349,10 @@ class News(_Row):
 
     RUNNING = "Running", "An attempt is training."
     RECOVERED = "Recovered", "An attempt that had lost workers continues with new ones."
+    SCALED = (
+        "Scaled",
+        "Someone gave the job's RayCluster more workers than `cluster.nodes`. The message says how to undo it.",
+    )
     RESUMED = "Resumed", "`spec.suspend` is false again."
     SUCCEEDED = "Succeeded", "The training has finished."
     TOO_LATE = "TooLate", "`trainer.steps` was raised after the job had ended. The message says how to continue."

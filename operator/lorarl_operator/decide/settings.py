@@ -14,10 +14,12 @@ class NetworkAccess:
     Attributes:
         sources: Who else may connect to the job's pods: peers, as in `from` of a NetworkPolicy.
         egress: Rules for outgoing connections, beside DNS. None: all are allowed.
+        kuberay_namespace: The only namespace from which KubeRay reaches Ray's dashboards; empty for any.
     """
 
     sources: tuple[dict[str, Any], ...] = ()
     egress: tuple[dict[str, Any], ...] | None = None
+    kuberay_namespace: str = ""
 
 
 def network_access(text: str) -> NetworkAccess | None:
@@ -30,13 +32,15 @@ def network_access(text: str) -> NetworkAccess | None:
         return None
     try:
         found = json.loads(text)
-        sources, egress = found.pop("from", []), found.pop("egress", None)
+        sources, egress, kuberay = found.pop("from", []), found.pop("egress", None), found.pop("kuberayNamespace", "")
         lists = [sources] if egress is None else [sources, egress]
         if found or not all(isinstance(each, list) and all(isinstance(one, dict) for one in each) for each in lists):
-            raise ValueError("only `from` and `egress` are known, each a list of mappings")
+            raise ValueError("only `from` and `egress` are known, each a list of mappings, and `kuberayNamespace`")
+        if not isinstance(kuberay, str):
+            raise ValueError("`kuberayNamespace` is the name of a namespace")
     except (ValueError, AttributeError, TypeError) as error:
         raise ValueError(f'expected JSON such as {{"from": [], "egress": []}}: {error}') from error
-    return NetworkAccess(tuple(sources), None if egress is None else tuple(egress))
+    return NetworkAccess(tuple(sources), None if egress is None else tuple(egress), kuberay)
 
 
 def option(meaning: str, **details: Any) -> dict[str, Any]:
@@ -64,11 +68,14 @@ class Settings:
         refused_seconds: Delay before an action that the API server refused is tried again.
         refused_briefly_seconds: The same for a refusal that may end soon: a name that another object has, or a quota
             that is not counted yet.
+        cluster_uid: What distinguishes this cluster from others: the uid of its namespace kube-system, which lasts as
+            long as the cluster. Empty if the operator may not read it.
         pods_gone_seconds: How long after their grace period terminating pods may delay the next attempt. On a lost
             node they never disappear.
     """
 
     trainer_image: str = field(metadata=option("Image for jobs without `cluster.image`."))
+    cluster_uid: str = ""
     backoff_seconds: float = 10.0
     backoff_limit_seconds: float = 360.0
     retry_after_preemption_seconds: float = 1.0
@@ -119,8 +126,8 @@ class Settings:
         default=NetworkAccess(),
         metadata=option(
             "What the NetworkPolicy of each job allows beside connections between its pods, as JSON: `from` and "
-            "`egress` of a NetworkPolicy. Without `egress` it allows all outgoing connections. Empty: jobs get no "
-            "policy.",
+            "`egress` of a NetworkPolicy. Without `egress` it allows all outgoing connections. `kuberayNamespace`: the "
+            "only namespace from which KubeRay reaches Ray's dashboards. Empty: jobs get no policy.",
             default="{}",
             read=network_access,
         ),

@@ -13,6 +13,7 @@ from lorarl_api.v1alpha1 import ClusterSpec, LoRARLJobSpec
 from lorarl_operator.decide.decision import Action, Apply, Decision, Delete, Event, Manifest, Want
 from lorarl_operator.decide.early_losses import Loss, losses
 from lorarl_operator.decide.faulty_nodes import FaultyNode, faulty_nodes, to_avoid, to_use_last, with_fault
+from lorarl_operator.decide.held_gpus import count_held
 from lorarl_operator.decide.kept_image import with_kept_image
 from lorarl_operator.decide.models import RETRYING, Job, Observed, Pod, RayCluster, RayJob, Refusal
 from lorarl_operator.decide.names import attempt_of, ray_job_name
@@ -288,6 +289,7 @@ class Snapshot:
         wants: Want | None = None,
     ) -> Decision:
         """The decision to store the draft. The events belong to the transition: without a change there are none."""
+        count_held(draft, self.phase, self.attempt_pods, self.gpus, self.now)
         status = draft.written()
         is_prepared = any(each.manifest["kind"] == "ConfigMap" for each in prepare)
         if status is not None and not is_prepared and draft.phase in _LIVE and self._config_is_old():

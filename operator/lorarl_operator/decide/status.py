@@ -36,7 +36,7 @@ FIELDS = (
     *("phase", "conditions", "observedGeneration", *COUNTERS, "restarts"),
     *("rayJobName", "dashboardURL", "startTime", "completionTime", "attemptEndTime", "waitingSince", "gpus"),
     *("policyDrift", "preemptionsWithoutProgress", "furthestStep", "faultyNodes", "trainerImage"),
-    *("recoveries", "recoveringSince", "restartsInPlace"),
+    *("recoveries", "recoveringSince", "restartsInPlace", "heldGpuSeconds", "gpusHeldSince"),
 )
 """Status fields that the operator writes. The trainer writes the others."""
 TRAINERS = ("step", "totalSteps", "adapter", "failure", "workers", "resumedFromStep")
@@ -44,9 +44,12 @@ TRAINERS = ("step", "totalSteps", "adapter", "failure", "workers", "resumedFromS
 
 _LONGEST_MESSAGE = 4096
 _INTEGER_LIMIT = 2**31
+_SECONDS_LIMIT = 2**53
+"""A thousand GPUs reach the other limit in a month."""
 _NUMBERS = (
     *("observedGeneration", *COUNTERS, "restarts", "gpus", "step", "totalSteps"),
     *("preemptionsWithoutProgress", "furthestStep", "recoveries", "resumedFromStep", "restartsInPlace"),
+    "heldGpuSeconds",
 )
 _DICTS = ("adapter", "failure", "policyDrift", "workers")
 _LISTS = ("conditions", "faultyNodes")
@@ -60,7 +63,7 @@ def well_typed(status: dict[str, Any]) -> dict[str, Any]:
         for key, value in status.items()
         if key in (*FIELDS, *TRAINERS)
         and type(value) is _TYPES.get(key, str)
-        and not (isinstance(value, int) and value >= _INTEGER_LIMIT)
+        and not (isinstance(value, int) and value >= (_SECONDS_LIMIT if key == "heldGpuSeconds" else _INTEGER_LIMIT))
     }
     if "conditions" in kept:
         kept["conditions"] = [

@@ -11,6 +11,7 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Callable
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -22,6 +23,7 @@ from lorarl_operator import metrics
 from lorarl_operator.kube.apply import APPLY_TYPE, apply_body
 from lorarl_operator.kube.errors import ApiError, NotLeaderError, from_answer
 from lorarl_operator.kube.resources import Resource, resource_of
+from lorarl_operator.kube.server_time import ServerTime
 
 FIELD_MANAGER = "lorarl-operator"
 ATTEMPTS = 4
@@ -59,6 +61,7 @@ class Client:
         self._api = ApiClient(configuration)
         self._api.user_agent = FIELD_MANAGER
         self._fence = fence
+        self._time = ServerTime()
 
     @classmethod
     async def connect(cls, kubeconfig: str | None, fence: Fence = unfenced) -> Client:
@@ -77,8 +80,12 @@ class Client:
     def fenced(self, fence: Fence) -> Client:
         """The same connections behind another fence."""
         other = Client.__new__(Client)
-        other.configuration, other._api, other._fence = self.configuration, self._api, fence
+        other.configuration, other._api, other._fence, other._time = self.configuration, self._api, fence, self._time
         return other
+
+    def now(self) -> datetime:
+        """The present time by the API server's clock, which all replicas share."""
+        return self._time.now()
 
     async def close(self) -> None:
         await self._api.close()
@@ -313,6 +320,7 @@ class Client:
                 method, url, headers=headers, body=body, _request_timeout=timeout
             )
             data = await response.read()
+            self._time.note(response.headers.get("Date"))
         except TimeoutError as error:
             raise ApiError(what, 0, "Timeout", f"no answer within {timeout.total:.0f} s") from error
         except (aiohttp.ClientError, OSError) as error:

@@ -41,6 +41,7 @@ TEMPLATES = Resource("lorarl.io", "v1alpha1", "lorarljobtemplates", "LoRARLJobTe
 CLUSTER_TEMPLATES = Resource("lorarl.io", "v1alpha1", "clusterlorarljobtemplates", "ClusterLoRARLJobTemplate")
 RAYJOBS = Resource("ray.io", "v1", "rayjobs", "RayJob")
 RAYCLUSTERS = Resource("ray.io", "v1", "rayclusters", "RayCluster")
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
 PODS = Resource("", "v1", "pods", "Pod")
 JOBS = Resource("batch", "v1", "jobs", "Job")
 EVENTS = Resource("", "v1", "events", "Event")

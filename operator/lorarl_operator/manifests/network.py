@@ -13,11 +13,8 @@ from lorarl_operator.decide.settings import NetworkAccess
 
 DASHBOARD_PORT = 8265
 """Port of Ray's dashboard in the head. KubeRay submits the job there, and asks how it is."""
-_KUBERAY = {
-    "namespaceSelector": {},
-    "podSelector": {"matchLabels": {"app.kubernetes.io/component": "kuberay-operator"}},
-}
-"""KubeRay's operator in any namespace. Its chart and its manifests give it this label."""
+_KUBERAY = {"matchLabels": {"app.kubernetes.io/component": "kuberay-operator"}}
+"""KubeRay's operator. Its chart and its manifests give it this label."""
 _DNS = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
 
 
@@ -29,7 +26,7 @@ def network_policy(job: Job, access: NetworkAccess) -> dict[str, Any]:
     own = {"podSelector": {"matchLabels": {LABEL_JOB_UID: job.uid}}}
     ingress: list[dict[str, Any]] = [
         {"from": [own, *access.sources]},
-        {"from": [_KUBERAY], "ports": [{"port": DASHBOARD_PORT, "protocol": "TCP"}]},
+        {"from": [_kuberay(access.kuberay_namespace)], "ports": [{"port": DASHBOARD_PORT, "protocol": "TCP"}]},
     ]
     spec: dict[str, Any] = {**own, "policyTypes": ["Ingress"], "ingress": ingress}
     if access.egress is not None:
@@ -41,3 +38,10 @@ def network_policy(job: Job, access: NetworkAccess) -> dict[str, Any]:
         "metadata": metadata(job, access_name(job.name)),
         "spec": spec,
     }
+
+
+def _kuberay(namespace: str) -> dict[str, Any]:
+    """KubeRay's operator in a namespace; in any if that is empty, where anyone's pod may have its label."""
+    # The API server gives each namespace this label, and no one else can.
+    there = {"matchLabels": {"kubernetes.io/metadata.name": namespace}} if namespace else {}
+    return {"namespaceSelector": there, "podSelector": _KUBERAY}

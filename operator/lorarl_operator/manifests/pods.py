@@ -169,7 +169,10 @@ def _template(
     container = {
         "name": f"ray-{role}",
         **image_of(spec, settings),
-        "env": [_pod_name(), *({"name": name, "value": value} for name, value in _env(spec, attempt, role).items())],
+        "env": [
+            _pod_name(),
+            *({"name": name, "value": value} for name, value in _env(spec, attempt, role, settings).items()),
+        ],
         "resources": resources,
         "securityContext": security_context(),
         "terminationMessagePolicy": _LOG_AS_MESSAGE,
@@ -244,9 +247,10 @@ def _pod_name() -> dict[str, Any]:
     return {"name": "LORARL_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
 
 
-def _env(spec: LoRARLJobSpec, attempt: int, role: str) -> dict[str, str]:
+def _env(spec: LoRARLJobSpec, attempt: int, role: str, settings: Settings) -> dict[str, str]:
     env = {
         "LORARL_ATTEMPT": str(attempt),
+        **({"LORARL_CLUSTER": settings.cluster_uid} if settings.cluster_uid else {}),
         # Libraries keep files there that have no variable for it. The image's folder is read-only.
         "HOME": SCRATCH_FOLDER,
         "LORARL_RUN_DIR": f"{SCRATCH_FOLDER}/lorarl-run",

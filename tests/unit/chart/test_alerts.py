@@ -20,7 +20,7 @@ ERRORS = (
 )
 WATCHES = 'lorarl_operator_watches{namespace="lorarl-system", service="lorarl-metrics", pod="one"}'
 FAILURE = (
-    "lorarl_job_failure_time_seconds"
+    "lorarl_job_failure_timestamp_seconds"
     '{namespace="team", job_name="a", reason="OutOfMemory", service="lorarl-metrics", pod="%s"}'
 )
 QUEUE = 'lorarl_operator_queue_depth{namespace="lorarl-system", service="lorarl-metrics", pod="one"}'

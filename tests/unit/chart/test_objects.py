@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -72,6 +73,8 @@ def test_no_permission_is_wider_than_needed() -> None:
         for verb in rule["verbs"]
     }
     assert not [one for one in granted if "*" in one]
+    (namespaces,) = (rule for rule in rules if "namespaces" in rule["resources"])
+    assert (namespaces["resourceNames"], namespaces["verbs"]) == (["kube-system"], ["get"]), "its uid, and no other"
     resources = {resource for _, resource, _ in granted}
     assert not resources & {
         "secrets",
@@ -81,7 +84,6 @@ def test_no_permission_is_wider_than_needed() -> None:
         "nodes",
         "clusterroles",
         "clusterrolebindings",
-        "namespaces",
     }
     assert not {verb for _, _, verb in granted} & {"bind", "escalate", "impersonate", "deletecollection"}
     assert ("ray.io", "rayjobs", "patch") not in granted, "suspend, nodeSelector and tolerations are Kueue's"
@@ -285,6 +287,20 @@ def test_two_releases_never_share_a_cluster_wide_object() -> None:
     assert names("a-lorarl", "team").isdisjoint(names("lorarl", "team-a"))
     long = "n" * 62
     assert names("lorarl", f"{long}a").isdisjoint(names("lorarl", f"{long}b"))
+
+
+def test_common_labels_are_on_each_object_and_on_the_operators_pods() -> None:
+    made = rendered({"commonLabels": {"cost-centre": "42"}, **MONITORING})
+    labelled = [one for one in made if one["kind"] != "CustomResourceDefinition"]
+    assert [one["kind"] for one in labelled if one["metadata"].get("labels", {}).get("cost-centre") != "42"] == []
+    deployment = only(made, "Deployment")["spec"]
+    assert deployment["template"]["metadata"]["labels"]["cost-centre"] == "42"
+    assert "cost-centre" not in deployment["selector"]["matchLabels"], "a selector can never change"
+
+
+def test_jobs_policies_know_kuberays_namespace() -> None:
+    (access,) = arguments(rendered({"kuberay.namespace": "kuberay-system"}))["--job-network-policy"]
+    assert json.loads(access) == {"from": [], "kuberayNamespace": "kuberay-system"}
 
 
 def test_a_users_label_replaces_the_charts() -> None:

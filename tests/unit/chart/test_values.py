@@ -61,6 +61,21 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"topologySpreadConstraints": [{"maxSkew": 1}]},
         r"/topologySpreadConstraints/0.*missing properties 'topologyKey'",
     ),
+    ({"resources": {"limits": {"memory": "lots"}}}, r"/resources/limits/memory.*does not match pattern"),
+    ({"priorityClassName": "Bad_Name"}, r"/priorityClassName.*does not match pattern"),
+    ({"tolerations": [{"foo": "x"}]}, r"/tolerations/0.*additional properties 'foo' not allowed"),
+    ({"affinity": {"foo": {}}}, r"/affinity.*additional properties 'foo' not allowed"),
+    ({"affinity": {"nodeAffinity": {"required": {}}}}, r"/affinity/nodeAffinity.*additional properties 'required'"),
+    ({"jobNetworkPolicy.from": [{"foo": {}}]}, r"/jobNetworkPolicy/from/0.*additional properties 'foo' not allowed"),
+    ({"jobNetworkPolicy.from": [{}]}, r"/jobNetworkPolicy/from/0.*minProperties: got 0, want 1"),
+    ({"jobNetworkPolicy.egress.rules": [{"from": []}]}, r"/jobNetworkPolicy/egress/rules/0.*properties 'from'"),
+    ({"networkPolicy.metricsFrom": [{"podSelector": {"app": "x"}}]}, r"/metricsFrom/0/podSelector.*properties 'app'"),
+    ({"jobPolicy.namespaceSelector": {"tenants": "yes"}}, r"/jobPolicy/namespaceSelector.*properties 'tenants'"),
+    ({"kuberay.namespace": "Not_One"}, r"/kuberay/namespace.*does not match pattern"),
+    ({"revisionHistoryLimit": -1}, r"/revisionHistoryLimit.*minimum: got -1, want 0"),
+    ({"commonLabels": {"app.kubernetes.io/name": "x"}}, r"invalid propertyName 'app.kubernetes.io/name'"),
+    ({"extraVolumes": [{"mountPath": "/x"}]}, r"/extraVolumes/0.*missing property 'name'"),
+    ({"dnsConfig": {"servers": []}}, r"/dnsConfig.*additional properties 'servers' not allowed"),
     ({"crds.install": "no"}, r"/crds/install.*got string, want boolean"),
     ({"serviceAccount.create": False}, r"serviceAccount.name: got nothing, expected the name of an existing account"),
     (
@@ -103,6 +118,12 @@ CHANGED: dict[str, Any] = {
     "tolerations": [{"operator": "Exists"}],
     "affinity": {"nodeAffinity": {}},
     "topologySpreadConstraints": [],
+    "extraVolumes": [{"name": "ca", "configMap": {"name": "proxy-ca"}}],
+    "extraVolumeMounts": [{"name": "tmp", "mountPath": "/var/tmp"}],
+    "commonLabels": {"team": "ml"},
+    "dnsConfig": {"options": [{"name": "ndots", "value": "2"}]},
+    "revisionHistoryLimit": 10,
+    "kuberay.namespace": "kuberay-system",
     "priorityClassName": "system-cluster-critical",
     "podDisruptionBudget": False,
     "serviceAccount.create": False,
@@ -160,7 +181,7 @@ def leaves(schema: dict[str, Any], path: str = "") -> Iterator[str]:
             "enabled",
         ):
             continue  # These belong to charts that depend on this one.
-        if "properties" in inner and name != "resources":
+        if "properties" in inner and name not in ("resources", "affinity", "dnsConfig"):
             yield from leaves(inner, f"{path}{name}.")
         else:
             yield f"{path}{name}"

@@ -11,6 +11,7 @@ import yaml
 
 import lorarl_api
 from lorarl_api.load import load_job
+from lorarl_api.pod_merge import merge
 from lorarl_api.pod_overrides import override_faults
 from unit.contract.manifests import manifest
 
@@ -142,3 +143,8 @@ def test_what_people_write_for_real_pods_has_no_faults() -> None:
         "hostNetwork": None,
     }
     assert faults_of(spec) == []
+
+
+def test_a_port_may_be_open_for_two_protocols() -> None:
+    both = [{"containerPort": 53, "protocol": "UDP"}, {"containerPort": 53, "name": "dns"}]
+    assert merge({"ports": [{"containerPort": 53}]}, {"ports": both}, "o")["ports"] == [both[1], both[0]]

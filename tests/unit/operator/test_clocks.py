@@ -72,6 +72,13 @@ class TestTransitions:
         status = status_of("Restarting", "demo-2", conditions=[pause], attemptEndTime=ago(4)) | {"attempts": 1}
         assert decided(raw_job(status=status)).recheck_seconds == 6
 
+    @pytest.mark.parametrize(("ahead", "left"), [(5, 15), (10, 20)])
+    def test_an_end_that_our_clock_has_not_reached_keeps_the_pause(self, ahead, left):
+        """The operator before wrote it, on a machine whose clock is seconds ahead."""
+        pause = condition("Running", False, "BackingOff", age=300)
+        status = status_of("Restarting", "demo-2", conditions=[pause], attemptEndTime=ago(-ahead)) | {"attempts": 1}
+        assert decided(raw_job(status=status)).recheck_seconds == left
+
     def test_two_disruptions_in_a_row_are_one_transition(self):
         disrupted = condition("Disrupted", True, "Evicted", "node-1", age=100)
         status = running_status()

@@ -70,6 +70,21 @@ def test_gpu_seconds_are_shown_until_an_hour_after_the_end() -> None:
     }
 
 
+def test_held_gpus_are_those_of_the_pods_whatever_the_training_reports() -> None:
+    now = datetime.now(UTC)
+    forged = {"useful": 0, "lost": 0, "startup": 0, "unsaved": 0}
+    jobs = {
+        "runs": {"phase": "Running", "gpus": 8, "gpusHeldSince": ago(100, now), "heldGpuSeconds": 50},
+        "waits": {"phase": "Pending", "gpus": 8, "heldGpuSeconds": 70},
+        "never": {"phase": "Pending", "gpus": 8},
+    }
+    found = samples(cache_of({name: status | {"gpuSeconds": forged} for name, status in jobs.items()}))
+    held = {name: value for (_, name, _), value in found["lorarl_job_held_gpu_seconds"].items()}
+    assert set(held) == {"runs", "waits"}
+    assert held["waits"] == 70
+    assert 850 <= held["runs"] < 900
+
+
 def test_a_running_job_starts_at_step_0_and_a_waiting_one_has_none() -> None:
     found = samples(
         cache_of({"first": {"phase": "Running"}, "waits": {"phase": "Pending"}, "starts": {"phase": "Starting"}})
@@ -87,14 +102,14 @@ def test_jobs_at_rest_are_only_counted() -> None:
 
 def test_a_job_that_failed_is_named_with_its_reason_and_when() -> None:
     found = samples(cache_of({"good": {"phase": "Succeeded", "completionTime": ago(5)}, "bad": failed(60)}))
-    (labels,) = found["lorarl_job_failure_time_seconds"]
+    (labels,) = found["lorarl_job_failure_timestamp_seconds"]
     assert labels == ("team", "bad", "OutOfMemory")
 
 
 def test_of_thousands_of_failures_only_the_newest_are_named() -> None:
     found = samples(cache_of({f"job-{age}": failed(age) for age in range(2000)}))
     assert found["lorarl_jobs"] == {("Failed",): 2000}
-    times = found["lorarl_job_failure_time_seconds"]
+    times = found["lorarl_job_failure_timestamp_seconds"]
     assert {name for _, name, _ in times} == {f"job-{age}" for age in range(100)}
     assert max(times.values()) - min(times.values()) == 99, "in seconds"
 
@@ -102,4 +117,4 @@ def test_of_thousands_of_failures_only_the_newest_are_named() -> None:
 def test_a_malformed_status_does_not_hide_the_others() -> None:
     spoilt = {"when": {**failed(1), "completionTime": "soon"}, "why": {**failed(2), "conditions": "none"}}
     found = samples(cache_of({**spoilt, "bad": failed(3)}))
-    assert set(found["lorarl_job_failure_time_seconds"]) == {("team", "why", ""), ("team", "bad", "OutOfMemory")}
+    assert set(found["lorarl_job_failure_timestamp_seconds"]) == {("team", "why", ""), ("team", "bad", "OutOfMemory")}

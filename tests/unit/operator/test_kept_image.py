@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unit.operator.decisions import RUNNING, decided, running_status, status_of
+from unit.operator.decisions import RUNNING, conditions, decided, running_status, status_of
 from unit.operator.observed_world import SETTINGS, condition, raw_job, raw_pod, raw_ray_job
 
 SHA = f"sha256:{'a' * 64}"
@@ -73,3 +73,22 @@ def test_the_next_attempt_keeps_the_image():
 )
 def test_the_users_own_image_wins(image, used):
     assert image_of_next({"trainerImage": f"{OLD}@{SHA}"}, image) == (used or image)
+
+
+@pytest.mark.parametrize(
+    ("image", "hint"),
+    [
+        (f"{OLD}@{SHA}", "The job keeps the image of its first attempt (status.trainerImage). Set cluster.image to "),
+        ("mine:2", "Correct cluster.image, or name a Secret"),
+    ],
+)
+def test_a_kept_image_that_the_registry_lost_is_named_as_the_jobs_record(image, hint):
+    """The job never set cluster.image, and the same tag again stands for the kept digest."""
+    status = status_of("Starting", "demo-2", trainerImage=f"{OLD}@{SHA}")
+    waits = {"name": "ray-worker", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}}
+    lacks = raw_pod("worker", 2, phase="Pending", containerStatuses=[waits])
+    lacks["spec"]["containers"] = [{"name": "ray-worker", "image": image}]
+    ray_job = raw_ray_job(2, jobDeploymentStatus="Initializing")
+    found = conditions(decided(raw_job(status=status), ray_job, pods=[lacks]))["Running"]
+    assert found["reason"] == "ImagePull"
+    assert hint in found["message"]

@@ -31,6 +31,12 @@ def test_a_jobs_pods_reach_each_other_and_kuberay_reaches_the_dashboard() -> Non
     assert policy["metadata"]["ownerReferences"][0]["uid"] == "job-uid"
 
 
+def test_kuberays_namespace_keeps_others_that_set_its_label_from_the_dashboard() -> None:
+    _, kuberay = network_policy(JOB, NetworkAccess(kuberay_namespace="kuberay-system"))["spec"]["ingress"]
+    there = {"matchLabels": {"kubernetes.io/metadata.name": "kuberay-system"}}
+    assert kuberay["from"] == [{"namespaceSelector": there, "podSelector": {"matchLabels": KUBERAY}}]
+
+
 def test_each_pod_of_a_job_has_the_label_that_the_policy_selects() -> None:
     rayjob = built({"cluster": {"submissionMode": "K8sJobMode"}})
     templates = [head(rayjob), workers(rayjob)["template"], rayjob["spec"]["submitterPodTemplate"]]
@@ -66,6 +72,7 @@ def test_a_cluster_with_other_policies_gets_none() -> None:
         ("", None),
         ("{}", NetworkAccess()),
         ('{"from": [{"podSelector": {}}], "egress": []}', NetworkAccess(({"podSelector": {}},), ())),
+        ('{"kuberayNamespace": "kuberay-system"}', NetworkAccess(kuberay_namespace="kuberay-system")),
     ],
 )
 def test_the_operators_flag(given: str, expected: NetworkAccess | None) -> None:
@@ -73,7 +80,9 @@ def test_the_operators_flag(given: str, expected: NetworkAccess | None) -> None:
     assert operator_command.make_context("lorarl-operator", arguments).params["job_network_policy"] == expected
 
 
-@pytest.mark.parametrize("given", ["[]", "{", '{"to": []}', '{"egress": {}}', '{"from": ["all"]}'])
+@pytest.mark.parametrize(
+    "given", ["[]", "{", '{"to": []}', '{"egress": {}}', '{"from": ["all"]}', '{"kuberayNamespace": {}}']
+)
 def test_a_bad_flag_is_explained(given: str) -> None:
     arguments = ["--trainer-image=x", "--lease-namespace=x", f"--job-network-policy={given}"]
     done = CliRunner().invoke(operator_command, arguments)

@@ -10,8 +10,10 @@ from pathlib import Path
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.checkpoint import Owner
 
+CLUSTER = "LORARL_CLUSTER"
+"""Environment variable: what distinguishes this cluster from others, if the operator may read it."""
 CLUSTER_CERTIFICATE = Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt")
-"""The certificate of the cluster's own authority, in every pod with a ServiceAccount's token. Each cluster has one."""
+"""The certificate of the cluster's own authority, in every pod with a ServiceAccount's token. A rotation changes it."""
 POD = "LORARL_POD"
 """Environment variable: the name of the pod. The host's name is another one in the node's network."""
 _DIGITS = 16
@@ -30,6 +32,8 @@ def pod_name() -> str:
 
 
 def _cluster() -> str | None:
+    if told := os.environ.get(CLUSTER):
+        return told
     try:
         return hashlib.sha256(CLUSTER_CERTIFICATE.read_bytes()).hexdigest()[:_DIGITS]
     except OSError:

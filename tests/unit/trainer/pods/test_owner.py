@@ -17,7 +17,19 @@ def test_outside_a_cluster_a_job_has_only_its_name() -> None:
     assert owner.owner_of(load_job(MANIFEST)) == Owner("tiny")
 
 
+def test_a_cluster_that_the_operator_names_is_the_same_after_a_rotation_of_its_certificates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = load_job(MANIFEST.replace("namespace: team", "namespace: team, uid: u"))
+    monkeypatch.setenv(owner.CLUSTER, "uid-of-kube-system")
+    for certificate in ("one", "rotated"):
+        (tmp_path / certificate).write_text(certificate)
+        monkeypatch.setattr(owner, "CLUSTER_CERTIFICATE", tmp_path / certificate)
+        assert owner.owner_of(job) == Owner("tiny", "u", "team", "uid-of-kube-system")
+
+
 def test_in_a_cluster_its_authority_distinguishes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(owner.CLUSTER, raising=False)
     job = load_job(MANIFEST.replace("namespace: team", "namespace: team, uid: u"))
     found = []
     for certificate in ("one", "another"):
