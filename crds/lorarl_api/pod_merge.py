@@ -62,11 +62,10 @@ def _merge_list(
         if not isinstance(entry, dict) or not isinstance(entry.get(key), str | int):
             hint = "Name the container: Ray's is ray-head or ray-worker." if field == "containers" else f"Add {key}."
             raise _fault(f"{path}[{index}]", entry, f"a mapping with {key}", hint)
-        old = merged.get(_identity(entry, key))
+        own = _identity(entry, key)
+        old = merged.get(own)
         into_old = old is not None and field in MERGED_BY
-        merged[_identity(entry, key)] = (
-            merge(old or {}, entry, f"{path}[{index}]", keep_nulls=keep_nulls) if into_old else entry
-        )
+        merged[own] = merge(old or {}, entry, f"{path}[{index}]", keep_nulls=keep_nulls) if into_old else entry
     return list(merged.values())
 
 

@@ -11,6 +11,7 @@ import click
 
 from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.install.locks import NOT_INSTALLED, installed_flavour
+from lorarl_trainer.masked import mask_output
 
 
 class Command(click.Command):
@@ -56,7 +57,11 @@ class Sections(click.Group):
         self._sections, self._not_installed, self._meant = sections, not_installed, meant
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command. What a user can act on ends it in one line, also that the trainer is not installed."""
+        """Run a command, in a pod without the values of its Secrets in what it prints.
+
+        What a user can act on ends it in one line, also that the trainer is not installed.
+        """
+        mask_output()
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError:

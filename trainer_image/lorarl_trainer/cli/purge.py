@@ -50,9 +50,7 @@ def command(job: str, overrides: tuple[str, ...], yes: bool, until: datetime | N
     from lorarl_trainer.pods.purge import outlook, purge
     from lorarl_trainer.progress.metrics_file import read_summary
     from lorarl_trainer.progress.runs import run_folder
-    from lorarl_trainer.storage.masked import mask_output
 
-    mask_output()
     run = None if Path(job).is_file() else run_folder(job)
     found = load_job(str(read_summary(run)["manifest"]) if run else Path(job), overrides)
     try:

@@ -67,9 +67,6 @@ def command(
         from lorarl_trainer.dry_run import dry_run as dry
 
         sys.exit(dry.dry_run(manifest, out_dir, list(overrides)))
-    from lorarl_trainer.storage.masked import mask_output
-
-    mask_output()
     from lorarl_trainer.launch.replay import Rehearsal
     from lorarl_trainer.launch.run import run_manifest
 

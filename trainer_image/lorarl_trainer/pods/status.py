@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.masked import without_secrets
 from lorarl_trainer.pods.gpu_time import GpuTime
 from lorarl_trainer.progress import (
     BestFound,
@@ -24,7 +25,6 @@ from lorarl_trainer.progress import (
     StepDone,
     WorkersLost,
 )
-from lorarl_trainer.storage.masked import without_secrets
 
 LONGEST_MESSAGE = 4096
 """Characters of a failure's message. The log has all of it."""

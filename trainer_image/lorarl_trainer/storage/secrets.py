@@ -10,13 +10,13 @@ from pathlib import Path
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_api.v1alpha1.stores import STORES
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.masked import SECRETS_DIR_VARIABLE
 
 type Secrets = Mapping[str, Mapping[str, str]]
 """Keys and values of each Secret, by the Secret's name."""
 
 JUDGE_KEY = "OPENAI_API_KEY"
 """The key of a server that scores completions."""
-SECRETS_DIR_VARIABLE = "LORARL_SECRETS_DIR"
 
 
 def secrets_dir() -> Path:

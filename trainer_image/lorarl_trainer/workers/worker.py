@@ -19,11 +19,11 @@ from lorarl_trainer.devices.base import Gpu, Host
 from lorarl_trainer.devices.imports import lasting_objects
 from lorarl_trainer.devices.registry import get_device
 from lorarl_trainer.lora.files import INIT_FROM, TEACHER
+from lorarl_trainer.masked import mask_output
 from lorarl_trainer.pods.drain import drain_asked, in_a_pod, register
 from lorarl_trainer.pods.output import show_in_pod_log
 from lorarl_trainer.pods.owner import pod_name
 from lorarl_trainer.protocols.workers import Built, CardResults, DriverState
-from lorarl_trainer.storage.masked import mask_output
 from lorarl_trainer.timing import Span, StartClock
 from lorarl_trainer.workers import ahead
 from lorarl_trainer.workers.gpu_memory import MemoryWatch, gpu_memory_explained

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from lorarl_api.redaction import HIDDEN, names_a_secret, redacted
-from lorarl_trainer.storage.secrets import SECRETS_DIR_VARIABLE, secrets_dir
 
+SECRETS_DIR_VARIABLE = "LORARL_SECRETS_DIR"
+"""Environment variable: the folder of the mounted Secrets. Each container of a job that runs lorarl has it."""
 _SHORTEST = 6
 """A shorter value would be found in ordinary words."""
 _PUBLIC = re.compile(
@@ -88,7 +89,7 @@ def _values() -> Iterator[str]:
     for name, value in os.environ.items():
         if names_a_secret(name):
             yield from _parts(value)
-    for file in _files(secrets_dir()):
+    for file in _files(Path(os.environ.get(SECRETS_DIR_VARIABLE, ""))):
         if _PUBLIC.search(file.name):
             continue
         try:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from lorarl_trainer import masked
 from lorarl_trainer.pods.status import failure
-from lorarl_trainer.storage import masked
 
 VALUE = "correct horse/battery+staple"
 """It has no form by which anyone would know it."""
@@ -64,7 +64,7 @@ def test_a_value_that_the_kubelet_replaces_is_masked_too(secrets: Path, monkeypa
 
 PROGRAM = f"""
 import os, sys
-from lorarl_trainer.storage.masked import mask_output
+from lorarl_trainer.masked import mask_output
 mask_output()
 print("printed", {VALUE!r})
 sys.stdout.writelines(["of the environment: ", os.environ["OTHER_PASSWORD"], "\\n"])
@@ -82,6 +82,18 @@ def test_a_process_of_a_pod_prints_no_value(secrets: Path, arguments: list[str])
     assert "printed ***\n" in ended.stdout and "of the environment: ***\n" in ended.stdout
     assert "***" in ended.stderr
     assert VALUE not in ended.stdout + ended.stderr.replace(f"ValueError({VALUE!r})", "")
+
+
+@pytest.mark.parametrize("command", [("drain",), ("validate", f"/{VALUE}.yaml"), ("upload", VALUE, "s3://x")])
+def test_each_command_that_a_pod_runs_masks(secrets: Path, command: tuple[str, ...]) -> None:
+    """The preStop hook and init containers run lorarl too, and the kubelet reports what they print."""
+    (secrets / "TOKEN").write_text(VALUE)
+    lorarl = Path(sys.executable).with_name("lorarl")
+    environment = os.environ | {"LORARL_RUN_DIR": f"/dev/null/{VALUE}"}
+    ended = subprocess.run([lorarl, *command], env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode != 0
+    assert "***" in ended.stdout + ended.stderr
+    assert VALUE not in ended.stdout + ended.stderr
 
 
 def test_on_a_persons_own_machine_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
