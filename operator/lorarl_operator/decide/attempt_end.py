@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lorarl_operator.decide import backoff
 from lorarl_operator.decide.decision import Decision, DeleteJob, Event
-from lorarl_operator.decide.in_place import STARTS_AGAIN, restart_in_place, restartable
+from lorarl_operator.decide.in_place import STARTS_AGAIN, awaits_its_end, restart_in_place, restartable
 from lorarl_operator.decide.late_steps import steps_to_do, too_late
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import RayJob
@@ -52,12 +52,14 @@ def count_outcome(snapshot: Snapshot, draft: Draft, outcome: Outcome) -> None:
     """Count an attempt that ended or lost workers, and the fault of its node.
 
     A loss that ends its attempt because the recovery failed was counted before. So was that of an attempt that waits
-    since then in its queue.
+    since then in its queue, or for its start in the same RayJob.
     """
     if outcome.faulty_node:
         draft.put("faultyNodes", snapshot.faults_after(outcome))
     if outcome.kind is Kind.PREEMPTED and snapshot.recovering_since is None:
-        waits_since_a_loss = snapshot.current and snapshot.current.suspended and draft.is_true("Disrupted")
+        ray_job = snapshot.current
+        waits = ray_job is not None and (ray_job.suspended or awaits_its_end(snapshot, ray_job))
+        waits_since_a_loss = waits and draft.is_true("Disrupted")
         if not waits_since_a_loss or draft.phase == RUNNING:
             draft.count("preemptions")
         message = f"Attempt {snapshot.attempt}: {outcome.message}"

@@ -39,6 +39,7 @@ STORIES = (
     ["queue", "look", "someone", "look"],
     ["limit", "look", "retention", "look"],
     ["stop", "look", "someone", "look"],
+    ["evict", "look", "someone", "look"],
 )
 """Short sequences that are rare among single moves."""
 
