@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -23,6 +24,7 @@ _COLUMNS = [
     ("KL", ".status.metrics.kl", "number", True),
     ("Tok/s", ".status.metrics.tokensPerSecond", "number", True),
     ("Restarts", ".status.restarts", "integer", True),
+    ("Left(s)", ".status.estimatedRemainingSeconds", "integer", True),
     ("URI", ".status.adapter.uri", "string", True),
 ]
 _TEMPLATE_COLUMNS = [
@@ -59,7 +61,7 @@ def crd() -> dict[str, Any]:
     schema = _root(job_schema())
     # Tools such as Flux take a status without a generation for one that is up to date.
     schema["properties"]["status"]["default"] = {"observedGeneration": UNSEEN}
-    return _definition(KIND, "lrj", schema, _COLUMNS, subresources={"status": {}})
+    return _definition(KIND, "lrj", schema, _COLUMNS, subresources={"status": {}}, selectable=[".status.phase"])
 
 
 def template_crd(kind: str) -> dict[str, Any]:
@@ -90,11 +92,14 @@ def _definition(
     *,
     scope: str = "Namespaced",
     subresources: dict[str, Any] | None = None,
+    selectable: Sequence[str] = (),
 ) -> dict[str, Any]:
     plural = f"{kind.lower()}s"
     version = {"name": VERSION, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
     if subresources:
         version["subresources"] = subresources
+    if selectable:
+        version["selectableFields"] = [{"jsonPath": path} for path in selectable]
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

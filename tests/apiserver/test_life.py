@@ -70,6 +70,10 @@ def test_from_creation_to_end_in_twelve_writes(p: Platform, replica: Operator) -
     assert condition(done, "Running")["status"] == "False"
     assert done["status"]["step"] == 3, "the operator does not touch the trainer's part"
     assert done["status"]["completionTime"] >= done["status"]["startTime"]
+    for phase_, names in (("Succeeded", "lorarljob.lorarl.io/whole\n"), ("Running", "")):
+        assert (
+            p.cluster.must("get", "lrj", "-n", namespace, f"--field-selector=status.phase={phase_}", "-o=name") == names
+        )
     p.cluster.must("wait", "--for=condition=Complete", "lrj/whole", "-n", namespace, "--timeout=5s")
 
     written = writes(p.cluster.audit_log, OPERATOR, namespace)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from lorarl_api.v1alpha1.runtime import KeepBestSpec
 from lorarl_trainer.checkpoint import Checkpoint, CheckpointStore, Published
 from lorarl_trainer.errors import StorageError
 from lorarl_trainer.protocols.workers import Resumed
+from lorarl_trainer.session.checkpoints import RunCheckpoints
 from lorarl_trainer.workers.checkpoints import CheckpointingWorker
 from support.in_process import Colocated, OneWorker
 from support.loop_runs import adapter_digest, run_in_process
@@ -89,6 +91,21 @@ def test_settings_that_may_change_between_starts_do(colocated, tmp_path: Path) -
     )
     rows = asyncio.run(run_in_process(changed))
     assert [row.step for row in rows] == [3, 4, 5, 6]
+
+
+def test_checkpoints_by_time_are_resumed_to_the_same_bytes(
+    colocated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When a checkpoint is made depends on the machine. What is trained does not."""
+    asked = count(1)
+    monkeypatch.setattr(RunCheckpoints, "is_overdue", lambda _: next(asked) % 2 == 0)
+    expected, _ = whole_run(colocated, tmp_path / "whole", checkpoint__every=100)
+    changes = {"checkpoint__every": 100}
+    asyncio.run(run_in_process(start(colocated, tmp_path / "parts", **changes), stop_after=3))
+    made = sorted(path.name for path in tmp_path.glob("parts/checkpoints/*/iter_*"))
+    assert made == ["iter_0000002", "iter_0000003"], "overdue, and at the interruption"
+    asyncio.run(run_in_process(start(colocated, tmp_path / "parts", **changes)))
+    assert adapter_digest(tmp_path / "parts") == expected
 
 
 def test_rows_that_changed_between_starts_are_a_warning(

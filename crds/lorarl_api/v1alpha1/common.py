@@ -17,6 +17,8 @@ GROUP = "lorarl.io"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 KIND = "LoRARLJob"
+MAX_SECONDS = 2**31 - 1
+"""The longest time in Kubernetes' own job APIs."""
 
 # `expected` describes a pattern in words. Faults show it instead of the pattern. It is not part of the CRD.
 SecretName = Annotated[

@@ -13,7 +13,7 @@ from lorarl_api.v1alpha1.adapter import AdapterSpec, BaseModelSpec
 from lorarl_api.v1alpha1.algorithm import AlgorithmSpec
 from lorarl_api.v1alpha1.changes import JOB_CHANGES, SPEC_CHANGES
 from lorarl_api.v1alpha1.cluster import ClusterSpec
-from lorarl_api.v1alpha1.common import API_VERSION, KIND, Model, claim_of
+from lorarl_api.v1alpha1.common import API_VERSION, KIND, MAX_SECONDS, Model, claim_of
 from lorarl_api.v1alpha1.data import DataSpec
 from lorarl_api.v1alpha1.metadata import MAX_NAME, Metadata
 from lorarl_api.v1alpha1.reward import NamedReward, RewardSpec
@@ -23,8 +23,6 @@ from lorarl_api.v1alpha1.spec_rules import CLUSTER_RULES, SPEC_RULES
 from lorarl_api.v1alpha1.status import LoRARLJobStatus
 from lorarl_api.v1alpha1.template import TemplateRef
 
-MAX_SECONDS = 2**31 - 1
-"""The longest time in Kubernetes' own job APIs."""
 RULES_LATER = {"rules": "later"}
 """Validation context for a caller that evaluates the rules itself, to get all broken ones at once."""
 

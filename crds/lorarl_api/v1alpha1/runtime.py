@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from lorarl_api.rules import Rule
-from lorarl_api.v1alpha1.common import EvalName, Model, SecretName, Uri, uri_rules
+from lorarl_api.v1alpha1.common import MAX_SECONDS, EvalName, Model, SecretName, Uri, uri_rules
 from lorarl_api.v1alpha1.stores import WRITABLE
 
 StopText = Annotated[str, Field(min_length=1, max_length=256, examples=["</answer>"])]
@@ -306,6 +306,14 @@ class CheckpointSpec(Model):
         examples=["s3://team/adapters"],
     )
     every: int = Field(10, ge=1, le=100_000, description="Steps between checkpoints. The last step has one too.")
+    every_seconds: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_SECONDS,
+        description="Also after a step that ends at least so many seconds after the newest checkpoint. It bounds what "
+        "an interruption costs, however long a step takes. Default: every alone decides.",
+        examples=[600],
+    )
     keep: int = Field(3, ge=1, le=1000, description="Number of newest checkpoints to keep. Older ones are deleted.")
     keep_all: bool = Field(False, description="Keep all checkpoints.")
     keep_best: KeepBestSpec | None = Field(

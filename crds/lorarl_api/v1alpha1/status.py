@@ -146,6 +146,12 @@ class LoRARLJobStatus(Model):
     gpus: int | None = Field(None, ge=0, description="GPUs of the newest attempt: cluster.nodes x cluster.gpusPerNode.")
     metrics: MetricsStatus | None = Field(None, description="The newest metrics.")
     adapter: AdapterStatus | None = Field(None, description="The newest published adapter.")
+    checkpoint_time: Moment | None = Field(
+        None, description="When the newest checkpoint was complete in the store. What came after it would be repeated."
+    )
+    estimated_remaining_seconds: int | None = Field(
+        None, ge=0, description="Seconds until the last step, by the newest steps. Waiting times are not in it."
+    )
     best: BestStatus | None = Field(None, description="The best checkpoint so far, by checkpoint.keepBest.")
     workers: WorkersStatus | None = Field(None, description="The worker pods of the newest attempt that trained.")
     record: str | None = Field(

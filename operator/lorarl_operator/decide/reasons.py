@@ -349,6 +349,7 @@ class News(_Row):
 
     RUNNING = "Running", "An attempt is training."
     RECOVERED = "Recovered", "An attempt that had lost workers continues with new ones."
+    CHECKPOINTED = "Checkpointed", "The job has published its first checkpoint (a condition, without an Event)."
     SCALED = (
         "Scaled",
         "Someone gave the job's RayCluster more workers than `cluster.nodes`. The message says how to undo it.",

@@ -20,7 +20,7 @@ from lorarl_operator.decide.names import attempt_of, ray_job_name
 from lorarl_operator.decide.outcome import Report
 from lorarl_operator.decide.parse import time
 from lorarl_operator.decide.pod_ends import Outcome, exited_container, exited_worker
-from lorarl_operator.decide.reasons import Ended, Foreign, Waiting
+from lorarl_operator.decide.reasons import Ended, Foreign, News, Waiting
 from lorarl_operator.decide.recovery import Workers, workers_of
 from lorarl_operator.decide.settings import Settings
 from lorarl_operator.decide.status import PENDING, RUNNING, STARTING, SUSPENDED, SUSPENDING, Draft, well_typed
@@ -289,6 +289,11 @@ class Snapshot:
         wants: Want | None = None,
     ) -> Decision:
         """The decision to store the draft. The events belong to the transition: without a change there are none."""
+        if self.status.get("checkpointTime"):
+            message = (
+                "The store has a checkpoint to resume from. status.checkpointTime says from when the newest one is."
+            )
+            draft.condition("Checkpointed", True, News.CHECKPOINTED, message)
         count_held(draft, self.phase, self.attempt_pods, self.gpus, self.now)
         status = draft.written()
         is_prepared = any(each.manifest["kind"] == "ConfigMap" for each in prepare)

@@ -39,7 +39,7 @@ FIELDS = (
     *("recoveries", "recoveringSince", "restartsInPlace", "heldGpuSeconds", "gpusHeldSince"),
 )
 """Status fields that the operator writes. The trainer writes the others."""
-TRAINERS = ("step", "totalSteps", "adapter", "failure", "workers", "resumedFromStep")
+TRAINERS = ("step", "totalSteps", "adapter", "checkpointTime", "failure", "workers", "resumedFromStep")
 """The trainer's fields that the operator reads."""
 
 _LONGEST_MESSAGE = 4096

@@ -245,6 +245,19 @@ def test_the_rendered_crds_are_the_generated_ones() -> None:
     assert of(rendered({"crds.install": False}), "CustomResourceDefinition") == []
 
 
+def test_an_api_server_that_knows_no_selectable_fields_gets_none() -> None:
+    def jobs(version: str) -> dict[str, Any]:
+        cluster = ("--kube-version", version, "--api-versions", "apiregistration.k8s.io/v1")
+        documents = yaml.load_all(template(*cluster, *flags({"kuberay.check": False})), yaml.CSafeLoader)
+        crd = only([one for one in documents if one], "CustomResourceDefinition", "lorarljobs.lorarl.io")
+        (served,) = crd["spec"]["versions"]
+        return dict(served)
+
+    newer, older = jobs("1.31.0"), jobs("1.29.6")
+    assert newer.pop("selectableFields") == [{"jsonPath": ".status.phase"}]
+    assert newer == older
+
+
 @pytest.mark.parametrize("release", ["lorarl-1.0", "1lorarl"])
 def test_a_release_name_that_is_not_a_service_name_is_refused(release: str) -> None:
     done = helm("template", release, str(CHART))

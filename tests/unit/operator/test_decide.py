@@ -322,3 +322,13 @@ def test_a_rayjob_that_a_deleted_job_left_behind_is_named_so():
     assert running["reason"] == "NameTaken"
     assert "kubectl delete rayjob demo-1" in running["message"]
     assert "disappear" not in running["message"]
+
+
+def test_a_job_with_a_checkpoint_says_so_once():
+    """`kubectl wait --for=condition=Checkpointed` ends when no loss can cost the whole training any more."""
+    assert decided(raw_job(status=running_status()), raw_ray_job(**RUNNING)).status is None
+    decision = decided(raw_job(status=running_status(checkpointTime=ago(5))), raw_ray_job(**RUNNING))
+    assert conditions(decision)["Checkpointed"]["status"] == "True"
+    assert decision.events == ()
+    later = decision.status | {"checkpointTime": ago(1)}
+    assert decided(raw_job(status=later), raw_ray_job(**RUNNING)).status is None

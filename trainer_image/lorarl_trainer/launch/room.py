@@ -64,7 +64,8 @@ def room_lines(job: LoRARLJob, sizes: ModelSizes) -> list[str]:
     if not (folder := checkpoint_folder(job)):
         return []
     size, free = checkpoint_bytes(job, sizes), free_bytes(folder)
-    spec, made = job.spec.checkpoint, max(1, job.spec.trainer.steps // job.spec.checkpoint.every)
+    spec = job.spec.checkpoint
+    made = max(1, job.spec.trainer.steps // (1 if spec.every_seconds else spec.every))
     kept = made if spec.keep_all else min(spec.keep + 1, made)  # a new one is whole before an old one goes
     of_them = f"{kept} checkpoint{'s' * (kept != 1)}"
     line = f"disk     {of_them} of about {in_words(size)}; {in_words(free)} are free in {folder}"

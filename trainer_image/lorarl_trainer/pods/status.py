@@ -1,12 +1,13 @@
 """The trainer's part of a LoRARLJob's status, derived from the events of the run. Pure.
 
-It writes step, totalSteps, progress, metrics, adapter, best, workers, failure and resumedFromStep; see
-`lorarl_api.v1alpha1.LoRARLJobStatus`. The rest of the status belongs to the operator.
+It writes step, totalSteps, progress, metrics, adapter, checkpointTime, best, workers, failure, resumedFromStep and
+estimatedRemainingSeconds; see `lorarl_api.v1alpha1.LoRARLJobStatus`. The rest of the status belongs to the operator.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -28,6 +29,12 @@ from lorarl_trainer.progress import (
 
 LONGEST_MESSAGE = 4096
 """Characters of a failure's message. The log has all of it."""
+_KEPT = (
+    *("step", "totalSteps", "progress", "metrics", "adapter", "checkpointTime", "best", "resumedFromStep", "record"),
+    "gpuSeconds",
+)
+_PACE_STEPS = 20
+"""How many of the newest steps tell the pace."""
 
 
 class RunStatus:
@@ -40,6 +47,7 @@ class RunStatus:
         self._status: dict[str, Any] = {}
         self._metrics: dict[str, Any] = {}
         self._gpu_time = GpuTime(job.spec.cluster.nodes * job.spec.cluster.gpus_per_node, self._now())
+        self._pace = _Pace()
         self._shown_evaluation = next((name for name, _ in job.spec.data.evaluations), "")
 
     def on_event(self, event: Event) -> None:
@@ -58,6 +66,7 @@ class RunStatus:
                 self._metrics["evalScore"] = _short(event.score if event.score is not None else event.loss)
             case StepDone():
                 self._status |= _steps(event.step, event.total_steps)
+                self._status |= self._pace.remaining(event.step, event.total_steps, self._now())
                 self._metrics |= {
                     "reward": _short(event.metrics.get("reward_mean")),
                     "kl": _short(event.metrics.get("kl")),
@@ -65,6 +74,7 @@ class RunStatus:
                 }
             case CheckpointDone():
                 self._status["adapter"] = self._adapter(event)
+                self._status["checkpointTime"] = event.published_at
             case BestFound():
                 self._status["best"] = {
                     "uri": event.uri,
@@ -86,7 +96,9 @@ class RunStatus:
         if "step" not in self._status:  # nothing is loaded yet, so there is no newer value
             kept = kept_before_start(before)
         elif "resumedFromStep" in self._status:
-            kept = {key: before[key] for key in ("metrics", "adapter", "best", "record") if key in before}
+            kept = {
+                key: before[key] for key in ("metrics", "adapter", "checkpointTime", "best", "record") if key in before
+            }
         else:
             kept = {key: before[key] for key in ("record",) if key in before}
         known = {name: value for name, value in self._metrics.items() if value is not None}
@@ -94,6 +106,7 @@ class RunStatus:
         return kept | self._status | metrics | self._gpu_time.as_dict(before.get("gpuSeconds") or {})
 
     def _start(self, event: RunStarted) -> None:
+        self._pace = _Pace()
         self._status |= _steps(event.resumed_from_step or 0, event.total_steps)
         if event.resumed_from_step is not None:
             self._status["resumedFromStep"] = event.resumed_from_step
@@ -112,10 +125,26 @@ class RunStatus:
         }
 
 
+class _Pace:
+    """How fast steps follow each other, with their evaluations and checkpoints."""
+
+    def __init__(self) -> None:
+        """No step was seen yet."""
+        self._ends: deque[tuple[int, datetime]] = deque(maxlen=_PACE_STEPS + 1)
+
+    def remaining(self, step: int, last: int, now: datetime) -> dict[str, int]:
+        """Return `estimatedRemainingSeconds` after a step; nothing after the first one, which also compiles kernels."""
+        self._ends.append((step, now))
+        (first, began), seen = self._ends[0], len(self._ends)
+        if seen < 2 or step <= first:
+            return {}
+        each = (now - began).total_seconds() / (step - first)
+        return {"estimatedRemainingSeconds": round(max(0, last - step) * max(0.0, each))}
+
+
 def kept_before_start(before: dict[str, Any]) -> dict[str, Any]:
     """Return what stays of an earlier attempt's status while nothing is loaded yet: all but its failure."""
-    kept = ("step", "totalSteps", "progress", "metrics", "adapter", "best", "resumedFromStep", "record", "gpuSeconds")
-    return {key: before[key] for key in kept if key in before}
+    return {key: before[key] for key in _KEPT if key in before}
 
 
 def failure(reason: str, message: str, attempt: int, now: datetime) -> dict[str, Any]:

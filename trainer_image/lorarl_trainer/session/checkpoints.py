@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
@@ -28,6 +29,7 @@ class RunCheckpoints:
         step: of the newest one that was handed to the uploader or resumed from.
         adapter_uri: the newest adapter that this run published, or resumed from.
         results: what the model card of the next one shows: columns of values by name.
+        clock: seconds that never go back.
     """
 
     spec: LoRARLJobSpec
@@ -37,12 +39,23 @@ class RunCheckpoints:
     adapter_uri: str | None = None
     results: dict[str, dict[str, float]] = field(default_factory=dict)
     best: Best | None = None
+    clock: Callable[[], float] = time.monotonic
     _reported: int = 0
+    _since: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Count from the start of the run, which resumes from the newest checkpoint."""
+        self._since = self.clock()
+
+    def is_overdue(self) -> bool:
+        """Return whether the newest checkpoint is older than checkpoint.everySeconds."""
+        limit = self.spec.checkpoint.every_seconds
+        return limit is not None and self.clock() - self._since >= limit
 
     async def publish(self, step: int, adapter_version: int, driver: DriverState) -> None:
         """Hand a checkpoint of this step to the uploader."""
         await self.workers.publish(step, adapter_version, driver, self.results)
-        self.step = step
+        self.step, self._since = step, self.clock()
 
     async def complete(self, step: int, found: Mapping[str, float]) -> None:
         """Add a step's evaluations, columns of metrics.jsonl, to its checkpoint. All cards show those of step 0."""

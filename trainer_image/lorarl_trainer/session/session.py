@@ -114,8 +114,11 @@ class Session:
         self.leaving = self.leaving or steering.leaving
 
     def owes_checkpoint(self, step: int) -> bool:
-        """Return whether a step has a checkpoint: every so many steps, at the end, and where the best is chosen."""
-        due = is_due(step, self.spec.checkpoint.every, self.total_steps)
+        """Return whether a step has a checkpoint.
+
+        Every so many steps or seconds, at the end, and where the best is chosen.
+        """
+        due = is_due(step, self.spec.checkpoint.every, self.total_steps) or self.checkpoints.is_overdue()
         return due or self.must_end() or self._chooses_best(step)
 
     def _chooses_best(self, step: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJobStatus
@@ -92,7 +92,26 @@ def test_a_step_reports_progress_metrics_and_the_adapter() -> None:
             "rank": 16,
             "publishedAt": "2026-01-31T12:00:00.000001Z",
         },
+        "checkpointTime": "2026-01-31T12:00:00.000001Z",
     }
+
+
+def test_the_time_that_is_left_follows_the_newest_steps_and_starts_again_with_new_workers() -> None:
+    now = [datetime(2026, 3, 1, 12, tzinfo=UTC)]
+    status = RunStatus(JOB, attempt=1, now=lambda: now[0])
+    status.on_event(STARTED)
+
+    def left(step: int, seconds: float) -> object:
+        now[0] += timedelta(seconds=seconds)
+        status.on_event(replace(STEP, step=step, total_steps=100))
+        return status.as_dict({}).get("estimatedRemainingSeconds")
+
+    assert [left(1, 300), left(2, 10), left(3, 20)] == [None, 98 * 10, 97 * 15], "the first one compiles kernels"
+    assert [left(step, 5) for step in range(4, 24)][-1] == 77 * 5, "20 steps tell the pace"
+    status.on_event(replace(STARTED, resumed_from_step=20))
+    assert left(21, 600) == 77 * 5, "the last estimate, until there is one of the new workers"
+    assert left(22, 4) == 78 * 4
+    assert left(100, 4) == 0
 
 
 def test_steps_that_are_cut_below_what_is_done_end_the_count() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,6 +12,7 @@ from lorarl_api.load import load_job
 from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.protocols.workers import DriverState, Resumed
 from lorarl_trainer.session import Session, starting_kl_coefficient
+from lorarl_trainer.session.checkpoints import RunCheckpoints
 from unit.contract.manifests import manifest
 
 PPO_THAT_KEEPS = {
@@ -38,6 +39,27 @@ def test_the_weight_of_the_kl_penalty_waits_for_the_policy() -> None:
 def test_an_unknown_divergence_leaves_the_weight_as_it_is() -> None:
     made = session(PPO_THAT_KEEPS, kl_coefficient=0.1)
     assert made.adapt_kl(4, {"loss": 1.0}) == {"kl_coefficient": 0.1} and made.kl_coefficient == 0.1
+
+
+def test_a_checkpoint_is_owed_by_time_too_and_its_time_counts_from_the_newest() -> None:
+    now = [100.0]
+    made = session({"spec.checkpoint.every": 100, "spec.checkpoint.everySeconds": 60})
+    made.total_steps, nothing = 1000, cast("Any", Nothing())
+    made.checkpoints = RunCheckpoints(made.spec, nothing, nothing, clock=lambda: now[0])
+    owed = []
+    for step, seconds in enumerate((30, 29, 1, 59, 2), 1):
+        now[0] += seconds
+        owed.append(made.owes_checkpoint(step))
+        if owed[-1]:
+            asyncio.run(made.checkpoints.publish(step, step + 1, DriverState()))
+    assert owed == [False, False, True, False, True]
+    assert not session({"spec.checkpoint.every": 100}).spec.checkpoint.every_seconds
+
+
+class Nothing:
+    """Workers that publish at once."""
+
+    async def publish(self, *checkpoint: object) -> None: ...
 
 
 @pytest.mark.parametrize(
