@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lorarl_api.page import between, table, update
 from lorarl_operator.decide.reasons import Ended, News, Waiting
+from lorarl_operator.decide.retry_policy import default_action
 from lorarl_operator.decide.settings import Settings
 from lorarl_operator.options import rows
 
@@ -32,7 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def with_reasons(text: str) -> str:
     """Return a document with its tables of reasons up to date."""
     waiting = table(("reason", "cause", "fix"), ((f"`{one}`", one.cause, one.then) for one in Waiting))
-    ended = table(("reason", "cause", "counts as"), ((f"`{one}`", one.cause, one.then) for one in Ended))
+    actions = {one: f"`{action}`" if (action := default_action(one)) else "–" for one in Ended}
+    ends = ((f"`{one}`", one.cause, one.then, actions[one]) for one in Ended)
+    ended = table(("reason", "cause", "counts as", "`retryPolicy`"), ends)
     news = table(("reason", "meaning"), ((f"`{one}`", one.cause) for one in News))
     text = between(text, "reasons to wait", waiting)
     return between(between(text, "reasons of an end", ended), "other Events", news)

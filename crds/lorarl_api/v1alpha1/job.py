@@ -16,6 +16,7 @@ from lorarl_api.v1alpha1.cluster import ClusterSpec
 from lorarl_api.v1alpha1.common import API_VERSION, KIND, MAX_SECONDS, Model, claim_of
 from lorarl_api.v1alpha1.data import DataSpec
 from lorarl_api.v1alpha1.metadata import MAX_NAME, Metadata
+from lorarl_api.v1alpha1.retries import RetryRule
 from lorarl_api.v1alpha1.reward import NamedReward, RewardSpec
 from lorarl_api.v1alpha1.reward_source import RewardSource
 from lorarl_api.v1alpha1.runtime import CheckpointSpec, RolloutSpec, TrackingSpec, TrainerSpec
@@ -84,6 +85,13 @@ class LoRARLJobSpec(Checked):
         le=1000,
         description="How often a failed attempt is retried before the job is Failed. Evicted, preempted and lost "
         "pods do not count. Invalid input is not retried. Default 3 (batch/v1 Jobs: 6). May be changed at any time.",
+    )
+    retry_policy: list[RetryRule] = Field(
+        default_factory=list,
+        max_length=20,
+        description="What follows when an attempt ends, in the manner of podFailurePolicy of batch/v1: the first rule "
+        "that fits the end decides. Without one, the table of docs/jobs.md does. May be changed at any time.",
+        examples=[[{"reason": "StorageFailed", "action": "Fail"}, {"exitCode": 75, "action": "Ignore"}]],
     )
     max_preemptions_without_progress: int = Field(
         20,

@@ -13,6 +13,7 @@ from lorarl_operator.decide.outcome import HEAD_GONE
 from lorarl_operator.decide.permanent import why_permanent
 from lorarl_operator.decide.pod_ends import Kind, Outcome
 from lorarl_operator.decide.reasons import Ended, News, Reason, Waiting
+from lorarl_operator.decide.retry_policy import judged
 from lorarl_operator.decide.snapshot import Snapshot, deletions
 from lorarl_operator.decide.status import FAILED, RUNNING, SUCCEEDED, Draft
 from lorarl_operator.decide.valid_spec import whole_number
@@ -23,7 +24,7 @@ _DEFAULT_FRUITLESS_LIMIT = 20
 
 def end_attempt(snapshot: Snapshot, outcome: Outcome) -> Decision:
     """End the job, or start the next attempt after a delay."""
-    draft = snapshot.draft()
+    draft, outcome = snapshot.draft(), judged(snapshot.spec, outcome)
     following = snapshot.attempt + 1
     if outcome.kind is Kind.SUCCEEDED:
         if (steps := steps_to_do(snapshot)) is None:
@@ -67,7 +68,7 @@ def count_outcome(snapshot: Snapshot, draft: Draft, outcome: Outcome) -> None:
         _count_progress(snapshot, draft)
     elif outcome.kind is Kind.FAILED:
         draft.count("attempts")
-    if outcome.reason == Ended.WORKER_UNREACHABLE and snapshot.recovering_since:
+    if outcome.reason == Ended.WORKER_UNREACHABLE and outcome.kind is Kind.FAILED and snapshot.recovering_since:
         draft.put("preemptions", draft.counter("preemptions") - 1)  # The loss that was counted is this failure.
 
 

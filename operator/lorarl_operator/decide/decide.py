@@ -43,6 +43,7 @@ from lorarl_operator.decide.models import Observed
 from lorarl_operator.decide.outcome import Unsettled, lost
 from lorarl_operator.decide.pod_ends import Kind, Outcome
 from lorarl_operator.decide.reasons import Ended, Waiting
+from lorarl_operator.decide.retry_policy import judged
 from lorarl_operator.decide.settings import Settings
 from lorarl_operator.decide.snapshot import Snapshot, deletions, soonest, take_snapshot
 from lorarl_operator.decide.status import FINISHED, MAY_HAVE_RUN, SUSPENDED, SUSPENDING, Draft
@@ -98,6 +99,7 @@ def _suspend(snapshot: Snapshot) -> Decision:
         if not snapshot.current and draft.phase in MAY_HAVE_RUN:
             outcome = lost(snapshot.ray_job_name, snapshot.report)
         if outcome is not None:
+            outcome = judged(snapshot.spec, outcome)
             count_outcome(snapshot, draft, outcome)
             if outcome.kind is Kind.FAILED and (out := out_of_attempts(snapshot, draft, outcome)):
                 return out

@@ -253,6 +253,7 @@ def _ended_before_ready(
     return ended(
         Ended.SUBMISSION_FAILED,
         sentences(f"The training ended with exit code {submitter.exit_code} at its start", last_output(submitter)),
+        exit_code=submitter.exit_code,
     )
 
 

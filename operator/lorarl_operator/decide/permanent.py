@@ -14,7 +14,9 @@ FIELD = "policyDrift"
 
 
 def why_permanent(snapshot: Snapshot, draft: Draft, outcome: Outcome) -> str | None:
-    """Return why no further attempt can succeed; None if one may. It records a PolicyDrift in the draft."""
+    """Return why no further attempt follows; None if one may. It records a PolicyDrift in the draft."""
+    if outcome.rule:
+        return outcome.rule if outcome.is_final else None
     if outcome.reason in _PERMANENT:
         return "so would another one"
     # It may be a node's fault. It recurs at the same step, because a step's number seeds everything in it.

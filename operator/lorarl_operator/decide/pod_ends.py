@@ -45,6 +45,9 @@ class Outcome:
         message: For people.
         faulty_node: The node whose fault it was, if it was a node's.
         lost_worker: Whether it is the loss of a worker's pod, which KubeRay replaces.
+        exit_code: That of the container that ended; None if none did, or if that is not the cause.
+        rule: The job's own rule that says what this counts as; empty without one.
+        is_final: Whether that rule ends the job.
     """
 
     kind: Kind
@@ -52,12 +55,17 @@ class Outcome:
     message: str
     faulty_node: str = ""
     lost_worker: bool = False
+    exit_code: int | None = None
+    rule: str = ""
+    is_final: bool = False
 
 
-def ended(reason: Ended, message: str, faulty_node: str = "", *, lost_worker: bool = False) -> Outcome:
+def ended(
+    reason: Ended, message: str, faulty_node: str = "", *, lost_worker: bool = False, exit_code: int | None = None
+) -> Outcome:
     """The end of an attempt for a reason of ours, which says what it counts as."""
     kind = Kind.PREEMPTED if reason.then == Counts.PREEMPTION else Kind.FAILED
-    return Outcome(kind, reason, message, faulty_node, lost_worker)
+    return Outcome(kind, reason, message, faulty_node, lost_worker, exit_code)
 
 
 def taken(pod: Pod) -> Outcome | None:
@@ -106,7 +114,7 @@ def failed_init(pod: Pod) -> Outcome | None:
     problem = f"Init container {container.name} of the {named(pod)} failed with exit code {container.exit_code}"
     if container.reason == "OOMKilled":
         problem = f"Init container {container.name} of the {named(pod)} used more memory than its limit"
-    return ended(Ended.INIT_FAILED, sentences(problem, last_output(container)))
+    return ended(Ended.INIT_FAILED, sentences(problem, last_output(container)), exit_code=container.exit_code)
 
 
 def failed_init_container(pod: Pod) -> Container | None:
@@ -148,10 +156,11 @@ def exit_outcome(pod: Pod, container: Container) -> Outcome:
         hint = "Raise cluster.memoryPerNode, or lower trainer.tokensPerMicroBatch."
         if pod.role == "head":
             hint = "Raise cluster.head.memory."
-        return ended(Ended.OUT_OF_MEMORY, sentences(f"The {named(pod)} used more memory than its limit", hint, output))
+        problem = f"The {named(pod)} used more memory than its limit"
+        return ended(Ended.OUT_OF_MEMORY, sentences(problem, hint, output), exit_code=container.exit_code)
     reason = Ended.HEAD_EXITED if pod.role == "head" else Ended.WORKER_EXITED
     problem = f"Ray's container of the {named(pod)} exited by itself with code {container.exit_code}"
-    return ended(reason, sentences(problem, output))
+    return ended(reason, sentences(problem, output), exit_code=container.exit_code)
 
 
 def last_output(container: Container) -> str:

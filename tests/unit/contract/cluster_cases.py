@@ -19,6 +19,13 @@ def _toleration(field: str, bad: Changes, good: Changes, hint: str) -> Case:
 
 CLUSTER_CASES = [
     Case(
+        "a rule of retryPolicy has one cause",
+        {"spec.retryPolicy": [{"reason": "StorageFailed", "exitCode": 1, "action": "Fail"}]},
+        {"spec.retryPolicy": [{"exitCode": 1, "action": "Fail"}]},
+        "spec.retryPolicy[0].reason",
+        "write two rules for two causes",
+    ),
+    Case(
         "GPUs are NVIDIA's",
         {"spec.cluster": {"gpusPerNode": 1, "image": "example.com/trainer:1", "gpuResource": "amd.com/gpu"}},
         {"spec.cluster": {"gpusPerNode": 1, "image": "example.com/trainer:1", "gpuResource": "example.com/gpu"}},

@@ -113,6 +113,7 @@ UPDATES = [
     Update("suspend", {}, {"spec.suspend": True}, None),
     Update("resume", {"spec.suspend": True}, {"spec.suspend": False}, None),
     Update("retries", {}, {"spec.backoffLimit": 9}, None),
+    Update("rules for retries", {}, {"spec.retryPolicy": [{"exitCode": 75, "action": "Ignore"}]}, None),
     Update(
         "deadlines",
         {"spec.activeDeadlineSeconds": 5},

@@ -20,7 +20,7 @@ _LEAST_FILE_BYTES = 1 << 30
 """Ray's own files, and the training state of a small adapter."""
 
 _JOB_FIELDS = (
-    *("backoff_limit", "max_preemptions_without_progress"),
+    *("backoff_limit", "retry_policy", "max_preemptions_without_progress"),
     *("active_deadline_seconds", "start_deadline_seconds", "progress_deadline_seconds", "ttl_seconds_after_finished"),
     "template_ref",
 )
