@@ -117,6 +117,7 @@ def test_kubectl_get_shows_the_progress_of_the_job(cluster: Cluster) -> None:
         "attempts": 1,
         "preemptions": 1,
         "restarts": 2,
+        "estimatedRemainingSeconds": 940,
         "failure": {"reason": "OutOfMemory", "message": "The worker was out of memory.", "attempt": 1},
         "metrics": {"reward": 0.75, "kl": 0.001, "tokensPerSecond": 1234.5},
         "adapter": {"uri": "s3://team/adapters/columns/iter_0000010/lora_adapter", "step": 10, "version": 10},
@@ -150,6 +151,7 @@ def test_kubectl_get_shows_the_progress_of_the_job(cluster: Cluster) -> None:
         "KL",
         "TOK/S",
         "RESTARTS",
+        "LEFT(S)",
         "URI",
     ]
     assert row.split()[8:] == [
@@ -157,6 +159,7 @@ def test_kubectl_get_shows_the_progress_of_the_job(cluster: Cluster) -> None:
         "0.001",
         "1234.5",
         "2",
+        "940",
         "s3://team/adapters/columns/iter_0000010/lora_adapter",
     ]
     read = load_job(cluster.must("get", "lrj", "columns", "-o", "yaml"))

@@ -154,7 +154,7 @@ def _running(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float | 
 
 
 def _more_workers(snapshot: Snapshot) -> str:
-    """What a person did who gave the RayCluster more workers than the job has nodes; empty if nobody did."""
+    """What a person did who gave the RayCluster more workers than the job has nodes; empty if no one did."""
     nodes = whole_number(section(snapshot.spec, "cluster").get("nodes"), 1) or 1
     used = max(nodes, len(snapshot.workers.pods) if snapshot.workers else 0)
     settled = timedelta(seconds=snapshot.settings.stuck_seconds)

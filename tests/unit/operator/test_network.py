@@ -31,7 +31,7 @@ def test_a_jobs_pods_reach_each_other_and_kuberay_reaches_the_dashboard() -> Non
     assert policy["metadata"]["ownerReferences"][0]["uid"] == "job-uid"
 
 
-def test_kuberays_namespace_keeps_others_that_set_its_label_from_the_dashboard() -> None:
+def test_kuberays_label_in_another_namespace_opens_no_dashboard() -> None:
     _, kuberay = network_policy(JOB, NetworkAccess(kuberay_namespace="kuberay-system"))["spec"]["ingress"]
     there = {"matchLabels": {"kubernetes.io/metadata.name": "kuberay-system"}}
     assert kuberay["from"] == [{"namespaceSelector": there, "podSelector": {"matchLabels": KUBERAY}}]

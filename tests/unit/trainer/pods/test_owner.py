@@ -17,9 +17,7 @@ def test_outside_a_cluster_a_job_has_only_its_name() -> None:
     assert owner.owner_of(load_job(MANIFEST)) == Owner("tiny")
 
 
-def test_a_cluster_that_the_operator_names_is_the_same_after_a_rotation_of_its_certificates(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rotation_of_certificates_makes_no_other_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = load_job(MANIFEST.replace("namespace: team", "namespace: team, uid: u"))
     monkeypatch.setenv(owner.CLUSTER, "uid-of-kube-system")
     for certificate in ("one", "rotated"):

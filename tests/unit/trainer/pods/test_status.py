@@ -96,7 +96,7 @@ def test_a_step_reports_progress_metrics_and_the_adapter() -> None:
     }
 
 
-def test_the_time_that_is_left_follows_the_newest_steps_and_starts_again_with_new_workers() -> None:
+def test_the_time_that_is_left_follows_the_newest_steps() -> None:
     now = [datetime(2026, 3, 1, 12, tzinfo=UTC)]
     status = RunStatus(JOB, attempt=1, now=lambda: now[0])
     status.on_event(STARTED)

@@ -41,7 +41,7 @@ def test_an_unknown_divergence_leaves_the_weight_as_it_is() -> None:
     assert made.adapt_kl(4, {"loss": 1.0}) == {"kl_coefficient": 0.1} and made.kl_coefficient == 0.1
 
 
-def test_a_checkpoint_is_owed_by_time_too_and_its_time_counts_from_the_newest() -> None:
+def test_a_checkpoint_is_owed_by_the_age_of_the_newest_too() -> None:
     now = [100.0]
     made = session({"spec.checkpoint.every": 100, "spec.checkpoint.everySeconds": 60})
     made.total_steps, nothing = 1000, cast("Any", Nothing())
