@@ -16,7 +16,7 @@ from lorarl_trainer.rewards.numbers import CURRENCY, answer_in, boxed, is_words,
 # The scoring process has its own time limit, so math-verify's is off. It would warn about that.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
-_MIXED = re.compile(r"(?<![\d.,/^])(\d+)[^\S\n]+(\d+)/(\d+)(?!\d|/|\.\d)")
+_MIXED = re.compile(r"(?<![\d.,/^])(\d{1,15})[^\S\n]+(\d{1,15})/(\d{1,15})(?!\d|/|\.\d)")
 _SIGNS = CURRENCY.replace("$", "")
 _PRICE = re.compile(rf"[{_SIGNS}]\s?(?=[-+]?\.?\d)|(?<=\d)\s?[{_SIGNS}]|(?<=-)\$(?=[\d.])")
 _PLUS = re.compile(r"((?:^|[=(\[{,;:<>$*]|(?<![\\\w])(?:is|be|[A-Za-z]{3,}))\s*)\+(?=[\d.])")

@@ -236,12 +236,12 @@ def _with_exponent(plain: str) -> tuple[str, int]:
 
 
 def _plain_fraction(found: re.Match[str]) -> str:
-    over, under = (int(found[first] or found[first + 1]) for first in (1, 3))
-    if over >= 0 < under:
+    over, under = found[1] or found[2], found[3] or found[4]
+    if "-" not in over + under:
         return f"{_gap(found)}{over}/{under}"
     # A sign within a fraction is its own, where nothing comes before it that has one or is multiplied.
-    negative = "-" if (over < 0) != (under < 0) else ""
-    return found[0] if _OPERAND.search(_before(found)) else f"{negative}{abs(over)}/{abs(under)}"
+    negative = "-" if over.startswith("-") != under.startswith("-") else ""
+    return found[0] if _OPERAND.search(_before(found)) else f"{negative}{over.lstrip('-')}/{under.lstrip('-')}"
 
 
 def _plain_vulgar(found: re.Match[str]) -> str:

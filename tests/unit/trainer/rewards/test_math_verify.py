@@ -134,7 +134,15 @@ def test_what_math_verify_would_let_pass_is_wrong(answer: str, completion: str) 
 
 
 @pytest.mark.parametrize(
-    "text", ["9" * 20_000, "The answer is A" + "," * 20_000, r"\boxed{A" + "(" * 20_000, "= " * 9_000]
+    "text",
+    [
+        "9" * 20_000,
+        rf"\frac{{{'9' * 5000}}}{{2}}",
+        "1 2/" + "9" * 5000,
+        "The answer is A" + "," * 20_000,
+        r"\boxed{A" + "(" * 20_000,
+        "= " * 9_000,
+    ],
 )
 def test_a_long_text_takes_no_long_time(text: str) -> None:
     start = time.perf_counter()

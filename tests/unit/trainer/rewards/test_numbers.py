@@ -108,6 +108,7 @@ PARTS = [*list("0123456789.,eE+-/ x\n\t\N{NO-BREAK SPACE}½²٣^({})"), r"\frac"
 @given(st.lists(st.sampled_from(PARTS), max_size=30).map("".join))
 @settings(max_examples=500, deadline=None)
 @example("3/\n4")
+@example(r"\frac{-3}{%s}" % ("9" * 5000))
 def test_no_text_makes_a_comparison_of_numbers_fail(text):
     """It runs in the driver, where an error would end the training."""
     assert not is_numerically_equal("", text, Fraction(0))
