@@ -136,7 +136,7 @@ def example_of(schema: Schema) -> Any:
 
 
 def _add(path: Path, schema: Schema) -> str:
-    return f"Add it, for example {path[-1] if path else 'spec'}: {_yaml(example_of(schema))}."
+    return f"Add it, for example {path[-1] if path else 'spec'}: {in_yaml(example_of(schema))}."
 
 
 _TYPOGRAPHIC = tuple("“”„‘’‚«»")
@@ -153,18 +153,18 @@ def _change(got: Any, path: Path, schema: Schema) -> str:
         return str(hint)
     if "uri" in schema.get("properties", {}) and isinstance(got, str):
         example = {"uri": example_of(schema["properties"]["uri"])}
-        return f"Write {{uri: {_yaml(redacted(got))}}} with a scheme, for example {_yaml(example)}."
+        return f"Write {{uri: {in_yaml(redacted(got))}}} with a scheme, for example {in_yaml(example)}."
     if isinstance(got, str) and got in schema.get("properties", {}).get("type", {}).get("enum", ()):
         return f"Write {{type: {got}}}."
     if "function" in schema.get("properties", {}) and isinstance(got, str):
-        return f"Write {{function: {_yaml(redacted(got))}}}."
+        return f"Write {{function: {in_yaml(redacted(got))}}}."
     if "enum" in schema and isinstance(got, str) and (near := difflib.get_close_matches(got.lower(), schema["enum"])):
         # Letters in another order are likelier than other letters, and difflib ranks them the same.
         return f"Did you mean {next((name for name in near if sorted(name) == sorted(got.lower())), near[0])}?"
     if isinstance(got, str) and ":" in schema.get("pattern", "") and (hint := _function_hint(got, schema["pattern"])):
         return hint
     example = example_of(schema)
-    return "Correct it." if example is None else f"Use a value such as {_yaml(example)}."
+    return "Correct it." if example is None else f"Use a value such as {in_yaml(example)}."
 
 
 def _write(got: Any, meant: Any, path: Path) -> str:
@@ -174,15 +174,15 @@ def _write(got: Any, meant: Any, path: Path) -> str:
     if isinstance(meant, str) and isinstance(got, int | float) and meant == str(got):
         return "Put it in quotes, so that YAML reads a string."
     if isinstance(meant, str) and isinstance(got, dict):
-        return f"Write the name alone: {_yaml(meant)}."
+        return f"Write the name alone: {in_yaml(meant)}."
     if isinstance(meant, str):
-        return f"Add a unit: {_yaml(meant)}."
+        return f"Add a unit: {in_yaml(meant)}."
     if isinstance(got, str) and not isinstance(meant, list):
         return "Remove the quotes."
     if isinstance(meant, list):
-        return f"Write a list: {_yaml([redacted(str(one)) if isinstance(one, str) else one for one in meant])}."
+        return f"Write a list: {in_yaml([redacted(str(one)) if isinstance(one, str) else one for one in meant])}."
     shown_ = {key: "VALUE" if isinstance(got, list) else value for key, value in meant.items()}
-    return f"Write names with their values: {path[-1]}: {_yaml(shown_)}."
+    return f"Write names with their values: {path[-1]}: {in_yaml(shown_)}."
 
 
 def _function_hint(got: str, pattern: str) -> str:
@@ -205,12 +205,12 @@ _PLAIN = re.compile(
 """Texts that YAML reads as such without quotes."""
 
 
-def _yaml(value: Any) -> str:
+def in_yaml(value: Any) -> str:
     """A value on one line, in YAML's flow style."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_yaml(inner)}" for key, inner in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {in_yaml(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(_yaml(inner) for inner in value) + "]"
+        return "[" + ", ".join(in_yaml(inner) for inner in value) + "]"
     if isinstance(value, str):
         return value if _PLAIN.fullmatch(value) else json.dumps(value, ensure_ascii=False)
     text = json.dumps(value)

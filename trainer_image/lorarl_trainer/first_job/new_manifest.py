@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
+
+from lorarl_api.faults import in_yaml
 
 REWARD = '''"""The reward of a completion. `lorarl run job.yaml --dry-run` scores four rows with it."""
 
@@ -69,6 +70,7 @@ _ALGORITHMS = {
 def manifest_text(
     algorithm: str,
     *,
+    name: str,
     columns: dict[str, str],
     data: str,
     held_out: str,
@@ -81,6 +83,7 @@ def manifest_text(
 
     Args:
         algorithm: `grpo`, `sft` or `dpo`.
+        name: the job's.
         columns: the fields of the data source with columns, such as promptField.
         data: URI of the training rows.
         held_out: URI of the held-out rows.
@@ -89,10 +92,11 @@ def manifest_text(
         reward: the reward, in YAML; for grpo.
         values: what else the text has.
     """
-    fields = "".join(f", {name}: {_quoted(column)}" for name, column in columns.items())
+    fields = "".join(f", {field}: {in_yaml(column)}" for field, column in columns.items())
     evaluation = f"eval: {{uri: {json.dumps(held_out)}{fields}, every: {values['every']}}}"
     prompts, group = values["prompts"], values["group"]
     return _JOB.format(
+        name=in_yaml(name),
         algorithm=_ALGORITHMS[algorithm].format(group=group, reward=reward),
         train=f"uri: {json.dumps(data)}{fields}",
         evaluation=evaluation if is_there else f"# {evaluation}   # rows to measure with, which are not trained on",
@@ -102,10 +106,6 @@ def manifest_text(
         longer="longer completions are cut off" if algorithm == "grpo" else "rows with longer answers are left out",
         **values,
     )
-
-
-def _quoted(column: str) -> str:
-    return column if re.fullmatch(r"[A-Za-z_]\w*", column) else json.dumps(column)
 
 
 def example_rows(algorithm: str) -> tuple[str, str]:

@@ -52,6 +52,15 @@ def test_every_answer_makes_a_valid_manifest(reward: str, gpus: int) -> None:
     assert sorted(files) == (["job.yaml", "my_reward.py"] if reward == "function" else ["job.yaml"])
 
 
+@pytest.mark.parametrize("word", ["y", "no", "null", "on", "true", "1e3", "_", "n:m", "a b", "été"])
+def test_columns_and_names_that_yaml_reads_otherwise_stay_texts(word: str) -> None:
+    columns = {"promptField": "x", "answerField": word}
+    name = word if word.isalpha() and word.isascii() else "sums"
+    job = load_job(NewJob(name, "file:/base", "file:rows.jsonl", "exact", columns=columns).files()["job.yaml"])
+    assert job.spec.data.train is not None
+    assert (job.name, job.spec.data.train.prompt_field, job.spec.data.train.answer_field) == (name, "x", word)
+
+
 def test_held_out_rows_are_a_file_of_the_same_kind_beside_the_others() -> None:
     def suggested(data: str | None) -> str:
         job = NewJob("sums", "hf://org/model", data, "numeric").files()["job.yaml"]
