@@ -33,6 +33,7 @@ COPY requirements/wheel-cpu.lock requirements/gpu.lock requirements/
 COPY crds/lorarl_api crds/lorarl_api
 COPY operator/lorarl_operator operator/lorarl_operator
 COPY trainer_image/lorarl_trainer trainer_image/lorarl_trainer
+COPY trainer_image/lorarl trainer_image/lorarl
 RUN /opt/tools/bin/hatchling build -t wheel -d /wheel
 
 # ---- operator: packages, then lorarl ----

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from lorarl import Client
+from lorarl_trainer.errors import InputError
 from lorarl_trainer.progress import RunFinished
 from lorarl_trainer.storage import open_store
 from support.cluster.control_plane import Cluster
@@ -18,6 +20,7 @@ from support.cluster.tools import tools_or_skip
 from support.records import record_run
 from support.s3_server import S3Server, s3_server
 from unit.contract.manifests import manifest
+from unit.trainer.progress.runs import grpo_run
 
 JOB = "recorded"
 BUCKET = "team"
@@ -119,3 +122,17 @@ def test_a_job_that_is_gone_is_an_error_that_names_the_record(cluster: Cluster) 
     assert done.returncode == 1
     assert "NotFound" in done.stderr
     assert "A job that is gone may have left its record: --record s3://.../gone" in done.stderr
+
+
+def test_python_reads_the_record_as_a_run(
+    cluster: Cluster, s3: S3Server, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{Path(cluster.kubectl_path).parent}:{os.environ['PATH']}")
+    store = {"spec.checkpoint.uri": f"s3://{BUCKET}/adapters", "spec.checkpoint.credentialsSecret": "s3-keys"}
+    client = Client("default", kubeconfig=cluster.kubeconfig)
+    trained = client.submit(manifest(store | {"metadata.name": "trained"}))
+    remote = open_store(f"s3://{BUCKET}/adapters", s3.secret())
+    record_run(remote, "trained", tmp_path / "1", grpo_run(tmp_path / "1"), "the end\n", attempt=1)
+    assert (trained.run.state, len(trained.run.metrics)) == ("succeeded", 4)
+    with pytest.raises(InputError, match="whose runs never trained"):
+        _ = client.job(job).run

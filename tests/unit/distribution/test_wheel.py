@@ -218,3 +218,9 @@ def train(made: Environment) -> None:
     assert trained.returncode == 0, trained.stdout + trained.stderr
     assert list(job.checkpoints.rglob("adapter_model.safetensors"))
     assert (job.out / "report.html").exists()
+
+
+def test_python_says_how_to_install_it_too(light: Environment) -> None:
+    done = light.run("python", "-c", "import lorarl")
+    assert done.returncode == 1
+    assert done.stderr.endswith(f"ModuleNotFoundError: {FIRST.removeprefix('lorarl: ')}")

@@ -38,7 +38,7 @@ INSTEAD = {
 """A pattern of whole words, and what to write in its place."""
 AVOIDED = re.compile(rf"\b(?:{'|'.join(INSTEAD)})\b", re.IGNORECASE)
 
-PACKAGES = ("crds/lorarl_api", "operator/lorarl_operator", "trainer_image/lorarl_trainer")
+PACKAGES = ("crds/lorarl_api", "operator/lorarl_operator", "trainer_image/lorarl_trainer", "trainer_image/lorarl")
 CODE = (*PACKAGES, "tests", "tools", "benchmarks", "scripts", "examples")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("helm/*/*.md"), *ROOT.glob("tests/*.md")])
 TEXTS = sorted(

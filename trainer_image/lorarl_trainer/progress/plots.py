@@ -91,6 +91,19 @@ def outcome(rows: Sequence[Row], algorithm: str, title: str = "") -> Figure:
     return figure
 
 
+def curves(rows: Sequence[Row], columns: Sequence[str], title: str = "") -> Figure:
+    """Plot columns over the steps, each with its own axis below the one before."""
+    figure = Figure(figsize=(SIZE[0], SIZE[1] * len(columns)), layout="constrained")
+    all_axes = figure.subplots(len(columns), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, name in zip(all_axes, columns, strict=True):
+        _style(axes, name)
+        _draw(axes, *column(rows, name), BLUE, name)
+        _note_if_empty(axes, [column(rows, name)])
+    if title:
+        all_axes[0].set_title(title, loc="left", fontweight="bold")
+    return figure
+
+
 def to_svg(draw: Callable[[], Figure]) -> bytes:
     """Draw a figure in lorarl's style. Return an SVG that is the same every time."""
     with matplotlib.rc_context(STYLE):

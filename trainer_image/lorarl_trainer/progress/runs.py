@@ -63,7 +63,7 @@ def find_runs(folder: Path) -> list[RunLine]:
     runs = []
     for run in {path.parent for pattern in patterns for path in folder.glob(pattern)}:
         try:
-            runs.append(_line(run) if (run / SUMMARY).exists() else _start_line(run))
+            runs.append(run_line(run))
         except (OSError, ValueError, KeyError):
             continue  # a file of that name that no run wrote, or one that is being deleted
     return sorted(runs, key=lambda run: run.changed, reverse=True)
@@ -118,6 +118,11 @@ def _is_starting(folder: Path) -> bool:
         return False
     written = [path.stat().st_mtime for path in folder.glob("logs/*.log")]
     return bool(written) and time.time() - max(written) < QUIET_SECONDS
+
+
+def run_line(folder: Path) -> RunLine:
+    """Return the line of the run in a folder. Raises OSError, ValueError or KeyError if its files are no run's."""
+    return _line(folder) if (folder / SUMMARY).exists() else _start_line(folder)
 
 
 def _start_line(folder: Path) -> RunLine:

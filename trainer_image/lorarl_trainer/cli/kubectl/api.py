@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,17 +33,33 @@ class Kubectl:
         Raises:
             ApiError: there is no kubectl, no such object, or no right to read it.
         """
+        found: dict[str, Any] = json.loads(self._run("get", *arguments, "-o", "json"))
+        return found
+
+    def apply(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """Create an object, or update it, with `kubectl apply`; return it.
+
+        Raises:
+            ApiError: the API server refuses it.
+        """
+        found: dict[str, Any] = json.loads(self._run("apply", "-f", "-", "-o", "json", stdin=json.dumps(manifest)))
+        return found
+
+    def delete(self, name: str) -> None:
+        """Delete a LoRARLJob. Raises ApiError if there is none, or no right to do so."""
+        self._run("delete", JOBS, name, "--wait=false")
+
+    def _run(self, *arguments: str, stdin: str | None = None) -> str:
+        command = ["kubectl", *arguments, *self.flags]
         try:
-            done = subprocess.run(
-                ["kubectl", "get", *arguments, "-o", "json", *self.flags], capture_output=True, text=True, check=False
-            )
+            done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
         except FileNotFoundError:
             raise ApiError("kubectl is not on the PATH. Install it, or name the record: --record s3://...") from None
         if done.returncode:
             said = "\n".join(line for line in done.stderr.strip().splitlines() if not _LOGGED.match(line))
-            raise ApiError(f"kubectl get {' '.join(arguments)}: {said}")
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+            asked = " ".join(part for part in arguments if part not in ("-o", "json"))
+            raise ApiError(f"kubectl {asked}: {said}")
+        return done.stdout
 
     def job(self, name: str) -> dict[str, Any]:
         """Return a LoRARLJob. Raises ApiError if it cannot be read."""

@@ -73,12 +73,21 @@ def end_with_parent(parent: int) -> None:
     """Have the kernel end this process when its parent ends, and keep its memory from others.
 
     Raises:
+        OSError: see `signal_at_parents_end`.
+    """
+    signal_at_parents_end(parent, _SIGKILL)
+    _check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "PR_SET_DUMPABLE")
+
+
+def signal_at_parents_end(parent: int, number: int) -> None:
+    """Have the kernel send this process a signal when the thread that started it ends.
+
+    Raises:
         OSError: the parent, whose number is given, has ended already; or the kernel refuses it.
     """
-    _check(_libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "PR_SET_PDEATHSIG")
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0), "PR_SET_PDEATHSIG")
     if os.getppid() != parent:
         raise ProcessLookupError(f"process {parent} has ended")  # before that call, which then does nothing
-    _check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "PR_SET_DUMPABLE")
 
 
 def limit_resources(memory_bytes: int, cpu_seconds: int) -> None:

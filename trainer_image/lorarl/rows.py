@@ -1,0 +1,47 @@
+"""Rows of Python, written as JSON lines: the file that `spec.data` names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from lorarl_trainer.errors import InputError
+
+_EXPECTED = "a list of dicts, or a datasets.Dataset"
+
+
+def json_lines(rows: object, argument: str) -> str:
+    """Return rows as JSON lines. `argument` is what the caller named them.
+
+    Raises:
+        InputError: they are no rows, there are none, or a value has no place in JSON.
+    """
+    if isinstance(rows, Mapping):  # a DatasetDict, or a dict of columns
+        got = f"a mapping with {', '.join(map(str, rows)) or 'nothing'}"
+        raise InputError(argument, got, _EXPECTED, f"Choose one of a DatasetDict: {argument}=data['train'].")
+    if hasattr(rows, "to_dict") and hasattr(rows, "columns"):
+        hint = f"Write {argument}=table.to_dict('records')."
+        raise InputError(argument, f"a {type(rows).__name__}", _EXPECTED, hint)
+    if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
+        hint = (
+            f"Name a file in the manifest: overrides={{'spec.data.train.uri': 'file:train.jsonl'}}, without {argument}."
+        )
+        raise InputError(argument, f"a {type(rows).__name__}", _EXPECTED, hint)
+    if not (lines := [_line(row, argument, number) for number, row in enumerate(rows, start=1)]):
+        raise InputError(argument, "no rows", _EXPECTED, "Add rows such as {'prompt': ..., 'answer': ...}.")
+    return "".join(lines)
+
+
+def _line(row: Any, argument: str, number: int) -> str:
+    if not isinstance(row, Mapping):
+        hint = "Write a dict for each row, such as {'prompt': ..., 'answer': ...}."
+        raise InputError(f"{argument}, row {number}", f"a {type(row).__name__}", "a dict", hint)
+    for column, value in row.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            field, expected = f"{argument}, row {number}, column {column}", "texts, numbers, lists and dicts"
+            hint = "Convert it, for example with str() or float(); for a missing value use None."
+            raise InputError(field, f"a {type(value).__name__} ({error})", expected, hint) from None
+    return json.dumps(dict(row), ensure_ascii=False) + "\n"
