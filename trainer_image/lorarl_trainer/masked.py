@@ -90,7 +90,7 @@ def _values() -> Iterator[str]:
         if names_a_secret(name):
             yield from _parts(value)
     for file in _files(Path(os.environ.get(SECRETS_DIR_VARIABLE, ""))):
-        if _PUBLIC.search(file.name):
+        if _PUBLIC.search(file.name) and not names_a_secret(file.name):
             continue
         try:
             yield from _parts(file.read_text(encoding="utf-8"))

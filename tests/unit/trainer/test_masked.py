@@ -30,7 +30,17 @@ def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     "key",
-    ["AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "HF_TOKEN", "WANDB_API_KEY", "MLFLOW_TRACKING_PASSWORD", "my-own"],
+    [
+        *(
+            "AWS_SECRET_ACCESS_KEY",
+            "AWS_ACCESS_KEY_ID",
+            "HF_TOKEN",
+            "WANDB_API_KEY",
+            "MLFLOW_TRACKING_PASSWORD",
+            "my-own",
+        ),
+        *("SUPPORT_TOKEN", "HOSTED_JUDGE_API_KEY"),  # with PORT and HOST in them
+    ],
 )
 def test_a_mounted_value_is_not_reported(secrets: Path, key: str) -> None:
     (secrets / key).write_text(f"{VALUE}\n")
