@@ -97,10 +97,10 @@ def test_checkpoints_by_time_are_resumed_to_the_same_bytes(
     colocated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When a checkpoint is made depends on the machine. What is trained does not."""
-    asked = count(1)
-    monkeypatch.setattr(RunCheckpoints, "is_overdue", lambda _: next(asked) % 2 == 0)
-    expected, _ = whole_run(colocated, tmp_path / "whole", checkpoint__every=100)
     changes = {"checkpoint__every": 100}
+    expected, _ = whole_run(colocated, tmp_path / "whole", **changes)
+    asked = count(1)  # once a step: the second one is overdue
+    monkeypatch.setattr(RunCheckpoints, "is_overdue", lambda _: next(asked) % 2 == 0)
     asyncio.run(run_in_process(start(colocated, tmp_path / "parts", **changes), stop_after=3))
     made = sorted(path.name for path in tmp_path.glob("parts/checkpoints/*/iter_*"))
     assert made == ["iter_0000002", "iter_0000003"], "overdue, and at the interruption"
