@@ -145,7 +145,7 @@ def test_yaml_is_read_as_kubernetes_reads_it(trap: Trap) -> None:
         ),
         (
             {"spec.checkpoint": None},
-            "spec.checkpoint: got nothing, expected a mapping with keys such as uri, every, keep. "
+            "spec.checkpoint: got nothing, expected a mapping with keys such as uri, every, everySeconds. "
             "Add it, for example checkpoint: {uri: s3://team/adapters}.",
         ),
         (
