@@ -58,7 +58,7 @@ KEYS = (
     *("nodeAffinity", _REQUIRED, _PREFERRED, "nodeSelectorTerms", "matchFields"),
 )
 JUNK = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.sampled_from(["ray-worker", "1Gi", "/mnt"]),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.sampled_from(["ray-worker", "1Gi", "/mnt"]),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=3),
     max_leaves=8,
 )
