@@ -10,6 +10,7 @@ from lorarl_trainer.progress.page import page
 from lorarl_trainer.progress.report import report_data
 from lorarl_trainer.progress.settings import flat_settings
 from lorarl_trainer.progress.start_bar import duration
+from lorarl_trainer.samples.columns import COMPONENT
 
 ABSENT = "–"
 NOT_A_SETTING = frozenset({"metadata.name", "metadata.uid"})
@@ -75,6 +76,10 @@ def _results_of(run: Mapping[str, Any]) -> dict[str, str]:
         made[f"{label}, first"] = _score(rows[0], metric)
         made[f"{label}, best"] = _score(best(rows, key=lambda row: float(row[metric])), metric)
         made[f"{label}, latest"] = _score(rows[-1], metric)
+    for component in dict.fromkeys(name for row in run["evaluations"] for name in row if COMPONENT in name):
+        rows = [row for row in run["evaluations"] if row.get(component) is not None]
+        for when, row in zip(("first", "latest"), (*rows[:1], *rows[-1:]), strict=False):
+            made[f"held-out {component.replace(COMPONENT, '').replace('/', ' ')}, {when}"] = _score(row, component)
     rewards = [value for value in columns.get("reward_mean", [])[-LATEST:] if value is not None]
     if rewards:
         made[f"reward, mean of the latest {LATEST} steps"] = f"{sum(rewards) / len(rewards):.3f}"

@@ -69,7 +69,7 @@ def test_an_evaluation_with_an_interval_shows_it(tmp_path: Path) -> None:
 
 def test_results_are_the_best_value_the_latest_rewards_and_the_whole_speed() -> None:
     evaluations = [
-        {"step": step, "loss": loss, "hard/score": score}
+        {"step": step, "loss": loss, "hard/score": score, "reward/keys": score / 2, "hard/reward/short": 1.0 - score}
         for step, loss, score in ((0, 2.0, 0.3), (10, 0.5, 0.9), (20, 1.0, 0.6))
     ]
     run = {
@@ -84,6 +84,8 @@ def test_results_are_the_best_value_the_latest_rewards_and_the_whole_speed() -> 
     found = {label: value for label, (value,) in results([run])}
     best = [found[f"held-out {name}, best"] for name in ("loss", "hard score")]
     assert best == ["0.500 at step 10", "0.900 at step 10"], "the least loss, and the largest score"
+    parts = [found[f"held-out {name}, {when}"] for name in ("keys", "hard short") for when in ("first", "latest")]
+    assert parts == ["0.150 at step 0", "0.300 at step 20", "0.700 at step 0", "0.400 at step 20"]
     assert found["held-out loss, latest"] == "1.000 at step 20"
     assert found[f"reward, mean of the latest {LATEST} steps"] == "0.250"
     assert found["tokens/s, all steps"] == "500", "200 a step, also of those whose lines are not kept"
