@@ -67,7 +67,7 @@ def test_a_newer_checkpoint_takes_the_place_of_the_one_that_waits(
     begin = time.monotonic()
     uploader.submit(checkpoint(20))
     uploader.submit(checkpoint(30))
-    assert time.monotonic() - begin < 1, "submitting does not wait for the upload"
+    assert time.monotonic() - begin < 5, "submitting does not wait for the upload"
     hold.release()
     uploader.drain(10)
     assert [one.step for one in published] == [10, 30]

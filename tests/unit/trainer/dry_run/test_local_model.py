@@ -52,11 +52,8 @@ def without_gpus() -> dict[str, str]:
     return {**os.environ, "PATH": "/nowhere"}
 
 
-def test_a_tested_family_is_named_in_two_seconds(tmp_path: Path) -> None:
-    before = os.times()
+def test_a_tested_family_is_named_without_what_takes_seconds_to_import(tmp_path: Path) -> None:
     code, out, err = validate(tmp_path, SHAPES["0.5B"])
-    after = os.times()  # the processor's time: on a busy machine, a clock would measure others
-    assert after.children_user + after.children_system - before.children_user - before.children_system < 2.0
     assert (code, out) == (0, "job.yaml: ok; the base model is of a tested family (Qwen2, Qwen2.5)\n")
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in err.splitlines()}
     assert "lorarl_trainer" in imported

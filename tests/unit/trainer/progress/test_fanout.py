@@ -109,7 +109,7 @@ def test_every_sink_is_closed_after_its_last_event(tmp_path: Path) -> None:
     assert [(sink.closed, len(sink.events)) for sink in sinks] == [(True, 58)] * 3
 
 
-def test_a_step_costs_the_loop_far_less_than_a_millisecond(tmp_path: Path) -> None:
+def test_a_step_costs_the_loop_a_fraction_of_what_it_may(tmp_path: Path) -> None:
     # The loop may cost 5% of a step of 0.6 s, which is 30 ms. Progress costs the call of `emit`, and the time that its
     # threads hold the interpreter.
     steps = [grpo_step(step, 400) for step in range(1, 401)]
@@ -127,8 +127,8 @@ def test_a_step_costs_the_loop_far_less_than_a_millisecond(tmp_path: Path) -> No
             progress.emit(event)
             calls.append(time.perf_counter() - started)
     busy = (time.process_time() - busy) / len(calls)
-    assert median(calls) < 0.5e-3
-    assert busy < 3e-3
+    assert median(calls) < 3e-3
+    assert busy < 10e-3
 
 
 def test_progress_imports_nothing_heavy() -> None:

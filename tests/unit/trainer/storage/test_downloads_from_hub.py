@@ -230,7 +230,7 @@ def test_a_dry_run_does_not_wait_for_a_hub_that_is_not_there(tmp_path: Path) -> 
             check=True,
         )
     seconds, *errors = looked.stdout.splitlines()
-    assert float(seconds) < 2, looked
+    assert float(seconds) < 10, looked
     assert [error.partition(": ")[0] for error in errors] == ["spec.model.uri", "spec.data.train.uri"]
     assert all(f"(127.0.0.1, port {endpoint.rpartition(':')[2]}: Connection refused)" in error for error in errors)
 

