@@ -1,4 +1,4 @@
-"""A run with truncated sampling, a stop text, two evaluations and a schedule, as a user writes it."""
+"""A run with its own chat template, truncated sampling, a stop text, two evaluations and a schedule."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from run.command import local_folder
 from run.jobs import Job, published_steps
 
 VOWELS = "aeiou"
+TEMPLATE = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
 
 
 def test_sampling_evaluations_and_schedule_work_together(job: Job) -> None:
@@ -17,8 +18,12 @@ def test_sampling_evaluations_and_schedule_work_together(job: Job) -> None:
         "".join(json.dumps({"prompt": text}) + "\n" for text in ("one", "two", "six"))
     )
     hard = {"name": "hard", "uri": "file:hard.jsonl", "every": 2, "temperature": 1.0, "samples": 4, "passAtK": [1, 4]}
+    (job.folder / "own.jinja").write_text(TEMPLATE)
     job.change(
-        data={"evals": [hard | {"passReward": 0.1, "reward": {"function": "letters:score"}}]},
+        data={
+            "chatTemplateFile": "file:own.jinja",
+            "evals": [hard | {"passReward": 0.1, "reward": {"function": "letters:score"}}],
+        },
         rollout={"topP": 0.9, "topK": 20, "stop": list(VOWELS)},
         checkpoint={"every": 100, "keep": 1, "keepBest": {"eval": "hard", "passAtK": 4}},
         trainer={"steps": 3, "learningRateSchedule": "linear", "minLearningRateShare": 0.5},
@@ -29,6 +34,7 @@ def test_sampling_evaluations_and_schedule_work_together(job: Job) -> None:
     assert [row["learning_rate"] for row in steps] == pytest.approx([5e-3, 3.75e-3, 2.5e-3])
     assert all(row["mean_abs_logprob_diff"] < 1e-5 for row in steps)
     samples = [json.loads(line) for line in (ended.out / "samples.jsonl").read_text().splitlines()]
+    assert all(sample["prompt"].startswith("[") and sample["prompt"].endswith("]") for sample in samples)
     texts = [sample["completion"] for sample in samples]
     assert any(text[-1:] in VOWELS for text in texts if text), texts
     assert not any(letter in VOWELS for text in texts for letter in text[:-1]), texts
@@ -53,5 +59,7 @@ def test_sampling_evaluations_and_schedule_work_together(job: Job) -> None:
     assert best in published_steps(job.checkpoints), "evaluated steps have checkpoints"
     assert ended.summary["best"]["uri"].endswith(f"iter_{best:07}/lora_adapter")
     assert f"Best      {ended.summary['best']['uri']} (step {best}, eval_hard/pass_at_4 " in ended.stdout
-    card = (local_folder(ended.summary["best"]["uri"]) / "README.md").read_text()
+    adapter = local_folder(ended.summary["best"]["uri"])
+    assert (adapter / "chat_template.jinja").read_text() == TEMPLATE, "the adapter comes with its template"
+    card = (adapter / "README.md").read_text()
     assert f"| eval_hard/pass_at_4 | {ended.rows[0]['eval_hard/pass_at_4']:.4g}" in card

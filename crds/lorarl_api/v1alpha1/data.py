@@ -10,7 +10,7 @@ from lorarl_api.rules import Rule
 from lorarl_api.v1alpha1.common import EvalName, FieldName, Model, SecretName, Uri, uri_rules
 from lorarl_api.v1alpha1.reward import RewardSpec
 from lorarl_api.v1alpha1.scoring import GymTask
-from lorarl_api.v1alpha1.stores import READABLE
+from lorarl_api.v1alpha1.stores import READABLE, WRITABLE
 
 
 def _only_hub(field: str) -> Rule:
@@ -316,8 +316,15 @@ class DataSpec(Model):
     )
     chat_template: bool = Field(
         True,
-        description="Format prompts with the tokenizer's chat template. Set it to false for a base model without a "
-        "template: then prompts are used unchanged.",
+        description="Format prompts with the tokenizer's chat template, or that of chatTemplateFile. Set it to false "
+        "for a base model without a template: then prompts are used unchanged.",
+        json_schema_extra={"hint": "Use true or false. A template of your own goes into data.chatTemplateFile."},
+    )
+    chat_template_file: Uri | None = Field(
+        None,
+        description="A file with a Jinja chat template in place of the model's own (s3://, gs://, az://, "
+        "pvc://CLAIM/PATH, file:///PATH, file:PATH). Adapters are published with it. Default: the model's.",
+        examples=["file:chat_template.jinja"],
     )
     chat_template_arguments: TemplateArguments | None = Field(
         None,
@@ -354,6 +361,13 @@ class DataSpec(Model):
             "self.chatTemplate || !has(self.chatTemplateArguments)",
             "be absent if chatTemplate is false, because then no template is used",
             "Remove chatTemplateArguments, or chatTemplate: false.",
+        ),
+        *uri_rules("chatTemplateFile", WRITABLE, optional=True, secret="data.credentialsSecret"),
+        Rule(
+            "chatTemplateFile",
+            "self.chatTemplate || !has(self.chatTemplateFile)",
+            "be absent if chatTemplate is false, because then no template is used",
+            "Remove chatTemplateFile, or chatTemplate: false.",
         ),
     )
 

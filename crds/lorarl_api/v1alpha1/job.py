@@ -214,6 +214,7 @@ class LoRARLJobSpec(Checked):
         uris = [self.model.uri, *(source.uri for source in self.data.sources.values())]
         uris += [source.uri for _, source in self.data.evaluations]
         uris += [self.checkpoint.uri, self.adapter.init_from, self.algorithm.teacher_adapter]
+        uris.append(self.data.chat_template_file)
         uris += [source.uri for source in self.reward_sources.values()]
         return sorted({claim for uri in uris if uri and (claim := claim_of(uri))})
 

@@ -279,6 +279,13 @@ SPEC_RULES: tuple[Rule, ...] = (
         "Lower criticWarmupSteps, or raise trainer.steps.",
     ),
     Rule(
+        "algorithm.ppo.criticWarmupSteps",
+        "!has(self.algorithm.ppo) || self.algorithm.ppo.criticWarmupSteps >= self.trainer.steps || "
+        "self.algorithm.ppo.criticWarmupSteps + self.trainer.warmupSteps <= self.trainer.steps",
+        "leave trainer.warmupSteps of trainer.steps to the policy, whose warm-up comes after the critic's",
+        "Lower criticWarmupSteps or trainer.warmupSteps, or raise trainer.steps.",
+    ),
+    Rule(
         "algorithm.dapo.overlongBufferTokens",
         "!has(self.algorithm.dapo) || !has(self.algorithm.dapo.overlongBufferTokens) || "
         "self.algorithm.dapo.overlongBufferTokens < self.rollout.maxResponseTokens",

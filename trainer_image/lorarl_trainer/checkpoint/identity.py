@@ -64,6 +64,7 @@ def training_identity(spec: LoRARLJobSpec, model_fingerprint: str) -> dict[str, 
             or None,
             "curriculum": spec.data.curriculum.model_dump(by_alias=True) if spec.data.curriculum else None,
             "chatTemplate": spec.data.chat_template,
+            "chatTemplateFile": spec.data.chat_template_file,
             "chatTemplateArguments": spec.data.chat_template_arguments or None,
         },
         "rollout": limits,
@@ -78,7 +79,7 @@ def evaluation_digest(spec: LoRARLJobSpec, source: EvalSource, rows_sha256: str 
     """Return a digest of what an evaluation's values follow from, besides the adapter and the training's identity.
 
     Values of two digests are not to be compared. `rows_sha256`: of its rows; None takes their source for them. `code`:
-    the digests of reward functions by their names.
+    the digests of reward functions by their names, and as chatTemplate that of a template of the job's own.
     """
     own = source.reward if isinstance(source, EvalSpec) else None
     rewards = [own] if own else list(spec.rewards_by_path.values())
@@ -88,6 +89,7 @@ def evaluation_digest(spec: LoRARLJobSpec, source: EvalSource, rows_sha256: str 
         "rows": rows_sha256 or source.origin,
         "rewards": [_scores(reward) for reward in rewards],
         "code": [code.get(reward.function or "") for reward in rewards],
+        "template": code.get("chatTemplate"),
         "limits": [rollout.max_prompt_tokens, rollout.max_response_tokens, sorted(rollout.stop)],
         "sampling": [rollout.top_p, rollout.top_k, rollout.min_p, spec.trainer.seed] if drawn else None,
         "completions": source.model_dump(include={"temperature", "samples", "pass_reward"}),
@@ -165,7 +167,8 @@ def other_inputs(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         for field, adapter in now.get("adapters", {}).items()
         if was.get("adapters", {}).get(field, adapter) != adapter
     )
-    if not (changed := [*rows, *code, *adapters]):
+    template = ["the chat template"] if was.get("chatTemplate") != now.get("chatTemplate") else []
+    if not (changed := [*rows, *template, *code, *adapters]):
         return []
     return [
         f"the manifest names the same data, rewards and adapters as before, but {' and '.join(changed)} changed since "

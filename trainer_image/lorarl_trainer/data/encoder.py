@@ -62,7 +62,8 @@ class PromptEncoder:
                 "spec.data.chatTemplate",
                 "true, but the model's tokenizer has no chat template",
                 "a tokenizer with a chat template",
-                "Set spec.data.chatTemplate to false to use prompts as they are, or use the model's instruct version.",
+                "Set spec.data.chatTemplate to false to use prompts as they are, name a template in "
+                "spec.data.chatTemplateFile, or use the model's instruct version.",
             )
         self._tokenizer, self._chat_template, self.stop_ids = tokenizer, chat_template, frozenset(stop_ids)
         self.stops = [text for stop in stop_ids if self.ids([text := tokenizer.decode([stop])]) == [[stop]]]
@@ -292,7 +293,7 @@ class PromptEncoder:
                 "spec.data.chatTemplate",
                 f"a template that writes nothing for row {row.number}",
                 "a template that writes the messages",
-                "Fix chat_template in the model's folder, or set spec.data.chatTemplate to false.",
+                "Name a template that does in spec.data.chatTemplateFile, or set spec.data.chatTemplate to false.",
             )
         return text
 
@@ -343,7 +344,7 @@ def _template_hint(error: Exception) -> str:
     if undefined := re.search(r"'(\w+)' is undefined", str(error)):
         return f"Give it a value: spec.data.chatTemplateArguments: {{{undefined[1]}: ...}}, or fix the row's messages."
     if type(error).__name__ == "TemplateSyntaxError":
-        return "Fix chat_template in the model's folder, or set spec.data.chatTemplate to false."
+        return "Name a fixed template in spec.data.chatTemplateFile, or set spec.data.chatTemplate to false."
     return "Fix the row's roles, or set spec.data.chatTemplate to false."
 
 

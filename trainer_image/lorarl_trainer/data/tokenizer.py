@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from lorarl_trainer.errors import InputError, in_one_line
+
+_GENERATION = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
+"""Transformers' own tags, around what the assistant wrote."""
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -37,6 +41,30 @@ def load_tokenizer(folder: Path) -> Any:
                 "a model folder with a tokenizer in Hugging Face format",
                 "Put tokenizer.json and tokenizer_config.json into the folder of config.json.",
             ) from error
+
+
+def read_template(file: Path, uri: str, field: str) -> str:
+    """Return the chat template in a file. `uri`: where the file comes from; `field`: that names it.
+
+    Raises:
+        InputError: it cannot be read, has no messages, or is not Jinja.
+    """
+    from jinja2 import Environment, TemplateSyntaxError, meta
+    from jinja2.ext import loopcontrols
+
+    expected, hint = "a Jinja chat template that reads messages", "Name the file with the template."
+    try:
+        text = file.read_text(encoding="utf-8")
+        plain = _GENERATION.sub("", text)
+        names = meta.find_undeclared_variables(Environment(extensions=[loopcontrols]).parse(plain))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(field, f"{uri}, which cannot be read ({in_one_line(error)})", expected, hint) from error
+    except TemplateSyntaxError as error:
+        got = f"{uri}, whose line {error.lineno} is not Jinja ({in_one_line(error)})"
+        raise InputError(field, got, expected, f"Fix line {error.lineno}.") from error
+    if "messages" not in names:
+        raise InputError(field, f"{uri}, which does not read messages", expected, hint)
+    return text
 
 
 def _check_config(folder: Path) -> None:

@@ -229,8 +229,9 @@ class OpenRun:
         what = f"data: {len(rows.train):,} rows, {held_out:,} held out; loading the model in the workers"
         self.progress.emit(Noted(what))
         identity = training_identity(job.spec, self.fingerprint)
-        made_of = provenance(job, rows.digests, launch.folder, stored.learned_from(job.spec))
-        await workers.open_checkpoints(JobCheckpoints(owner_of(job), identity, launch.unpublished, made_of))
+        template = self.prepared.model.vocabulary.own_template
+        made_of = provenance(job, rows.digests, launch.folder, stored.learned_from(job.spec), template)
+        await workers.open_checkpoints(JobCheckpoints(owner_of(job), identity, launch.unpublished, made_of, template))
         if launch.watchdog:
             launch.watchdog.watch(workers.stacks)
         stop_token_ids = self.prepared.model.vocabulary.stop_token_ids

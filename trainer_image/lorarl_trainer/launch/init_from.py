@@ -84,7 +84,7 @@ def read_initial_adapter(
 def doubts(initial: InitialAdapter | None, spec: LoRARLJobSpec, chat_template: object) -> list[str]:
     """Return warnings about an adapter that names another base model than the job's, or has another chat template.
 
-    `chat_template`: the base model's, which the training uses.
+    `chat_template`: the one that the training uses.
     """
     if initial is None:
         return []
@@ -96,8 +96,8 @@ def doubts(initial: InitialAdapter | None, spec: LoRARLJobSpec, chat_template: o
         )
     if initial.chat_template is not None and not same_template(initial.chat_template, chat_template):
         found.append(
-            f"the adapter of {INIT_FROM} has its own chat template, and the job trains with the base model's. To "
-            f"train with the adapter's, put its {TEMPLATE_FILE} into a copy of the base model's folder"
+            f"the adapter of {INIT_FROM} has its own chat template, and the job trains with another one. To train "
+            f"with the adapter's, name its {TEMPLATE_FILE} in spec.data.chatTemplateFile"
         )
     return found
 

@@ -21,7 +21,7 @@ from lorarl_trainer.data.neighbours import unseen_columns
 from lorarl_trainer.data.odd import dated_prompts, few_rows, odd_answers, odd_prompts, same_prompts, shared_prompts
 from lorarl_trainer.data.order import Part
 from lorarl_trainer.data.rows import Row, digest_of, load_rows
-from lorarl_trainer.data.tokenizer import load_tokenizer, stop_token_ids, vocabulary_size
+from lorarl_trainer.data.tokenizer import load_tokenizer, read_template, stop_token_ids, vocabulary_size
 from lorarl_trainer.rewards.builtin import unanswerable
 from lorarl_trainer.rewards.scorer import check_rows, needs_answers, shows_answers
 from lorarl_trainer.storage import open_store
@@ -39,11 +39,13 @@ class Vocabulary:
         stop_token_ids: any of them ends a completion.
         size: tokens that the model has an embedding for; None if that is not known. Many models have more than their
             tokenizer, whose additional tokens are decoded as nothing.
+        own_template: the job's chat template, which the tokenizer has too; None if it has the model's.
     """
 
     tokenizer: Any
     stop_token_ids: tuple[int, ...]
     size: int | None = None
+    own_template: str | None = None
 
     def decode(self, completions: Sequence[Sequence[int]]) -> list[str]:
         """Return the completions' texts without special tokens."""
@@ -91,16 +93,32 @@ class Rows(NamedTuple):
 
 
 def load_vocabulary(spec: LoRARLJobSpec, secrets: Secrets) -> Vocabulary:
-    """Fetch the base model without its weights to this machine, and load its tokenizer.
+    """Fetch the base model without its weights to this machine, and load its tokenizer, with the job's chat template.
 
     Raises:
-        LorarlError: there is no usable model.
+        LorarlError: there is no usable model, or no template in `spec.data.chatTemplateFile`.
     """
     folder = fetch_model_folder(spec, secrets, weights=False)
     config, generation_config = read_model_config(folder), read_generation_config(folder)
     tokenizer = load_tokenizer(folder)
+    if (own := read_template_file(spec, secrets)) is not None:
+        tokenizer.chat_template = own
     stops = stop_token_ids(tokenizer, generation_config, config)
-    return Vocabulary(tokenizer, tuple(stops), vocabulary_size(config))
+    return Vocabulary(tokenizer, tuple(stops), vocabulary_size(config), own)
+
+
+def read_template_file(spec: LoRARLJobSpec, secrets: Secrets) -> str | None:
+    """Return the chat template of `spec.data.chatTemplateFile`; None if the model's is used.
+
+    Raises:
+        LorarlError: the file cannot be read, or is no template.
+    """
+    uri, field = spec.data.chat_template_file, "spec.data.chatTemplateFile"
+    if uri is None:
+        return None
+    secret = secret_of(secrets, spec.data.credentials_secret)
+    file = fetch_data(uri, field=field, secret=secret, open_folder=partial(open_store, field=field))
+    return read_template(file, uri, field)
 
 
 def read_rows(spec: LoRARLJobSpec, secrets: Secrets, on_bytes: OnBytes | None = None) -> Rows:

@@ -22,12 +22,16 @@ _LEFT_OUT = {"cluster": True, "tracking": True}
 
 
 def provenance(
-    job: LoRARLJob, data: Mapping[str, Any], folder: Path, adapters: Mapping[str, bytes | None] | None = None
+    job: LoRARLJob,
+    data: Mapping[str, Any],
+    folder: Path,
+    adapters: Mapping[str, bytes | None] | None = None,
+    chat_template: str | None = None,
 ) -> dict[str, Any]:
     """Return the part of lorarl_metadata.json that says what the adapter was made of. It has no times or host names.
 
     `data`: rows and digest of each source, by its name. `adapters`: the weights of those that it learns from at every
-    step, by the field that names them.
+    step, by the field that names them. `chat_template`: the job's own.
     """
     kept = job.model_dump(
         by_alias=True,
@@ -42,8 +46,9 @@ def provenance(
     functions = sorted(set(_functions(kept["spec"])))
     path = [*sys.path, str(Path.cwd()), str(folder.resolve())]
     code = {name: digest for name in functions if (digest := code_digest(name, path))}
+    template = {"chatTemplate": hashlib.sha256(chat_template.encode()).hexdigest()} if chat_template else {}
     evaluations = {
-        name: evaluation_digest(job.spec, source, data.get(name or "eval", {}).get("sha256"), code)
+        name: evaluation_digest(job.spec, source, data.get(name or "eval", {}).get("sha256"), code | template)
         for name, source in job.spec.data.evaluations
     }
     others = {field: hashlib.sha256(weights).hexdigest() for field, weights in (adapters or {}).items() if weights}
@@ -52,6 +57,7 @@ def provenance(
         "versions": versions(),
         "data": dict(data),
         **({"evaluations": evaluations} if evaluations else {}),
+        **template,
         **({"rewardCode": code} if code else {}),
         **({"adapters": others} if others else {}),
     }

@@ -95,12 +95,14 @@ class JobCheckpoints:
         owner: whose checkpoints they are. A new job of the same name is another one.
         identity: what makes this training what it is; a checkpoint of another training is refused.
         unpublished: the folder for checkpoints that could not be published.
+        chat_template: the job's own, which is published with the adapter; None for the base model's.
     """
 
     owner: Owner
     identity: Mapping[str, Any]
     unpublished: Path
     provenance: Mapping[str, Any]
+    chat_template: str | None = None
 
 
 @dataclass(frozen=True)

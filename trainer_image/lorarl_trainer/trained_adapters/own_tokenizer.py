@@ -7,7 +7,9 @@ from typing import Any
 
 from lorarl_trainer.checkpoint.contents import TOKENIZER_FILES
 from lorarl_trainer.errors import InputError, in_one_line
+from lorarl_trainer.launch.inputs import read_template_file
 from lorarl_trainer.lora.chat_template import read_chat_template, same_template
+from lorarl_trainer.storage.secrets import read_named
 from lorarl_trainer.trained_adapters.source import ARGUMENT, Source
 
 _WITH_VOCABULARY = frozenset(TOKENIZER_FILES) - {
@@ -19,10 +21,11 @@ _WITH_VOCABULARY = frozenset(TOKENIZER_FILES) - {
 def load_own_tokenizer(source: Source) -> Any:
     """Return an adapter's own tokenizer, or the base's with the adapter's chat template, as far as these exist.
 
-    Where they are not the base model's, that is said on standard error.
+    An adapter without a template has the one of its job's chatTemplateFile. Where they are not the base model's, that
+    is said on standard error.
 
     Raises:
-        InputError: the adapter's tokenizer cannot be loaded.
+        LorarlError: the adapter's tokenizer cannot be loaded, or the job's template.
     """
     from transformers import AutoTokenizer
 
@@ -35,7 +38,11 @@ def load_own_tokenizer(source: Source) -> Any:
         return _load_whole(source)
     template = base.chat_template
     own = _load_whole(source) if whole else base
-    if (its_own := read_chat_template(lambda name: _content(source, name))) is not None:
+    its_own = read_chat_template(lambda name: _content(source, name))
+    if its_own is None and source.job and source.job.spec.data.chat_template_file:
+        secret = source.job.spec.data.credentials_secret
+        its_own = read_template_file(source.job.spec, read_named(secret, "spec.data.credentialsSecret"))
+    if its_own is not None:
         own.chat_template = its_own
     elif whole and own.chat_template is None:
         own.chat_template = template
@@ -66,4 +73,4 @@ def _content(source: Source, name: str) -> bytes | None:
 
 
 def _say(what: str) -> None:
-    print(f"warning: the {what} of the adapter's folder is used; the base model has another one", file=sys.stderr)
+    print(f"warning: the adapter's own {what} is used; the base model has another one", file=sys.stderr)

@@ -18,7 +18,7 @@ from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.trained_adapters.source import Checkpoint
 
 _FIELDS = ("promptField", "answerField", "systemField", "toolsField")
-_OF_TRAINING = ("curriculum",)
+_OF_TRAINING = ("curriculum", "chatTemplateFile")  # the adapter's tokenizer has that template
 _OF_SAMPLING = ("maxPromptTokens", "maxResponseTokens", "temperature", "topP", "topK", "minP", "stop")
 _OF_STORE = ("uri", "credentialsSecret")
 """Parts of the spec's data, rollout and checkpoint: those that an evaluation does not need, or that it needs alone."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES, TOKENIZER_FILES
 from lorarl_trainer.checkpoint.open import open_checkpoints
+from lorarl_trainer.lora.chat_template import TEMPLATE_FILE
 from lorarl_trainer.models.supported_models import is_served_merged
 from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, CardResults, DriverState, JobCheckpoints, Resumed
 from lorarl_trainer.storage.base_model import base_model_commit, base_model_name
@@ -32,7 +33,7 @@ class CheckpointingWorker(Worker):
         """
         secrets = read_named(self._spec.checkpoint.credentials_secret, "spec.checkpoint.credentialsSecret")
         self._store = open_checkpoints(self._spec, of.owner, secrets, of.identity, of.provenance.get("evaluations"))
-        self._unpublished = of.unpublished
+        self._unpublished, self._chat_template = of.unpublished, of.chat_template
         self._metadata = {
             **of.provenance,
             "job": of.owner.name,
@@ -192,9 +193,10 @@ class CheckpointingWorker(Worker):
 
     @cached_property
     def _tokenizer(self) -> dict[str, bytes]:
-        """The base model's tokenizer files by name."""
+        """The base model's tokenizer files by name, with the job's own chat template if it has one."""
         files = [self._model_path / name for name in TOKENIZER_FILES]
-        return {file.name: file.read_bytes() for file in files if file.is_file()}
+        found = {file.name: file.read_bytes() for file in files if file.is_file()}
+        return found if self._chat_template is None else found | {TEMPLATE_FILE: self._chat_template.encode()}
 
     def uploads(self) -> list[Published]:
         """Return the checkpoints published so far. Raises LorarlError if one could not be published."""

@@ -9,9 +9,17 @@ from typing import Any
 import pytest
 
 from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.data.rows import Row
 from lorarl_trainer.data.tokenizer import load_tokenizer
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.launch.inputs import EncodedData, Vocabulary, encode_rows, read_rows
+from lorarl_trainer.launch.inputs import (
+    EncodedData,
+    Vocabulary,
+    encode_rows,
+    load_vocabulary,
+    prompt_encoder,
+    read_rows,
+)
 from support.tiny_tokenizers import CHATML, write_tokenizer
 from unit.contract.manifests import manifest
 
@@ -26,6 +34,54 @@ def read(folder: Path, rows: list[dict[str, Any]], changes: dict[str, Any], temp
     spec = LoRARLJob.model_validate(manifest(sources | changes)).spec
     tokenizer = load_tokenizer(write_tokenizer(folder / "model", template=template))
     return encode_rows(spec, read_rows(spec, {}), Vocabulary(tokenizer, (3,)))
+
+
+OWN = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[me]{% endif %}"
+TURNS = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% break %}{% endfor %}"
+
+
+def vocabulary_with(folder: Path, template: bytes | None, base_template: str | None = CHATML) -> Vocabulary:
+    """Load the vocabulary of a job with a chat template of its own."""
+    write_tokenizer(folder / "model", template=base_template)
+    (folder / "model" / "config.json").write_text('{"vocab_size": 128}')
+    (folder / "model" / "model.safetensors").touch()
+    if template is not None:
+        (folder / "own.jinja").write_bytes(template)
+    changes = {"spec.model.uri": f"file:{folder}/model", "spec.data.chatTemplateFile": f"file:{folder}/own.jinja"}
+    return load_vocabulary(LoRARLJob.model_validate(manifest(changes)).spec, {})
+
+
+@pytest.mark.parametrize("base_template", [CHATML, None], ids=["another template", "no template"])
+def test_a_chat_template_of_the_job_s_own_takes_the_place_of_the_model_s(
+    tmp_path: Path, base_template: str | None
+) -> None:
+    vocabulary = vocabulary_with(tmp_path, OWN.encode(), base_template)
+    assert vocabulary.own_template == OWN
+    encoder = prompt_encoder(LoRARLJob.model_validate(manifest()).spec, vocabulary)
+    row = Row("hello", None, {"prompt": "hello"}, 1)
+    assert vocabulary.decode_prompts(encoder.encode_prompts([row])) == ["[user] hello\n[me]"]
+
+
+def test_a_template_may_use_what_transformers_adds_to_jinja(tmp_path: Path) -> None:
+    assert vocabulary_with(tmp_path, TURNS.encode()).own_template == TURNS
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (None, r"own.jinja, which cannot be read \(FileNotFoundError.*Name the file with the template"),
+        (b"", r"own.jinja, which does not read messages, expected a Jinja chat template"),
+        (b"{{ prompt }}", r"own.jinja, which does not read messages"),
+        (b"{% for m in messages %}\n{{ m.content }}", r"own.jinja, whose line 2 is not Jinja \(.*Fix line 2"),
+        (b"\xff\xfe", r"own.jinja, which cannot be read \(UnicodeDecodeError"),
+    ],
+    ids=["no file", "empty", "no messages", "an open loop", "no text"],
+)
+def test_a_file_that_is_no_template_is_refused_by_its_field(
+    tmp_path: Path, template: bytes | None, message: str
+) -> None:
+    with pytest.raises(InputError, match=rf"spec.data.chatTemplateFile: got file:.*{message}"):
+        vocabulary_with(tmp_path, template)
 
 
 LISTS = [{"prompt": "the capital of France", "answer": ["Paris", "paris"]}]
