@@ -13,6 +13,7 @@ import torch
 from click.testing import CliRunner, Result
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -228,6 +229,26 @@ def test_an_unknown_command_of_a_chat_is_no_prompt(folder: Path, monkeypatch: py
     assert len(answers) == 2
 
 
+def test_a_row_or_a_file_of_several_lines_is_one_question(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    Path("prompt.txt").write_text("say b\n")
+    Path("two-lines.txt").write_text("say\nb\n")
+    asked = ("chat", "run", "--max-tokens", "6")
+    row, file, lines = (
+        lorarl(*asked, *more)
+        for more in (("--row", "2"), ("--prompt-file", "prompt.txt"), ("--prompt-file", "two-lines.txt"))
+    )
+    assert row.exit_code == file.exit_code == lines.exit_code == 0, (row.output, file.output, lines.output)
+    assert row.stdout == file.stdout == lorarl(*asked, said="say b").stdout, "row 2 says b"
+    assert lines.stdout.count("base:") == 1, "one question"
+    assert "--row: got 9, expected the number of a row of file:rows.jsonl. Name one from 1 to 4." in (
+        lorarl(*asked, "--row", "9").output
+    )
+    assert "--row: got 2 of an unknown job, expected the job that has the row. Name it with --job." in (
+        lorarl("chat", "adapter", "--row", "2").output
+    )
+
+
 def test_a_merged_model_computes_what_base_and_adapter_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     done = lorarl("merge", "adapter", "--out", "merged")
@@ -310,6 +331,30 @@ def test_a_merge_that_fails_leaves_nothing_behind(
             assert f"merged, which cannot be written ({why}), expected a folder." in done.output
         else:
             assert done.exception is error
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "biases"),
+    [("alora_invocation_tokens", [1, 2], False), ("lora_bias", True, True)],
+    ids=["activated by tokens", "with biases"],
+)
+def test_an_adapter_that_is_no_change_of_weights_is_not_merged(
+    folder: Path, tmp_path: Path, option: str, value: object, biases: bool
+) -> None:
+    shutil.copytree(folder / "adapter", tmp_path / "adapter")
+    file = tmp_path / "adapter" / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {option: value}))
+    if biases:
+        weights = tmp_path / "adapter" / "adapter_model.safetensors"
+        tensors = load_file(weights)
+        ends = {name: tensor for name, tensor in tensors.items() if name.endswith("lora_B.weight")}
+        more = {name.removesuffix("weight") + "bias": torch.ones(len(tensor)) for name, tensor in ends.items()}
+        save_file(tensors | more, weights)
+    done = lorarl("merge", tmp_path / "adapter", "--base", folder / "base", "--out", tmp_path / "merged")
+    assert done.exit_code == 1, done.output
+    named = f"an adapter with {option}: {json.dumps(value)} that PEFT cannot merge ("
+    assert named in done.output and "Serve base and adapter without merging." in done.output
+    assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load, load_file, save_file
 
+from lorarl_api.v1alpha1 import TrainerSpec
 from support.in_process import Colocated, prompts, random_adapter, samples_of
 from support.ranks import RECORDED, record, recorded_request, run_two_ranks, state_file
 from trainer.two_ranks import CRITIC, KINDS, LAYOUTS, LONG_LAYOUTS
@@ -58,6 +60,13 @@ def close(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor], toleran
     return left.keys() == right.keys() and all(torch.allclose(left[n], right[n], rtol=0, atol=tolerance) for n in left)
 
 
+def moment_norm(state: dict[str, torch.Tensor]) -> float:
+    """The norm of what AdamW has averaged of the adapter's gradients."""
+    means = [tensor for name, tensor in state.items() if name.endswith(".exp_avg") and not name.startswith("critic.")]
+    assert means, list(state)
+    return math.sqrt(sum(tensor.square().sum().item() for tensor in means))
+
+
 @pytest.mark.parametrize(
     "layout", [pytest.param(name, marks=[pytest.mark.long] * (name in LONG_LAYOUTS)) for name in LAYOUTS]
 )
@@ -89,6 +98,11 @@ def test_two_workers_give_the_results_of_one(alone, layout: str) -> None:
             assert report["resumed"] == pytest.approx(one["losses"][1], abs=TOLERANCE), (
                 "a single worker's checkpoint goes on here"
             )
+        # The gradient is clipped by its norm over all ranks, not by that of a rank's part.
+        assert one["norms"][0] > TrainerSpec().max_grad_norm, "the scenario needs a gradient that is clipped"
+        assert moment_norm(load_file(folder / f"{kind}-state.safetensors")) == pytest.approx(
+            moment_norm(one["state"]), rel=1e-3
+        )
         # AdamW's first steps magnify rounding errors of gradients near zero.
         assert close(loaded["updated"], one["updated"], tolerance=3e-4)
         assert close(load_file(folder / f"{kind}-state.safetensors"), one["state"], tolerance=3e-4)

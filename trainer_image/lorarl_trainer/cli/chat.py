@@ -22,6 +22,8 @@ if TYPE_CHECKING:
         "lorarl chat out/sums",
         "lorarl chat adapters/sums --base models/SmolLM2 --temperature 0.7",
         "echo 'What is 2 plus 3?' | lorarl chat out/sums",
+        "lorarl chat out/sums --row 12",
+        "lorarl chat out/sums --prompt-file prompt.txt",
     ],
 )
 @options.adapter
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 @options.base
 @options.checkpoint
 @options.temperature
+@click.option("--row", type=click.IntRange(min=1), help="Ask this row of the job's training data, and end.")
+@click.option("--prompt-file", type=options.FILE, help="Ask the text of a file, which may have several lines, and end.")
 @click.option("--max-tokens", type=click.IntRange(min=1), default=256, show_default=True, help="Longest answer.")
 @options.seed
 def command(
@@ -39,6 +43,8 @@ def command(
     base: str | None,
     checkpoint: Checkpoint | None,
     temperature: float | None,
+    row: int | None,
+    prompt_file: Path | None,
     max_tokens: int,
     seed: int,
 ) -> None:
@@ -46,12 +52,17 @@ def command(
 
     ADAPTER is a folder or URI with a PEFT adapter, or a run: its folder, or its job's name under out/.
     """
-    from lorarl_trainer.trained_adapters.chat import chat
+    from lorarl_trainer.trained_adapters.chat import Answerer
     from lorarl_trainer.trained_adapters.source import find_adapter
 
     try:
         source = find_adapter(adapter, job, overrides, base, checkpoint)
-        settings = {"max_tokens": max_tokens, "seed": seed}
-        chat(source, **settings, temperature=temperature or 0.0, talk=sys.stdin, screen=sys.stdout)
+        answerer = Answerer(source, max_tokens=max_tokens, temperature=temperature or 0.0, seed=seed)
+        if row is not None:
+            answerer.ask_row(row, sys.stdout)
+        elif prompt_file is not None:
+            answerer.ask(prompt_file.read_text(encoding="utf-8"), sys.stdout)
+        else:
+            answerer.chat(sys.stdin, sys.stdout)
     except KeyboardInterrupt:
         print()

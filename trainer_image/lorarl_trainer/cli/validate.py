@@ -26,6 +26,9 @@ from lorarl_trainer.cli.help import Command
 def command(files: tuple[Path, ...], overrides: tuple[str, ...], gpu_memory: float | None) -> None:
     """Check manifests without running them, and the base models that are on this machine.
 
+    Data is not read, for it may be elsewhere. `lorarl run --dry-run` reads it, and names columns that the model does
+    not see.
+
     Each error is printed as `path: got, expected. Hint.` The exit code is 1 if there are errors.
     """
     from lorarl_api.validate import validate_files

@@ -42,6 +42,7 @@ from lorarl_trainer.storage.secrets import read_secrets
 from lorarl_trainer.timing import StartClock
 
 SCORED_ROWS = 4
+_ANSWERS_COUNTED = 200
 _LONGEST = 100
 NOTHING_HELD_OUT = (
     "warning: no rows are held out, so nothing measures what is learned. Keep some rows apart, and name them in "
@@ -85,7 +86,8 @@ async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
                 clock = StartClock("driver", "process")
                 prepared = await prepare(job, secrets, out_dir / UNPUBLISHED, scorers, clock, on_bytes=on_bytes)
             model, data = prepared.model, prepared.rows
-            _print(*model_lines(job, model), "", *data_lines(job, data, model.vocabulary), "")
+            _print(*model_lines(job, model), "", *data_lines(job, data, model.vocabulary))
+            _print(*[""] * bool(scorers.reward or scorers.evals or scorers.teacher))
             adapter = prepared.stored.initial_adapter if prepared.stored else None
             template = model.vocabulary.tokenizer.chat_template
             _print(*(f"warning: {warning}" for warning in [*unusual_settings(spec), *doubts(adapter, spec, template)]))
@@ -205,15 +207,27 @@ def _time_lines(job: LoRARLJob, model: JudgedModel, data: inputs.EncodedData, ou
             return ["time     estimated when the workers start: no GPU is known here"]
         return [f"time     roughly {_for_all(plan.seconds.total, steps)}"]
     prompt = sum(len(row.prompt_ids) for row in data.train) / len(data.train)
-    time = step_time(job.spec, model.sizes, prompt, arithmetic_speed())
     longest = job.spec.rollout.max_response_tokens
-    short = max(1, round(SHORT * longest))
+    usual = median_answer(data, model.vocabulary)
+    short = min(usual or max(1, round(SHORT * longest)), longest)
+    time = step_time(job.spec, model.sizes, prompt, arithmetic_speed(), short)
     what = "answers" if job.spec.algorithm.about.from_data else "completions"
+    like = ", the median of the answers" if usual == short else ""
     return [
-        f"time     roughly {_for_all(time.least, steps)}, if {what} end after {short} token{'s' * (short > 1)},",
+        f"time     roughly {_for_all(time.least, steps)}, if {what} have {short} token{'s' * (short > 1)}{like},",
         f"         to {_for_all(time.most, steps)}, if all have {longest}; and half a minute to start",
         *shorter(job, time),
     ]
+
+
+def median_answer(data: inputs.EncodedData, vocabulary: inputs.Vocabulary) -> int | None:
+    """Return the tokens of a usual answer, by the first rows; None where rows have no answer."""
+    lengths = [
+        len(row.answer_ids) or vocabulary.count(row.row.answer or "")
+        for row in data.train[:_ANSWERS_COUNTED]
+        if row.answer_ids or row.row.answer
+    ]
+    return sorted(lengths)[len(lengths) // 2] if lengths else None
 
 
 def shorter(job: LoRARLJob, time: StepTime) -> list[str]:

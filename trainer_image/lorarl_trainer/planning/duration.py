@@ -32,8 +32,10 @@ class StepTime:
     most: float
 
 
-def step_time(spec: LoRARLJobSpec, model: ModelSizes, prompt_tokens: float, speed: float) -> StepTime:
-    """Estimate a step.
+def step_time(
+    spec: LoRARLJobSpec, model: ModelSizes, prompt_tokens: float, speed: float, short: float | None = None
+) -> StepTime:
+    """Estimate a step. `short`: the tokens of a short completion; by default `SHORT` of the longest.
 
     A token takes two operations per parameter forward, and as many backward: the base is frozen, so its weights have
     no gradients. A prompt is computed once for all completions of its group.
@@ -47,7 +49,7 @@ def step_time(spec: LoRARLJobSpec, model: ModelSizes, prompt_tokens: float, spee
         return _OVERHEAD_SECONDS + forward * (generated + 2 * trained) / (speed * _SHARE_OF_SPEED)
 
     longest = spec.rollout.max_response_tokens
-    return StepTime(seconds(SHORT * longest), seconds(longest))
+    return StepTime(seconds(SHORT * longest if short is None else min(short, longest)), seconds(longest))
 
 
 def arithmetic_speed() -> float:

@@ -68,7 +68,8 @@ class MemoryPlan:
             ("", "GB", "when", "from"),
             *((line.what, gigabytes(line.bytes), line.phase, line.source) for line in self.lines),
         ]
-        rows.append(("generating, in all", gigabytes(self.peak("generation")), "", ""))
+        if self.execution.rollouts:
+            rows.append(("generating, in all", gigabytes(self.peak("generation")), "", ""))
         rows.append(("training, in all", gigabytes(self.peak("training")), "", ""))
         where, source = ("on the GPU", "its driver") if isinstance(self.gpu, Gpu) else ("for a worker", "the system")
         rows.append((f"free {where}", gigabytes(self.gpu.free), "", f"{source}; {gigabytes(self.gpu.total)} in all"))

@@ -7,12 +7,15 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, TextIO
 
 from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.launch import inputs
 from lorarl_trainer.samples.sampling import Sampling
+from lorarl_trainer.storage.secrets import read_secrets
 from lorarl_trainer.trained_adapters.model import AdaptedModel, Decoding, load_adapted
 from lorarl_trainer.trained_adapters.source import Source
 
@@ -23,36 +26,83 @@ _GAP = "   "
 _NARROW = 60
 
 
-def chat(source: Source, *, max_tokens: int, temperature: float, seed: int, talk: TextIO, screen: TextIO) -> None:
-    """Answer each line of `talk` on `screen` until it ends. Each side remembers its own conversation.
+class Answerer:
+    """Base model and adapter, which answer the same questions."""
 
-    Raises:
-        InputError: base model or adapter cannot be loaded.
-    """
-    on_terminal = talk.isatty() and screen.isatty()
-    print(f"loading {source.base} and {source.label}", file=sys.stderr, flush=True)
-    model = load_adapted(source, seed=seed)
-    decoding = Decoding(1, max_tokens, Sampling(temperature) if temperature else None)
-    template = template_arguments(source.job, model.tokenizer)
-    if on_terminal:
-        print(_commands(template), file=screen)
-    told: list[list[dict[str, str]]] = [[], []]
-    while (line := _next(talk, screen if on_terminal else None)) is not None:
-        if line in _QUIT:
-            return
-        if line == _RESET:
-            told = [[], []]
-        elif _COMMAND.fullmatch(line):
-            print(f"{line} is no command. {_commands(template)}", file=screen, flush=True)
-        elif line:
-            answers = []
-            for side, conversation in zip(("base", "adapter"), told, strict=True):
-                conversation.append({"role": "user", "content": line})
-                ids = _prompt(model.tokenizer, conversation, template)
-                answers.append(_answer(model, side, ids, decoding))
-                conversation.append({"role": "assistant", "content": answers[-1]})
-            width = shutil.get_terminal_size().columns if on_terminal else 0
-            print("\n".join(side_by_side(answers[0], answers[1], width)), file=screen, flush=True)
+    def __init__(self, source: Source, *, max_tokens: int, temperature: float, seed: int) -> None:
+        """Load both.
+
+        Raises:
+            InputError: base model or adapter cannot be loaded.
+        """
+        print(f"loading {source.base} and {source.label}", file=sys.stderr, flush=True)
+        self._source, self._model = source, load_adapted(source, seed=seed)
+        self._decoding = Decoding(1, max_tokens, Sampling(temperature) if temperature else None)
+        self._template = template_arguments(source.job, self._model.tokenizer)
+
+    def chat(self, talk: TextIO, screen: TextIO) -> None:
+        """Answer each line of `talk` on `screen` until it ends. Each side remembers its own conversation."""
+        on_terminal = talk.isatty() and screen.isatty()
+        if on_terminal:
+            print(_commands(self._template), file=screen)
+        told: list[list[dict[str, str]]] = [[], []]
+        while (line := _next(talk, screen if on_terminal else None)) is not None:
+            if line in _QUIT:
+                return
+            if line == _RESET:
+                told = [[], []]
+            elif _COMMAND.fullmatch(line):
+                print(f"{line} is no command. {_commands(self._template)}", file=screen, flush=True)
+            elif line:
+                for conversation in told:
+                    conversation.append({"role": "user", "content": line})
+                answers = self._show([self._ids(conversation) for conversation in told], screen)
+                for conversation, answer in zip(told, answers, strict=True):
+                    conversation.append({"role": "assistant", "content": answer})
+
+    def ask(self, prompt: str, screen: TextIO) -> None:
+        """Answer one prompt, which may have several lines. A line break at its end is not a part of it."""
+        ids = self._ids([{"role": "user", "content": prompt.removesuffix("\n")}])
+        self._show([ids, ids], screen)
+
+    def ask_row(self, number: int, screen: TextIO) -> None:
+        """Answer a row of the job's training data, with the tokens that the training has for it.
+
+        Raises:
+            LorarlError: the job is not known, its rows cannot be read, or there is no such row.
+        """
+        ids = _row_ids(self._source.job, self._model, number)
+        self._show([ids, ids], screen)
+
+    def _ids(self, conversation: list[dict[str, str]]) -> list[int]:
+        return _prompt(self._model.tokenizer, conversation, self._template)
+
+    def _show(self, prompts: Sequence[list[int]], screen: TextIO) -> list[str]:
+        """Answer on `screen`, the base model its prompt and the adapter its own, and return both answers."""
+        answers = [
+            _answer(self._model, side, ids, self._decoding)
+            for side, ids in zip(("base", "adapter"), prompts, strict=True)
+        ]
+        width = shutil.get_terminal_size().columns if screen.isatty() else 0
+        print("\n".join(side_by_side(answers[0], answers[1], width)), file=screen, flush=True)
+        return answers
+
+
+def _row_ids(job: LoRARLJob | None, model: AdaptedModel, number: int) -> list[int]:
+    """Return the tokens of the prompt of a training row, counted from 1."""
+    field = "--row"
+    if job is None:
+        raise InputError(field, f"{number} of an unknown job", "the job that has the row", "Name it with --job.")
+    path, source = next(iter(job.spec.data.sources.items()))
+    rows = inputs.read_source(job.spec, source, field=path, secrets=read_secrets(job.spec))
+    row = next((row for row in rows if row.number == number), None)
+    if row is None:
+        expected = f"the number of a row of {source.origin}"
+        raise InputError(field, str(number), expected, f"Name one from {rows[0].number} to {rows[-1].number}.")
+    if row.lesson is not None:
+        got = f"{number} of {path}, which is a conversation to learn"
+        raise InputError(field, got, "a row with a prompt", "Write the prompt into a file for --prompt-file.")
+    return inputs.prompt_encoder(job.spec, model.vocabulary).encode_prompts([row])[0]
 
 
 def _commands(template: Mapping[str, Any] | None) -> str:

@@ -10,10 +10,10 @@ from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.checkpoint import CheckpointStore
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.rows import Row
-from lorarl_trainer.dry_run.dry_run import long_answers, shorter
+from lorarl_trainer.dry_run.dry_run import long_answers, median_answer, shorter
 from lorarl_trainer.dry_run.store_outlook import steps_left, store_lines
 from lorarl_trainer.launch import room
-from lorarl_trainer.launch.inputs import Vocabulary
+from lorarl_trainer.launch.inputs import EncodedData, Vocabulary
 from lorarl_trainer.launch.resumption import newest_checkpoint
 from lorarl_trainer.launch.room import checkpoint_bytes
 from lorarl_trainer.launch.unusual import unusual_settings
@@ -45,6 +45,18 @@ def test_an_answer_that_no_completion_can_be_is_a_warning() -> None:
     assert "the answers of 2 of these 4 rows have more tokens" in found
     assert found.endswith("(spec.rollout.maxResponseTokens: 2). That of row 3 has 3.")
     assert long_answers(job(4), rows, vocabulary) == []
+
+
+def test_a_usual_answer_is_counted_as_a_completion_would_be() -> None:
+    def rows(*answers: str | None) -> EncodedData:
+        encoded = [EncodedRow(Row("", answer, {}, number), [], []) for number, answer in enumerate(answers, 1)]
+        return EncodedData(encoded, [], {}, [], {})
+
+    vocabulary = Vocabulary(Letters(), (0,))
+    assert median_answer(rows("1", "12345", None, "123"), vocabulary) == 4, "with what ends it"
+    assert median_answer(rows(None, None), vocabulary) is None
+    learned = EncodedData([EncodedRow(Row("", "1", {}, 1), [1], [5, 6, 7])], [], {}, [], {})
+    assert median_answer(learned, vocabulary) == 3
 
 
 def stored_job(folder: Path, **checkpoints: object) -> LoRARLJob:

@@ -31,6 +31,13 @@ def test_the_formula() -> None:
         assert seconds == pytest.approx(0.3 + operations / (1e11 * 0.6))
 
 
+def test_a_short_completion_is_as_long_as_answers_are() -> None:
+    spec = LoRARLJobSpec.model_validate(manifest({"spec.rollout.maxResponseTokens": 50})["spec"])
+    whole, longer = (step_time(spec, MODEL, 100.0, 1e11, short) for short in (50, 80))
+    assert whole.least == whole.most == longer.least, "no completion is longer than it may be"
+    assert step_time(spec, MODEL, 100.0, 1e11, 25).least < whole.least
+
+
 def test_a_machine_of_half_the_speed_takes_twice_as_long() -> None:
     assert times({}, 5e10) == pytest.approx([2 * seconds - 0.3 for seconds in times({}, 1e11)])
 

@@ -335,3 +335,4 @@ def test_sft_has_no_engine(sizes: ModelSizes) -> None:
     found = planned(sizes, "algorithm.type=sft", "reward=null", offload="null")
     assert found.fits and found.execution.engine.kv_cache_bytes == 0
     assert found.peak("generation") < found.peak("training")
+    assert "generating" not in found.table() and "generating, in all" in planned(sizes).table()
