@@ -73,12 +73,15 @@ class Job:
         """While this file exists, the run stands still within a step."""
         return self.folder / "gate"
 
-    def change(self, **parts: Mapping[str, Any]) -> None:
-        """Change fields of the manifest's spec: change(trainer={"steps": 3})."""
+    def change(self, **parts: Mapping[str, Any] | None) -> None:
+        """Change fields of the manifest's spec: change(trainer={"steps": 3}). None removes a part."""
         path = self.folder / "job.yaml"
         changed = yaml.safe_load(path.read_text())
         for part, fields in parts.items():
-            changed["spec"].setdefault(part, {}).update(fields)
+            if fields is None:
+                changed["spec"].pop(part)
+            else:
+                changed["spec"].setdefault(part, {}).update(fields)
         path.write_text(yaml.safe_dump(changed))
 
     def write_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -26,6 +26,7 @@ from lorarl_api.v1alpha1.data import (
     MixtureSource,
     ReasoningGymData,
 )
+from lorarl_api.v1alpha1.environment import EnvironmentSpec
 from lorarl_api.v1alpha1.job import RULES_LATER, LoRARLJob, LoRARLJobSpec
 from lorarl_api.v1alpha1.metadata import MAX_NAME, Metadata
 from lorarl_api.v1alpha1.pods import (
@@ -88,6 +89,7 @@ __all__ = [
     "CurriculumSpec",
     "DataSource",
     "DataSpec",
+    "EnvironmentSpec",
     "EvalSource",
     "EvalSpec",
     "FailureStatus",

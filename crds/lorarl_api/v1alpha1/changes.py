@@ -30,6 +30,7 @@ SPEC_CHANGES: tuple[Immutable, ...] = (
     immutable("algorithm", _OTHER_TRAINING),
     immutable("reward", _OTHER_TRAINING, optional=True),
     immutable("rewards", _OTHER_TRAINING, optional=True),
+    immutable("environment", _OTHER_TRAINING, optional=True),
     immutable("data", _OTHER_TRAINING),
     immutable_except("rollout", RolloutSpec, _MEMORY_OF_ROLLOUTS, _SAME_TRAINING),
     immutable_except("trainer", TrainerSpec, ["steps", *_MEMORY_OF_TRAINER], _SAME_TRAINING),

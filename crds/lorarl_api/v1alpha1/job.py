@@ -15,6 +15,7 @@ from lorarl_api.v1alpha1.changes import JOB_CHANGES, SPEC_CHANGES
 from lorarl_api.v1alpha1.cluster import ClusterSpec
 from lorarl_api.v1alpha1.common import API_VERSION, KIND, MAX_SECONDS, Model, claim_of
 from lorarl_api.v1alpha1.data import DataSpec
+from lorarl_api.v1alpha1.environment import EnvironmentSpec
 from lorarl_api.v1alpha1.metadata import MAX_NAME, Metadata
 from lorarl_api.v1alpha1.retries import RetryRule
 from lorarl_api.v1alpha1.reward import NamedReward, RewardSpec
@@ -48,8 +49,8 @@ class LoRARLJobSpec(Checked):
     algorithm: AlgorithmSpec = Field(default_factory=AlgorithmSpec, description="How rewards become a loss.")
     reward: RewardSpec | None = Field(
         None,
-        description="How a completion is scored. sft, dpo and distillation refuse it; all other types require this or "
-        "rewards.",
+        description="How a completion is scored. sft, dpo and distillation refuse it; all other types require this, "
+        "rewards or environment.",
     )
     rewards: list[NamedReward] | None = Field(
         None,
@@ -58,6 +59,11 @@ class LoRARLJobSpec(Checked):
         description="Several rewards in place of one. A completion's score is their weighted sum, and each is recorded "
         "as a component. If one of them fails, the completion is left out, unless its weight is 0.",
         examples=[[{"name": "right", "type": "numeric"}, {"name": "format", "weight": 0.2, "function": "mine:tidy"}]],
+    )
+    environment: EnvironmentSpec | None = Field(
+        None,
+        description="A class of yours that the model talks with for several turns, in place of a reward.",
+        examples=[{"function": "my_env:Episode", "maxTurns": 4}],
     )
     data: DataSpec = Field(description="Training and held-out rows.")
     rollout: RolloutSpec = Field(default_factory=RolloutSpec, description="How vLLM generates.")
@@ -191,17 +197,29 @@ class LoRARLJobSpec(Checked):
 
     @property
     def reward_names(self) -> str:
-        """What the reward or rewards are, with commas between them; empty without any."""
+        """What the reward or rewards are, with commas between them, or the environment; empty without any."""
+        if self.environment is not None:
+            return self.environment.function
         return ", ".join(reward.kind for reward in self.rewards_by_path.values())
 
     @property
     def reward_sources(self) -> dict[str, RewardSource]:
-        """The sources of reward functions, also those of evaluations, by their path (`spec.reward.source`)."""
-        rewards = self.rewards_by_path
-        rewards |= {
+        """The sources of reward functions, also those of evaluations, and of the environment, by their path
+        (`spec.reward.source`).
+        """
+        of: dict[str, RewardSpec | EnvironmentSpec] = {**self.rewards_by_path}
+        of |= {
             f"spec.data.evals[{index}].reward": each.reward for index, each in enumerate(self.data.evals) if each.reward
         }
-        return {f"{path}.source": reward.source for path, reward in rewards.items() if reward.source}
+        of |= {"spec.environment": self.environment} if self.environment else {}
+        return {f"{path}.source": code.source for path, code in of.items() if code.source}
+
+    @property
+    def failed_shares(self) -> dict[str, float]:
+        """`maxFailedShare` of each of the job's rewards, or of its environment, by the path in the manifest."""
+        if self.environment is not None:
+            return {"spec.environment": self.environment.max_failed_share}
+        return {path: reward.max_failed_share for path, reward in self.rewards_by_path.items()}
 
     @property
     def secrets(self) -> dict[str, str]:

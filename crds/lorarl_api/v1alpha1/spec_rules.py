@@ -15,6 +15,7 @@ from lorarl_api.v1alpha1.algorithm_types import (
     listed,
     those,
 )
+from lorarl_api.v1alpha1.environment import environment_rules
 from lorarl_api.v1alpha1.partial_rules import TRAINS_WITHOUT_REWARD, partial_rules
 
 _FROM_DATA = is_one_of("self.algorithm.type", FROM_DATA)
@@ -106,8 +107,8 @@ def _rows(path: str, rows: str, source: str) -> Iterator[Rule]:
 SPEC_RULES: tuple[Rule, ...] = (
     Rule(
         "reward",
-        f"{TRAINS_WITHOUT_REWARD} || has(self.reward) || has(self.rewards)",
-        f"be set unless {_IS_WITHOUT_REWARD}, if there are no rewards",
+        f"{TRAINS_WITHOUT_REWARD} || has(self.reward) || has(self.rewards) || has(self.environment)",
+        f"be set unless {_IS_WITHOUT_REWARD}, if there are no rewards and no environment",
         "Add a reward, for example reward: {type: exact}, or set algorithm.type to sft.",
     ),
     Rule(
@@ -266,6 +267,7 @@ SPEC_RULES: tuple[Rule, ...] = (
         "absent or 1",
     ),
     *partial_rules(),
+    *environment_rules(),
     Rule(
         "algorithm.updatesPerStep",
         "!has(self.algorithm.updatesPerStep) || self.rollout.promptsPerStep % self.algorithm.updatesPerStep == 0",

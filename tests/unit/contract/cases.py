@@ -6,6 +6,7 @@ from typing import Any
 
 from unit.contract.algorithm_cases import ALGORITHM_CASES
 from unit.contract.cluster_cases import CLUSTER_CASES
+from unit.contract.environment_cases import ENVIRONMENT_CASES
 from unit.contract.manifests import EVAL, GPUS, HUB, MLFLOW, SFT, VOLUMES, Case, Changes
 from unit.contract.reward_cases import REWARD_CASES
 from unit.contract.sampling_cases import SAMPLING_CASES
@@ -230,6 +231,7 @@ CASES = [
         "Remove reward",
     ),
     *REWARD_CASES,
+    *ENVIRONMENT_CASES,
     Case(
         "tolerance of log-probabilities only with grpo",
         SFT | {"spec.rollout.logprobTolerance": 0.1},

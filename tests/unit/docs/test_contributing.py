@@ -25,7 +25,7 @@ PLACES = ROW.findall(CONTRIBUTING.partition("| to add |")[2].partition("\n\n")[0
 OWNERS = {
     "an algorithm": ("algorithms/registry.py", "crds/lorarl_api/v1alpha1/algorithm_types.py"),
     "a family of models": ("models/families.py", "models/fsdp_families.py", "tests/support/tiny_models.py"),
-    "an environment": ("rollout/lockstep.py", "samples/sample.py", "crds/lorarl_api/v1alpha1/data.py"),
+    "a kind of environment": ("rollout/episodes.py", "data/bridge.py", "crds/lorarl_api/v1alpha1/environment.py"),
     "a quantization": ("models/stored_weights.py", "planning/precision.py", "engine/vllm/shared_base.py"),
     "a metric": ("losses/", "rollout/lockstep.py", "loop.py"),
     "an object store": ("crds/lorarl_api/v1alpha1/stores.py", "storage/credentials.py"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic.main import IncEx
 
-from lorarl_api.v1alpha1 import AlgorithmSpec, EvalSource, EvalSpec, LoRARLJobSpec, RewardSpec
+from lorarl_api.v1alpha1 import AlgorithmSpec, EnvironmentSpec, EvalSource, EvalSpec, LoRARLJobSpec, RewardSpec
 from lorarl_api.v1alpha1.algorithm_types import OPTION_GROUPS
 from lorarl_trainer.errors import InputError
 
@@ -29,8 +29,8 @@ Identity = Mapping[str, Any]
 
 
 def training_identity(spec: LoRARLJobSpec, model_fingerprint: str) -> dict[str, Any]:
-    """Return the settings that define this training: model, adapter, algorithm, reward, data, its template and
-    limits, and seed.
+    """Return the settings that define this training: model, adapter, algorithm, reward or environment, data, its
+    template and limits, and seed.
 
     The limits decide which rows there are, and so their order in every epoch.
 
@@ -58,6 +58,7 @@ def training_identity(spec: LoRARLJobSpec, model_fingerprint: str) -> dict[str, 
             reward.name: {key: value for key, value in _scores(reward).items() if value is not None}
             for reward in spec.rewards or []
         },
+        "environment": _plays(spec.environment) if spec.environment else {},
         "data.train": spec.data.train.model_dump(by_alias=True) if spec.data.train else {},
         "data": {
             "mixture": [source.model_dump(by_alias=True, exclude_none=True) for source in spec.data.mixture or []]
@@ -79,7 +80,8 @@ def evaluation_digest(spec: LoRARLJobSpec, source: EvalSource, rows_sha256: str 
     """Return a digest of what an evaluation's values follow from, besides the adapter and the training's identity.
 
     Values of two digests are not to be compared. `rows_sha256`: of its rows; None takes their source for them. `code`:
-    the digests of reward functions by their names, and as chatTemplate that of a template of the job's own.
+    the digests of reward functions and of the environment by their names, and as chatTemplate that of a template of
+    the job's own.
     """
     own = source.reward if isinstance(source, EvalSpec) else None
     rewards = [own] if own else list(spec.rewards_by_path.values())
@@ -90,6 +92,9 @@ def evaluation_digest(spec: LoRARLJobSpec, source: EvalSource, rows_sha256: str 
         "rewards": [_scores(reward) for reward in rewards],
         "code": [code.get(reward.function or "") for reward in rewards],
         "template": code.get("chatTemplate"),
+        **(
+            {"environment": [_plays(spec.environment), code.get(spec.environment.function)]} if spec.environment else {}
+        ),
         "limits": [rollout.max_prompt_tokens, rollout.max_response_tokens, sorted(rollout.stop)],
         "sampling": [rollout.top_p, rollout.top_k, rollout.min_p, spec.trainer.seed] if drawn else None,
         "completions": source.model_dump(include={"temperature", "samples", "pass_reward"}),
@@ -101,6 +106,16 @@ def _scores(reward: RewardSpec) -> dict[str, Any]:
     """Return what a completion's score follows from."""
     digest = reward.source.sha256 if reward.source else None
     return {**reward.model_dump(by_alias=True, exclude=_NOT_OF_REWARDS), "source.sha256": digest}
+
+
+def _plays(environment: EnvironmentSpec) -> dict[str, Any]:
+    """Return what an episode's course and its reward follow from, beside the model."""
+    return {
+        "function": environment.function,
+        "source.sha256": environment.source.sha256 if environment.source else None,
+        "maxTurns": environment.max_turns,
+        "maxTurnTokens": environment.max_turn_tokens,
+    }
 
 
 def _option_groups(algorithm: AlgorithmSpec) -> dict[str, Any]:

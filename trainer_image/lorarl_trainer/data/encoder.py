@@ -65,7 +65,7 @@ class PromptEncoder:
                 "Set spec.data.chatTemplate to false to use prompts as they are, name a template in "
                 "spec.data.chatTemplateFile, or use the model's instruct version.",
             )
-        self._tokenizer, self._chat_template, self.stop_ids = tokenizer, chat_template, frozenset(stop_ids)
+        self._tokenizer, self.uses_template, self.stop_ids = tokenizer, chat_template, frozenset(stop_ids)
         self.stops = [text for stop in stop_ids if self.ids([text := tokenizer.decode([stop])]) == [[stop]]]
         self._vocabulary_size = vocabulary_size
         self._tokens = len(tokenizer)  # builds the whole vocabulary: 10 ms and more, so not for each row
@@ -81,7 +81,7 @@ class PromptEncoder:
             InputError: a prompt does not fit the chat template, or consists of messages and `spec.data.chatTemplate` is
                 false.
         """
-        if self._chat_template:
+        if self.uses_template:
             return self.ids([self.render(row, _messages(row), open_turn=True) for row in rows])
         return [self._with_prefix(ids) for ids in self.ids([_text(row) for row in rows])]
 
@@ -110,7 +110,7 @@ class PromptEncoder:
         return prompt_ids, chosen_ids, rejected_ids
 
     def _example(self, row: Row, answer: str) -> tuple[list[int], list[int]]:
-        if not self._chat_template:
+        if not self.uses_template:
             prompt_ids = self.encode_prompts([row])[0]
             return prompt_ids, self.closed(
                 self.ids([(turn := turn_of("", answer, answer, self.stops)).answer])[0], turn
@@ -181,7 +181,7 @@ class PromptEncoder:
         Raises:
             InputError: `spec.data.chatTemplate` is false.
         """
-        if not self._chat_template:
+        if not self.uses_template:
             raise InputError(
                 "spec.data.chatTemplate",
                 f"false, but row {row.number} is a conversation",
@@ -226,7 +226,7 @@ class PromptEncoder:
         Raises:
             InputError: it does not, or there is none.
         """
-        if not (self._chat_template and re.search(r"\btools\b", str(self._tokenizer.chat_template))):
+        if not (self.uses_template and re.search(r"\btools\b", str(self._tokenizer.chat_template))):
             raise InputError(
                 field,
                 "a column of tools, which the model's chat template does not write",
@@ -236,7 +236,7 @@ class PromptEncoder:
 
     def is_dated(self, row: Row) -> bool:
         """Return whether the chat template writes today's date for a row that it was applied to before."""
-        if not self._chat_template or isinstance(row.lesson, Tokens):
+        if not self.uses_template or isinstance(row.lesson, Tokens):
             return False
         if "strftime_now" not in str(self._tokenizer.chat_template):
             return False

@@ -14,6 +14,7 @@ from lorarl_api.faults import ManifestError
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.data.encoding import EncodedRow
+from lorarl_trainer.dry_run.episode_trial import episode_lines, hasty_environment, try_episode
 from lorarl_trainer.dry_run.reward_trial import hasty, looks_wrong, printed_lines, trial_lines, try_reward
 from lorarl_trainer.dry_run.store_outlook import steps_left, store_lines
 from lorarl_trainer.dry_run.teacher_trial import try_teacher
@@ -76,7 +77,11 @@ async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
         tempfile.TemporaryDirectory(prefix="lorarl-dry-run-") as scratch,
         fetched_sources(job.spec, secrets) as (spec, sources),
         open_scorers(
-            hasty(spec), folder, output=Output(Path(scratch) / "rewards.log"), eval_processes=1, sources=sources
+            hasty_environment(hasty(spec)),
+            folder,
+            output=Output(Path(scratch) / "rewards.log"),
+            eval_processes=1,
+            sources=sources,
         ) as opened,
     ):
         job = job.model_copy(update={"spec": spec})
@@ -96,6 +101,9 @@ async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
             doubtful = await _try_rewards(scorers, data, model.vocabulary)
             if scorers.reward:
                 _print(*long_answers(job, data.train[:SCORED_ROWS], model.vocabulary))
+            if scorers.environment:
+                trial = await try_episode(spec, scorers.environment, data.train[0], model.vocabulary)
+                _print(*episode_lines(spec, trial, model.vocabulary))
             if scorers.teacher:
                 scorers.teacher.knows(model.vocabulary.token_text)
                 _print(*await try_teacher(scorers.teacher, data.train[:SCORED_ROWS]))
@@ -153,11 +161,16 @@ def data_lines(job: LoRARLJob, data: inputs.EncodedData, vocabulary: inputs.Voca
     """Return what the data is, and the first prompt as the model sees it."""
     lengths = sorted(len(row.prompt_ids) for row in data.train)
     first, held_out = data.train[0], sum(map(len, data.evals.values()))
-    return [
+    summary = [
         f"data     {len(data.train):,} rows, {held_out:,} held out; prompts of {lengths[0]} to {lengths[-1]} "
         f"tokens, median {lengths[len(lengths) // 2]}",
         *(f"warning: {warning}" for warning in data.warnings),
         *([] if data.evals else [NOTHING_HELD_OUT]),
+    ]
+    if job.spec.environment is not None:  # opens its episodes itself
+        return summary
+    return [
+        *summary,
         f"row {first.row.number} as the model sees it, special tokens included{_no_template(job, vocabulary)}:",
         *_quoted(vocabulary.tokenizer.decode(first.prompt_ids)),
         *(

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from lorarl_api.v1alpha1 import DataSource, LoRARLJobSpec, MixtureSource, RewardSpec
+from lorarl_trainer.data.bridge import Bridge
 from lorarl_trainer.data.encoder import PromptEncoder
 from lorarl_trainer.data.encoding import (
     EncodedRow,
@@ -154,7 +155,7 @@ def read_source(
 
 
 def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> EncodedData:
-    """Encode all rows; see `encode_source` for the errors."""
+    """Encode all rows; see `encode_source` and `Bridge.require` for the errors."""
     encoder, fields = prompt_encoder(spec, vocabulary), eval_fields(spec)
     warnings: list[str] = []
 
@@ -164,6 +165,8 @@ def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> Enco
         return fitting
 
     by_source = {path: encoded(source, rows.train[path], path) for path, source in spec.data.sources.items()}
+    if spec.environment is not None:
+        Bridge(encoder).require(next(iter(by_source.values()))[0].row)
     weights = [getattr(source, "weight", 1.0) for source in spec.data.sources.values()]
     parts = [Part(len(fitting), weight) for fitting, weight in zip(by_source.values(), weights, strict=True)]
     train = [row for fitting in by_source.values() for row in fitting]
@@ -171,7 +174,8 @@ def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> Enco
     read_by_path = rows.train | {fields[name]: held_out for name, held_out in rows.evals.items()}
     warnings.extend(dated_prompts(read_by_path, encoder))
     warnings.extend(few_rows(train, spec.rollout.prompts_per_step))
-    for name, held_out in evals.items():
+    # An episode is more than its prompt.
+    for name, held_out in evals.items() if spec.environment is None else ():
         warnings.extend(shared_prompts(train, held_out, fields[name]))
     sources = spec.data.sources.items()
     read = {

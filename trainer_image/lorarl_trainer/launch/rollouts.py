@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.algorithms.registry import get_algorithm
+from lorarl_trainer.data.bridge import Bridge
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.from_data.dpo import Pairs
 from lorarl_trainer.from_data.sft import Answers
@@ -15,7 +16,9 @@ from lorarl_trainer.launch import inputs
 from lorarl_trainer.progress import Progress
 from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.workers import Workers
+from lorarl_trainer.rewards.environment.environment import Environment
 from lorarl_trainer.rewards.scorer import Scorers
+from lorarl_trainer.rollout.episodes import Episodes
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.generation import Generation
 from lorarl_trainer.rollout.lockstep import Lockstep
@@ -35,11 +38,13 @@ def make_rollouts(
     replay: Path | None,
     unfinished: Sequence[int],
 ) -> Rollouts:
-    """Return where the samples come from: generated and scored, or for sft and dpo the data's own answers.
+    """Return where the samples come from: generated and scored, or played in an environment, or for sft and dpo the
+    data's own answers.
 
     `replay`: a folder with the samples of another run, which are trained on instead; None for this run's own.
     """
-    reward, paths = scorers.reward, inputs.eval_fields(spec)
+    paths = inputs.eval_fields(spec)
+    reward = scorers.reward if scorers.environment is None else _episodes(spec, scorers.environment, vocabulary)
     evaluations = {
         name: Evaluation.of(name, source, paths[name], rows.evals[name], scorer, spec.rollout)
         for name, source in spec.data.evaluations
@@ -89,3 +94,14 @@ def make_rollouts(
         decode_prompts=vocabulary.decode_prompts,
         max_refills=algorithm.max_refills,
     )
+
+
+def bridge_of(spec: LoRARLJobSpec, vocabulary: inputs.Vocabulary) -> Bridge:
+    """Return what bridges the turns of a job's episodes."""
+    return Bridge(inputs.prompt_encoder(spec, vocabulary))
+
+
+def _episodes(spec: LoRARLJobSpec, environment: Environment, vocabulary: inputs.Vocabulary) -> Episodes:
+    bridge = bridge_of(spec, vocabulary)
+    # On a CPU, turns go together: a job has the same bytes again there, whatever takes how long.
+    return Episodes(spec, environment, bridge, vocabulary.decode, vocabulary.decode_prompts, together=not spec.on_gpu)

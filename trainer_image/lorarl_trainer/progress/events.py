@@ -17,6 +17,7 @@ PHASES = (
     "wake",
     "generate",
     "reward",
+    "environment",
     "sleep",
     "forward_backward",
     "optimizer",
@@ -29,7 +30,7 @@ PHASES = (
 
 An evaluation comes after its step. `generate` and `wake` are the times of the slowest engine. Completions are decoded
 and scored as they finish, while others are still being generated; `reward` is the time that scoring takes beyond
-generation.
+generation, and `environment` that in which no engine generates because all episodes wait for their environment.
 """
 
 _TIME_COLUMNS = frozenset({"at", "seconds", "tokens_per_second"})

@@ -14,11 +14,11 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from lorarl_trainer.errors import InputError, LorarlError
 from lorarl_trainer.rewards.output import Output
@@ -50,14 +50,21 @@ class CodeFolders:
         return [*self.folders, *sys.path] if self.source else [*sys.path, *self.folders]
 
 
-class ScoringProcess:
-    """A process that calls the function (worker.py). It is restarted after it had to be ended.
+class CodeProcess:
+    """A process with a user's code. It is restarted after it had to be ended.
 
-    Only one thread uses it; any thread may start, wake or close it.
+    Only one thread uses it; any thread may start or close it.
 
     Attributes:
+        program: what it runs.
+        expected: what the manifest should name, for errors.
+        variables: of its environment, beside the trainer's own.
         is_async: whether the function is async; known once the process is ready.
     """
+
+    program: ClassVar = Path(__file__).with_name("worker.py")
+    expected: ClassVar = "a function package.module:function(prompt, completion, answer, row)"
+    variables: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, function: str, code: CodeFolders, limit: float, field: str, output: Output) -> None:
         """Nothing starts before `start`."""
@@ -66,8 +73,6 @@ class ScoringProcess:
         self._starting = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
-        self._bell = os.eventfd(0)
-        weakref.finalize(self, os.close, self._bell)
         self._is_ready = self._closed = False
         self.is_async = False
 
@@ -91,7 +96,7 @@ class ScoringProcess:
                 command = [
                     sys.executable,
                     "-P",
-                    str(Path(__file__).with_name("worker.py")),
+                    str(self.program),
                     str(theirs.fileno()),
                     str(os.getpid()),
                 ]
@@ -105,6 +110,7 @@ class ScoringProcess:
                         stdout=output,
                         stderr=output,
                         start_new_session=True,
+                        env={**os.environ, **self.variables},
                     )
             self._connection = Connection(ours.detach())
             code = self._code
@@ -146,7 +152,7 @@ class ScoringProcess:
                 )
             )
             self.end()
-        raise InputError(self._field, got, "a function package.module:function(prompt, completion, answer, row)", hint)
+        raise InputError(self._field, got, self.expected, hint)
 
     def _first_reply(self, connection: Connection) -> tuple[Any, ...] | None:
         """Return what the process says of its function; None if it says nothing in START_SECONDS."""
@@ -162,6 +168,45 @@ class ScoringProcess:
                     f"{said[0]}. Move slow work out of the module's top level, or wait (at most {START_SECONDS:g} s)."
                 )
         return None
+
+    def end(self, patience: float = 0.0) -> str:
+        """End the process and everything that it started.
+
+        Returns how it ended: its own exit if that came within `patience` seconds.
+        """
+        with self._starting:
+            process, connection = self._process, self._connection
+            self._process = self._connection = None
+            self._is_ready = False
+        if process is None or connection is None:
+            return "was ended"
+        ended = _kill(process, patience)
+        connection.close()
+        return ended
+
+    def close(self, patience: float = 0.0) -> None:
+        """End this process for good. One that ends what it started gets so many seconds for it."""
+        with self._starting:
+            self._closed = True
+            process, connection = self._process, self._connection
+        if connection is not None and patience:
+            connection.close()
+        if process is not None:
+            _kill(process, patience)
+
+    def _open(self) -> Connection:
+        if self._connection is None:
+            raise LorarlError(ENDED)
+        return self._connection
+
+
+class ScoringProcess(CodeProcess):
+    """A process that calls the function (worker.py). Any thread may wake it."""
+
+    def __init__(self, function: str, code: CodeFolders, limit: float, field: str, output: Output) -> None:
+        super().__init__(function, code, limit, field, output)
+        self._bell = os.eventfd(0)
+        weakref.finalize(self, os.close, self._bell)
 
     def send(self, samples: Sequence[tuple[int, ToScore]]) -> None:
         """Send samples, each with a number that its outcome will have too.
@@ -203,34 +248,10 @@ class ScoringProcess:
         """Wake the thread that waits in `receive` or `sleep`."""
         os.eventfd_write(self._bell, 1)
 
-    def end(self, patience: float = 0.0) -> str:
-        """End the process and everything that it started.
-
-        Returns how it ended: its own exit if that came within `patience` seconds.
-        """
-        with self._starting:
-            process, connection = self._process, self._connection
-            self._process = self._connection = None
-            self._is_ready = False
-        if process is None or connection is None:
-            return "was ended"
-        ended = _kill(process, patience)
-        connection.close()
-        return ended
-
-    def close(self) -> None:
+    def close(self, patience: float = 0.0) -> None:
         """End this process for good. The thread that waits for it notices."""
-        with self._starting:
-            self._closed = True
-            process = self._process
-        if process is not None:
-            _kill(process)
+        super().close(patience)
         self.wake()
-
-    def _open(self) -> Connection:
-        if self._connection is None:
-            raise LorarlError(ENDED)
-        return self._connection
 
 
 def _kill(process: subprocess.Popen[bytes], patience: float = 0.0) -> str:

@@ -9,17 +9,18 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from lorarl_api.v1alpha1 import EvalSpec, LoRARLJobSpec, RewardSpec
+from lorarl_api.v1alpha1 import EnvironmentSpec, EvalSpec, LoRARLJobSpec, RewardSpec
 from lorarl_trainer.data.reasoning_gym import require_task
 from lorarl_trainer.data.rows import Row
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.rewards.builtin import BuiltinScorer, Measure, make_measure
 from lorarl_trainer.rewards.code.scorer import CodeScorer, check_row
+from lorarl_trainer.rewards.environment.environment import Environment
 from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.penalties import length_penalty, repetition_penalty
 from lorarl_trainer.rewards.pool import PoolScorer, usual_processes
 from lorarl_trainer.rewards.process import START_SECONDS, CodeFolders
-from lorarl_trainer.rewards.scores import Scorer
+from lorarl_trainer.rewards.scores import Judge, Scorer
 from lorarl_trainer.rewards.server.apis import instruction_of
 from lorarl_trainer.rewards.server.scorer import ServerScorer
 from lorarl_trainer.rewards.server.teacher import Teacher
@@ -35,15 +36,17 @@ class Scorers:
     """All that a job's completions are scored with.
 
     Attributes:
-        reward: that of the reward or rewards; None for sft, dpo and distillation.
+        reward: that of the reward or rewards; None for sft, dpo and distillation, and with an environment.
         evals: those of the evaluations that have their own reward, by their names.
         teacher: a server that scores tokens; None without one.
+        environment: plays episodes, in place of a reward; None without one.
         patience: seconds that `ready` waits; None leaves that to each.
     """
 
     reward: Scorer | None
     evals: Mapping[str, Scorer]
     teacher: Teacher | None = None
+    environment: Environment | None = None
     patience: float | None = None
 
     async def ready(self) -> None:
@@ -70,8 +73,9 @@ class Scorers:
             )
 
     @property
-    def _all(self) -> list[Scorer]:
-        return [*filter(None, (self.reward, self.teacher)), *self.evals.values()]
+    def _all(self) -> list[Judge]:
+        of_job: tuple[Judge | None, ...] = self.reward, self.teacher, self.environment
+        return [*filter(None, of_job), *self.evals.values()]
 
 
 @contextlib.contextmanager
@@ -101,7 +105,11 @@ def open_scorers(
     distillation = spec.algorithm.distillation
     server = distillation and distillation.server
     teacher = Teacher(server, field="spec.algorithm.distillation.server") if server else None
-    scorers = Scorers(make_job_scorer(spec, manifest_folder, output, sources), evals, teacher)
+    environment = None
+    if spec.environment is not None:
+        code = _code_folders(spec.environment, manifest_folder, sources)
+        environment = Environment(spec.environment, code, output)
+    scorers = Scorers(make_job_scorer(spec, manifest_folder, output, sources), evals, teacher, environment)
     with contextlib.ExitStack() as stack:
         for scorer in scorers._all:
             stack.callback(scorer.close)
@@ -187,7 +195,7 @@ def make_scorer(
     )
 
 
-def _code_folders(spec: RewardSpec, manifest_folder: Path, sources: Sources) -> CodeFolders:
+def _code_folders(spec: RewardSpec | EnvironmentSpec, manifest_folder: Path, sources: Sources) -> CodeFolders:
     if spec.source and (copy := sources.get(spec.source)):
         return CodeFolders((str(copy),), str(spec.source))
     return CodeFolders(tuple(dict.fromkeys([str(Path.cwd()), str(manifest_folder.resolve())])))

@@ -14,7 +14,7 @@ from lorarl_trainer.data.cells import Prompt
 from lorarl_trainer.errors import InputError, RewardServerError
 from lorarl_trainer.samples.arrays import Floats, Ints
 
-Cause = Literal["exception", "timeout", "non_finite", "wrong_type", "crash", "server"]
+Cause = Literal["exception", "timeout", "non_finite", "wrong_type", "too_long", "crash", "server"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,28 +93,32 @@ class Scores:
     failures: Mapping[Cause, Failure]
 
 
-class Scorer(Protocol):
-    """Scores completions. Call `ready` before the first step and `close` at the end."""
+class Judge(Protocol):
+    """Gives rewards. Call `ready` before the first step and `close` at the end."""
 
     @property
     def field(self) -> str:
-        """The reward's path in the manifest, for errors."""
+        """Its path in the manifest, for errors."""
 
     def warm_up(self) -> None:
-        """Start what scoring needs, without waiting for it."""
+        """Start what it needs, without waiting for it."""
 
     async def ready(self) -> None:
-        """Wait until scoring can begin.
+        """Wait until it can begin.
 
         Raises:
             InputError: it never can, because of a missing module or function or a wrong signature.
         """
 
-    async def score(self, samples: Sequence[ToScore]) -> list[Outcome]:
-        """Score some samples of a step and return their outcomes in order. Others may be given meanwhile."""
-
     def close(self) -> None:
         """Stop everything that was started."""
+
+
+class Scorer(Judge, Protocol):
+    """Scores completions."""
+
+    async def score(self, samples: Sequence[ToScore]) -> list[Outcome]:
+        """Score some samples of a step and return their outcomes in order. Others may be given meanwhile."""
 
 
 def collect(outcomes: Sequence[Outcome], path: str) -> Scores:
@@ -146,7 +150,7 @@ def fix_of(path: str, causes: Collection[str | None]) -> str:
         return "Check that the server runs, and its url in the manifest."
     if path.endswith(".server"):
         return f"Correct url, api, model or instruction of {path}."
-    return "Fix the reward or its data."
+    return f"Fix the {'environment' if path.endswith('.environment') else 'reward'} or its data."
 
 
 def first_failures(outcomes: Sequence[Outcome]) -> dict[str, tuple[Cause, Failure]]:
@@ -187,5 +191,5 @@ def require_scored(outcomes: Sequence[Outcome], limits: Mapping[str, float], whe
             f"{path}.maxFailedShare",
             got,
             f"at most {limit:.4g} of them",
-            f"Fix the reward or its data, or raise {path}.maxFailedShare.",
+            f"{fix_of(path, ()).removesuffix('.')}, or raise {path}.maxFailedShare.",
         )

@@ -1,4 +1,4 @@
-"""Brings the code of reward functions to this machine: `reward.source`.
+"""Brings the code of reward functions and environments to this machine: `reward.source`, `environment.source`.
 
 A run works with a copy. A ConfigMap that changes meanwhile changes no run.
 """
@@ -17,7 +17,7 @@ from typing import Protocol
 from packaging.tags import sys_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from lorarl_api.v1alpha1 import REWARDS_FOLDER, LoRARLJobSpec, NamedReward, RewardSource, RewardSpec
+from lorarl_api.v1alpha1 import REWARDS_FOLDER, EnvironmentSpec, LoRARLJobSpec, NamedReward, RewardSource, RewardSpec
 from lorarl_trainer.errors import InputError, unreadable
 from lorarl_trainer.storage import open_store
 from lorarl_trainer.storage.downloads import local_path
@@ -67,10 +67,12 @@ def fetched_sources(spec: LoRARLJobSpec, secrets: Secrets) -> Iterator[tuple[LoR
 def with_digests(spec: LoRARLJobSpec, found: Mapping[RewardSource, RewardSource]) -> LoRARLJobSpec:
     """Return the spec with other sources in place of those that are keys of `found`."""
 
-    def of[R: (RewardSpec, NamedReward)](reward: R) -> R:
+    def of[R: (RewardSpec, NamedReward, EnvironmentSpec)](reward: R) -> R:
         source = reward.source and found.get(reward.source)
         return reward.model_copy(update={"source": source}) if source else reward
 
+    if found and spec.environment:
+        spec = spec.model_copy(update={"environment": of(spec.environment)})
     return with_rewards(spec, of) if found else spec
 
 

@@ -62,17 +62,11 @@ class RefusedError(Exception):
 def main() -> None:
     """Serve until the trainer ends this process, or itself ends."""
     connection = Connection(int(sys.argv[1]))
-    threading.Thread(target=_end_with_parent, args=(connection.fileno(), int(sys.argv[2])), daemon=True).start()
+    threading.Thread(target=end_with_parent, args=(connection.fileno(), int(sys.argv[2])), daemon=True).start()
     faulthandler.enable()  # if the function crashes the process, its traceback goes to standard error
     for stream in (sys.stdout, sys.stderr):  # whole lines, since several processes may write to one file
         cast("io.TextIOWrapper", stream).reconfigure(line_buffering=True, errors="backslashreplace")
-    name, search_path, places, source = connection.recv()
-    sys.path[:] = search_path
-    try:
-        with _reported_if_slow(connection):
-            function = load_function(name, places, source)
-    except RefusedError as error:
-        connection.send(("refused", *error.args))
+    if (function := loaded(connection, load_function)) is None:
         return
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
     connection.send(("ready", is_async))
@@ -83,6 +77,18 @@ def main() -> None:
 
     with Path(os.devnull).open("w") as nowhere, contextlib.suppress(EOFError):
         (_serve_async if is_async else _serve)(connection, call, nowhere)
+
+
+def loaded(connection: Connection, load: Callable[[str, Sequence[str], str], Callable[..., Any]]) -> Any:
+    """Return what the trainer names in its first message; None if it cannot be used, which is reported."""
+    name, search_path, places, source = connection.recv()
+    sys.path[:] = search_path
+    try:
+        with _reported_if_slow(connection):
+            return load(name, places, source)
+    except RefusedError as error:
+        connection.send(("refused", *error.args))
+        return None
 
 
 @contextlib.contextmanager
@@ -116,11 +122,38 @@ def _place(frame: FrameType) -> str:
 def load_function(name: str, places: Sequence[str] = (), source: str = "") -> Callable[..., Any]:
     """Import `package.module:function` and check that it can be called with PARAMETERS, and TRUNCATED if it has that.
 
-    `places`: folders where a user's own code may be, for errors. `source`: the source that these are copies of; empty
-    without one.
+    Raises:
+        RefusedError: it cannot; see `load_named` for the arguments.
+    """
+    define = _define(name.partition(":")[2])
+    function, where = load_named(name, places, source, define)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise RefusedError(f"{name} in {where}, which is a generator and returns no number", "Use return.")
+    with contextlib.suppress(ValueError):  # some functions written in C have no readable signature
+        signature = inspect.signature(function)
+        try:
+            signature.bind(*PARAMETERS, **({TRUNCATED: False} if takes(function, TRUNCATED) else {}))
+        except TypeError as error:
+            raise RefusedError(
+                f"{name}{signature} in {where}, which cannot be called with four arguments", define
+            ) from error
+    return function
+
+
+def load_named(
+    name: str, places: Sequence[str], source: str, define: str, *, wanted: str = "function"
+) -> tuple[Callable[..., Any], str]:
+    """Import `package.module:NAME`; return what can be called by that name, and the file that it is in.
+
+    Args:
+        name: of a function or a class.
+        places: folders where a user's own code may be, for errors.
+        source: the source that these are copies of; empty without one.
+        define: what to do if the module has nothing that can be called.
+        wanted: what it should be.
 
     Raises:
-        RefusedError: it cannot.
+        RefusedError: it cannot be imported.
     """
     module_name, _, function_name = name.partition(":")
     try:
@@ -147,20 +180,11 @@ def load_function(name: str, places: Sequence[str] = (), source: str = "") -> Ca
     if function is None or not callable(function):
         existing = _functions_of(module)
         other = f"has an object of type {type(function).__name__} of this name"
-        lacks = "has no such function" if function is None else other
-        hint = f"Name one of its functions ({', '.join(existing)})." if existing else _define(function_name)
+        lacks = f"has no such {wanted}" if function is None else other
+        plural = {"function": "functions", "class": "classes"}[wanted]
+        hint = f"Name one of its {plural} ({', '.join(existing)})." if existing else define
         raise RefusedError(f"{name}, but {module_name} ({where}) {lacks}", hint)
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise RefusedError(f"{name} in {where}, which is a generator and returns no number", "Use return.")
-    with contextlib.suppress(ValueError):  # some functions written in C have no readable signature
-        signature = inspect.signature(function)
-        try:
-            signature.bind(*PARAMETERS, **({TRUNCATED: False} if takes(function, TRUNCATED) else {}))
-        except TypeError as error:
-            raise RefusedError(
-                f"{name}{signature} in {where}, which cannot be called with four arguments", _define(function_name)
-            ) from error
-    return function
+    return function, where
 
 
 def _functions_of(module: ModuleType) -> list[str]:
@@ -268,15 +292,15 @@ def _end_after(seconds: float, nowhere: TextIO) -> None:
     faulthandler.dump_traceback_later(seconds + 5, exit=True, file=nowhere)
 
 
-def check(value: Any) -> Reply:
-    """Accept a function's result: one finite number, or a mapping with SCORE and components, all finite numbers."""
+def check(value: Any, key: str = SCORE) -> Reply:
+    """Accept a function's result: one finite number, or a mapping with `key` and components, all finite numbers."""
     if value is None:
         return _failed("wrong_type", "returned None: some way through the function ends without a return")
     if not isinstance(value, Mapping):
         number, cause, message = _number(value)
         return number, cause, message, {}
-    if SCORE not in value:
-        return _failed("wrong_type", f"returned a mapping without {SCORE!r}: {_shown(value)}")
+    if key not in value:
+        return _failed("wrong_type", f"returned a mapping without {key!r}: {shown(value)}")
     if len(value) - 1 > MOST_COMPONENTS:
         return _failed("wrong_type", f"returned {len(value) - 1} components; at most {MOST_COMPONENTS} are recorded")
     numbers = {}
@@ -287,7 +311,7 @@ def check(value: Any) -> Reply:
         if cause is not None:
             return _failed(cause, f"{message} as {name!r}")
         numbers[name] = number
-    return numbers.pop(SCORE), None, "", numbers
+    return numbers.pop(key), None, "", numbers
 
 
 def _number(value: Any) -> tuple[float, str | None, str]:
@@ -303,7 +327,7 @@ def _number(value: Any) -> tuple[float, str | None, str]:
         if inspect.iscoroutine(value):
             value.close()  # or Python warns that nothing awaited it
             one = "; define the function, or what decorates it, with async def"
-        return math.nan, "wrong_type", f"returned {type(value).__name__} {_shown(value)}{one}"
+        return math.nan, "wrong_type", f"returned {type(value).__name__} {shown(value)}{one}"
     if not math.isfinite(number):
         return math.nan, "non_finite", f"returned {number}"
     if abs(number) > MOST_REWARD:
@@ -311,7 +335,8 @@ def _number(value: Any) -> tuple[float, str | None, str]:
     return number, None, ""
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Return the beginning of a value as Python writes it."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
@@ -321,36 +346,46 @@ def _failed(cause: str, message: str) -> Reply:
 
 
 def _logged(error: BaseException, sample: Sequence[Any]) -> str:
-    """Describe a sample's exception, and print its traceback unless the process has printed one from the same line."""
+    """Describe a sample's exception; see `logged`."""
+    described = logged(error, __file__)
+    answer = sample[PARAMETERS.index("answer")]
+    stumbled = answer is None and isinstance(error, TypeError | AttributeError) and "NoneType" in str(error)
+    return f"{described}; {NO_ANSWER}" if stumbled else described
+
+
+def logged(error: BaseException, ours: str) -> str:
+    """Describe an exception of a user's code, and print its traceback unless one from the same line was printed.
+
+    `ours`: the file that called the code, whose frames say nothing.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     place = (type(error), frames[-1].filename, frames[-1].lineno) if frames else (type(error),)
     if place not in _printed:
         _printed.add(place)
         own = error.__traceback__
-        while own is not None and own.tb_next is not None and own.tb_frame.f_code.co_filename == __file__:
+        while own is not None and own.tb_next is not None and own.tb_frame.f_code.co_filename == ours:
             own = own.tb_next  # the user's part
         traceback.print_exception(type(error), error, own)
-    answer = sample[PARAMETERS.index("answer")]
-    stumbled = answer is None and isinstance(error, TypeError | AttributeError) and "NoneType" in str(error)
-    return f"{_describe(error)}; {NO_ANSWER}" if stumbled else _describe(error)
+    return _describe(error, ours)
 
 
-def _describe(error: BaseException) -> str:
+def _describe(error: BaseException, ours: str = __file__) -> str:
     """Return the last line of the traceback, and its file and line: `KeyError: 'level' (rewards.py, line 7)`."""
     message = " ".join(f"{type(error).__name__}: {error}".split())[:500]
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     # A SyntaxError names file and line itself, and a module that cannot be read has none.
-    if isinstance(error, SyntaxError) or not frames or frames[-1].filename == __file__:
+    if isinstance(error, SyntaxError) or not frames or frames[-1].filename == ours:
         return message
     return f"{message} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
 
 
-def _end_with_parent(connection: int, parent: int) -> None:
-    """End this process and what it started once the trainer has closed the connection, or is gone."""
+def end_with_parent(connection: int, parent: int, before: Callable[[], None] = lambda: None) -> None:
+    """End this process and what it started once the trainer has closed the connection, or the parent is gone."""
     hung_up = select.poll()
     hung_up.register(connection, 0)  # no events requested: only the end of the connection is reported
     while not hung_up.poll(1000) and os.getppid() == parent:
         pass
+    before()
     os.killpg(0, signal.SIGKILL)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -20,20 +20,40 @@ from lorarl_trainer.samples.occupancy import Occupancy
 from lorarl_trainer.samples.requests import GenerationRequest
 from lorarl_trainer.samples.sample import Completion
 
+type End = Literal["done", "turns", "tokens"] | Cause
+"""What ended an episode: its environment, a limit of turns or of tokens, or a failure."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """How an episode went.
+
+    Attributes:
+        turns: turns that the model made.
+        seconds: that the environment took.
+    """
+
+    turns: int
+    seconds: float
+    ended: End
+
 
 @dataclass(frozen=True)
 class ScoredRollouts:
     """One completion per row, in the order of the rows.
 
     Attributes:
+        rows: [S]; with an environment, each with what opened its episode as its prompt.
         completions: [S].
         texts: [S]; the completions as the reward sees them.
         rewards: [S]; NaN where a completion could not be scored.
         failures: those completions, by cause.
         outcomes: [S]; the rewards with their components, or why there is none.
         seconds: by phase. `reward` is how much longer scoring took than generation.
+        courses: [S]; how the episodes went. Empty without an environment.
     """
 
+    rows: Sequence[EncodedRow]
     completions: list[Completion]
     texts: list[str]
     rewards: Rewards
@@ -41,15 +61,18 @@ class ScoredRollouts:
     outcomes: Sequence[Outcome]
     seconds: Mapping[str, float]
     occupancy: Occupancy
+    courses: Sequence[Course] = ()
 
     def chosen(self, indices: Sequence[int]) -> ScoredRollouts:
         """Return some of them, in the order of the indices. The failures remain those of all."""
         return replace(
             self,
+            rows=[self.rows[index] for index in indices],
             completions=[self.completions[index] for index in indices],
             texts=[self.texts[index] for index in indices],
             rewards=self.rewards[list(indices)],
             outcomes=[self.outcomes[index] for index in indices],
+            courses=[self.courses[index] for index in indices] if self.courses else (),
         )
 
 
@@ -58,6 +81,7 @@ def joined(rounds: Sequence[ScoredRollouts], field: str) -> ScoredRollouts:
     outcomes = [outcome for one in rounds for outcome in one.outcomes]
     scores = collect(outcomes, field)
     return ScoredRollouts(
+        rows=[row for one in rounds for row in one.rows],
         completions=[completion for one in rounds for completion in one.completions],
         texts=[text for one in rounds for text in one.texts],
         rewards=scores.rewards,
@@ -65,6 +89,7 @@ def joined(rounds: Sequence[ScoredRollouts], field: str) -> ScoredRollouts:
         outcomes=outcomes,
         seconds=added_up(one.seconds for one in rounds),
         occupancy=Occupancy.over(one.occupancy for one in rounds),
+        courses=[course for one in rounds for course in one.courses],
     )
 
 
@@ -160,6 +185,7 @@ async def generate_and_score(
     in_order = [outcomes[index] for index in range(len(rows))]
     scores = collect(in_order, scorer.field)
     return ScoredRollouts(
+        rows=rows,
         completions=[completions[index] for index in range(len(rows))],
         texts=[texts[index] for index in range(len(rows))],
         rewards=scores.rewards,
@@ -172,7 +198,6 @@ async def generate_and_score(
 
 def shown_samples(
     rollouts: ScoredRollouts,
-    rows: Sequence[EncodedRow],
     decode_prompts: Callable[[Sequence[Any]], list[str]],
     *,
     group_size: int,
@@ -182,11 +207,11 @@ def shown_samples(
 
     Args:
         rollouts: all of a step or of an evaluation, group by group.
-        rows: the row of each.
         decode_prompts: turns prompts' token ids into texts, with special tokens.
         group_size: completions per prompt.
         limit: `tracking.samplesPerStep`; 0 for none.
     """
+    rows = rollouts.rows
     groups = min(len(rows) // group_size, max(1, limit // group_size)) if limit else 0
     prompts = decode_prompts([rows[group * group_size].prompt_ids for group in range(groups)])
     return tuple(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from lorarl_api.v1alpha1 import EvalSource, EvalSpec, RolloutSpec
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.rewards.scores import Scorer
+from lorarl_trainer.rollout.episodes import Episodes
 from lorarl_trainer.samples.sampling import Sampling
 
 
@@ -18,6 +19,7 @@ class Evaluation:
     Attributes:
         name: of `data.evals`; empty for `data.eval`.
         rows: the held-out rows.
+        scorer: scores their completions, or plays their episodes.
         sampling: where completions are drawn from; None takes the best token everywhere.
         samples: completions of each row.
         pass_at: the k of each pass@k.
@@ -27,7 +29,7 @@ class Evaluation:
 
     name: str
     rows: Sequence[EncodedRow]
-    scorer: Scorer
+    scorer: Scorer | Episodes
     sampling: Sampling | None = None
     samples: int = 1
     pass_at: Sequence[int] = ()
@@ -36,7 +38,13 @@ class Evaluation:
 
     @classmethod
     def of(
-        cls, name: str, source: EvalSource, path: str, rows: Sequence[EncodedRow], scorer: Scorer, rollout: RolloutSpec
+        cls,
+        name: str,
+        source: EvalSource,
+        path: str,
+        rows: Sequence[EncodedRow],
+        scorer: Scorer | Episodes,
+        rollout: RolloutSpec,
     ) -> Evaluation:
         """Return the evaluation at a path of the manifest. `data.eval` has no such settings: it is greedy."""
         if not isinstance(source, EvalSpec):

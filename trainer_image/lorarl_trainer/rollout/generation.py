@@ -14,6 +14,7 @@ from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.components import component_metrics, odd_components
 from lorarl_trainer.rewards.scores import Outcome, Scorer, first_failures, require_scored
 from lorarl_trainer.rollout.collect import ScoredRollouts, generate_and_score, shown_samples
+from lorarl_trainer.rollout.episodes import Episodes, episode_metrics
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.samples.requests import GenerationRequest
 from lorarl_trainer.samples.statistics import eval_metrics
@@ -39,8 +40,8 @@ class Generation:
 
     @property
     def limits(self) -> dict[str, float]:
-        """`maxFailedShare` of each of the job's rewards, by its path in the manifest."""
-        return {path: reward.max_failed_share for path, reward in self.spec.rewards_by_path.items()}
+        """`maxFailedShare` of each of the job's rewards, or of its environment, by its path in the manifest."""
+        return self.spec.failed_shares
 
     async def evaluate(self, name: str, step: int, adapter_version: int) -> EvalDone:
         """Return the mean reward of completions of the held-out prompts, and each pass@k, with 95% intervals."""
@@ -60,8 +61,12 @@ class Generation:
             )
             for row, seed in zip(rows, seeds, strict=True)
         ]
-        rollouts = await self.roll_out(rows, requests, adapter_version, scorer, limits, when)
-        shown = self.shown(rollouts, rows, evaluation.samples)
+        starts = [
+            seed_of(self.spec.trainer.seed, f"episode of evaluation {name}", index // evaluation.samples)
+            for index in range(len(rows))
+        ]
+        rollouts = await self.roll_out(rows, requests, adapter_version, scorer, limits, when, starts)
+        shown = self.shown(rollouts, evaluation.samples)
         self.progress.emit(Sampled(step=step, samples=shown, evaluation=True, name=name))
         score, metrics = eval_metrics(
             rollouts.rewards.reshape(-1, evaluation.samples), evaluation.pass_at, evaluation.pass_reward
@@ -72,7 +77,7 @@ class Generation:
             rows=len(evaluation.rows),
             samples=evaluation.samples,
             score=score,
-            metrics=metrics | component_metrics(rollouts.outcomes),
+            metrics=metrics | component_metrics(rollouts.outcomes) | episode_metrics(rollouts.courses),
             seconds=time.perf_counter() - start,
         )
 
@@ -81,18 +86,23 @@ class Generation:
         rows: Sequence[EncodedRow],
         requests: Sequence[GenerationRequest],
         adapter_version: int,
-        scorer: Scorer,
+        scorer: Scorer | Episodes,
         limits: Mapping[str, float],
         when: str,
+        starts: Sequence[int],
     ) -> ScoredRollouts:
-        """Generate and score the completion that is wanted of each row; see `generate_and_score`.
+        """Generate and score the completion that is wanted of each row, or play its episode.
 
         `limits` has `maxFailedShare` by the path of each reward. `when` says in which step or evaluation, for errors.
+        `starts`: seeds of what episodes begin with; see `Episodes.play`.
 
         Raises:
             LorarlError: too few completions could be scored, or a worker failed.
         """
-        rollouts = await generate_and_score(self.workers, scorer, self.decode, rows, requests, adapter_version)
+        if isinstance(scorer, Episodes):
+            rollouts = await scorer.play(self.workers, rows, requests, starts, adapter_version)
+        else:
+            rollouts = await generate_and_score(self.workers, scorer, self.decode, rows, requests, adapter_version)
         self.require_scored(rollouts.outcomes, limits, when)
         return rollouts
 
@@ -111,7 +121,7 @@ class Generation:
         for kind, warning in odd_components(outcomes):
             self.progress.warn_once(f"components: {kind}", warning)
 
-    def shown(self, rollouts: ScoredRollouts, rows: Sequence[EncodedRow], group_size: int) -> tuple[ScoredSample, ...]:
+    def shown(self, rollouts: ScoredRollouts, group_size: int) -> tuple[ScoredSample, ...]:
         """Return the samples that people see."""
         limit = self.spec.tracking.samples_per_step
-        return shown_samples(rollouts, rows, self.decode_prompts, group_size=group_size, limit=limit)
+        return shown_samples(rollouts, self.decode_prompts, group_size=group_size, limit=limit)

@@ -11,6 +11,7 @@ from lorarl_trainer.algorithms.groups import with_signal
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.rewards.components import component_metrics
 from lorarl_trainer.rollout.collect import ScoredRollouts, joined
+from lorarl_trainer.rollout.episodes import episode_metrics
 from lorarl_trainer.rollout.refill import groups_to_train, indices_of, prompts_to_add
 from lorarl_trainer.rollout.rounds import Round, Rounds
 from lorarl_trainer.rollout.signal import SignalWatch
@@ -44,25 +45,23 @@ class Lockstep(Rounds):
             if not (count := prompts_to_add(so_far, wanted)):
                 break
             rounds.append(await self._round(step, self.rows.next(count), so_far.size, adapter_version, limits))
-        rows_S, samples_S, rollouts = first.rows_S, first.samples_S, first.rollouts
+        samples_S, rollouts = first.samples_S, first.rollouts
         if len(rounds) > 1:
-            rows_S = [row for one in rounds for row in one.rows_S]
             samples_S = [sample for one in rounds for sample in one.samples_S]
             rollouts = joined([one.rollouts for one in rounds], self.scorer.field)
         metrics = metrics_of(rollouts, size)
         if self.max_refills:
-            metrics |= {"sampling/rounds": float(len(rounds)), "sampling/prompts": float(len(rows_S) // size)}
+            metrics |= {"sampling/rounds": float(len(rounds)), "sampling/prompts": float(len(samples_S) // size)}
         metrics |= self.rows.record(rollouts.rewards.reshape(-1, size))
         if len(rounds) > 1:
             indices = indices_of(groups_to_train(rollouts.rewards.reshape(-1, size), wanted), size)
-            rows_S, samples_S = [rows_S[index] for index in indices], [samples_S[index] for index in indices]
-            rollouts = rollouts.chosen(indices)
-        return self._batch(Round(rows_S, samples_S, rollouts), metrics)
+            samples_S, rollouts = [samples_S[index] for index in indices], rollouts.chosen(indices)
+        return self._batch(Round(samples_S, rollouts), metrics)
 
     def _batch(self, made: Round, metrics: Mapping[str, float]) -> StepBatch:
         """Return a step's samples and metrics, after a look at whether there is anything to learn from them."""
         rollouts, size = made.rollouts, self.group_size
-        if warning := self._watch.at_first(metrics["truncated_share"]):
+        if warning := self._watch.at_first(metrics["truncated_share"], episodes=bool(rollouts.courses)):
             self.progress.warn_once("cut off", warning)
         groups_of_rewards = compared(rollouts.rewards, size)
         if nothing_to_learn := self._watch.after_step(groups_of_rewards, rollouts.texts, metrics["truncated_share"]):
@@ -75,7 +74,7 @@ class Lockstep(Rounds):
             on_policy=True,
             metrics=metrics,
             seconds=rollouts.seconds,
-            shown=self._generation.shown(rollouts, made.rows_S, size),
+            shown=self._generation.shown(rollouts, size),
         )
 
 
@@ -85,9 +84,11 @@ def metrics_of(rollouts: ScoredRollouts, group_size: int) -> dict[str, float]:
     reward_mean, reward_std: over all scored completions. reward_failures: completions that could not be scored.
     reward/NAME: means of the reward's components. signal_share: groups with different rewards, 0 to 1;
     groups of one count as one group.
-    response_tokens_mean: tokens per completion. truncated_share: completions cut off at maxResponseTokens, 0 to 1.
+    response_tokens_mean: tokens per completion. truncated_share: completions cut off at maxResponseTokens, 0 to 1, or
+    episodes that a limit of tokens ended.
     response_tokens_high_reward, response_tokens_low_reward: the same over the completions whose reward is above the
     step's mean, and over the other scored ones; absent if all rewards are equal. engine/...: see `Occupancy.metrics`.
+    episode/...: see `episode_metrics`.
     With dynamic sampling all of these are of all that was generated, and sampling/rounds and sampling/prompts count it.
     """
     return {
@@ -97,6 +98,7 @@ def metrics_of(rollouts: ScoredRollouts, group_size: int) -> dict[str, float]:
         "signal_share": float(np.mean(with_signal(compared(rollouts.rewards, group_size)))),
         **component_metrics(rollouts.outcomes),
         **completion_metrics(rollouts),
+        **episode_metrics(rollouts.courses),
         **_lengths_by_outcome(rollouts),
     }
 

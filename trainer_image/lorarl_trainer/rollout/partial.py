@@ -24,6 +24,7 @@ from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.protocols.workers import Generated
 from lorarl_trainer.rewards.scores import Outcome, collect
 from lorarl_trainer.rollout.collect import ScoredRollouts, Scoring, added_up, require_version
+from lorarl_trainer.rollout.episodes import Episodes
 from lorarl_trainer.rollout.lockstep import Lockstep, metrics_of
 from lorarl_trainer.rollout.rounds import Round
 from lorarl_trainer.samples.occupancy import Occupancy
@@ -119,6 +120,7 @@ class Partial(Lockstep):
             everyone[number].outcome = outcome
 
         rounds, when = list[Generated](), f"in step {step}"
+        assert not isinstance(self.scorer, Episodes), "the contract refuses them beside rollout.partial"
         async with Scoring(self.scorer, self.decode, keep) as scoring:
             while sum(group.whole for group in self._groups) < wanted:
                 rounds.append(await self._continue(everyone, adapter_version, scoring, when))
@@ -179,12 +181,12 @@ class Partial(Lockstep):
         outcomes = [answer.outcome for answer in answers_S if answer.outcome is not None]
         scores = collect(outcomes, self.scorer.field)
         completions = [answer.completion for answer in answers_S]
-        rows_S = [answer.row for answer in answers_S]
         samples_S = [
             Sample.of(answer.row.prompt_ids, completion, fresh=not _behind(answer, version))
             for answer, completion in zip(answers_S, completions, strict=True)
         ]
         rollouts = ScoredRollouts(
+            rows=[answer.row for answer in answers_S],
             completions=completions,
             texts=[answer.text for answer in answers_S],
             rewards=scores.rewards,
@@ -193,7 +195,7 @@ class Partial(Lockstep):
             seconds=seconds,
             occupancy=occupancy,
         )
-        return Round(rows_S, samples_S, rollouts)
+        return Round(samples_S, rollouts)
 
 
 def _behind(answer: _Answer, version: int) -> int:

@@ -16,6 +16,7 @@ from lorarl_trainer.progress import EvalDone, Progress
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.rollout.collect import ScoredRollouts
+from lorarl_trainer.rollout.episodes import Episodes
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.generation import Generation
 from lorarl_trainer.samples.requests import GenerationRequest
@@ -25,9 +26,8 @@ from lorarl_trainer.schedule import seed_of
 
 @dataclass(frozen=True)
 class Round:
-    """What one call of the engines made, [S] each."""
+    """What one round made, [S] each."""
 
-    rows_S: Sequence[EncodedRow]
     samples_S: Sequence[Sample]
     rollouts: ScoredRollouts
 
@@ -39,6 +39,7 @@ class Rounds:
     Attributes:
         evaluations: by name.
         group_size: G.
+        scorer: scores completions, or plays episodes.
         decode, decode_prompts: see `Generation`.
     """
 
@@ -47,7 +48,7 @@ class Rounds:
     evaluations: Mapping[str, Evaluation]
     group_size: int
     workers: Workers
-    scorer: Scorer
+    scorer: Scorer | Episodes
     decode: Callable[[Sequence[Any]], list[str]]
     progress: Progress
     decode_prompts: Callable[[Sequence[Any]], list[str]]
@@ -95,6 +96,15 @@ class Rounds:
             GenerationRequest(row.prompt_ids, when, seed, adapter=adapter_version)
             for row, seed in zip(rows_S, seeds_S, strict=True)
         ]
-        rollouts = await self._generation.roll_out(rows_S, requests_S, adapter_version, self.scorer, limits, when)
-        samples_S = [Sample.of(row.prompt_ids, made) for row, made in zip(rows_S, rollouts.completions, strict=True)]
-        return Round(rows_S, samples_S, rollouts)
+        # One per group: its episodes begin alike, so that their rewards can be compared.
+        starts_S = [
+            seed_of(self.spec.trainer.seed, "episode", step, (before + index) // self.group_size)
+            for index in range(len(rows_S))
+        ]
+        rollouts = await self._generation.roll_out(
+            rows_S, requests_S, adapter_version, self.scorer, limits, when, starts_S
+        )
+        samples_S = [
+            Sample.of(row.prompt_ids, made) for row, made in zip(rollouts.rows, rollouts.completions, strict=True)
+        ]
+        return Round(samples_S, rollouts)

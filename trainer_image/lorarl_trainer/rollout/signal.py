@@ -32,16 +32,22 @@ class SignalWatch:
         self._seen: set[float] = set()
         self._first = True
 
-    def at_first(self, truncated_share: float) -> str | None:
+    def at_first(self, truncated_share: float, *, episodes: bool = False) -> str | None:
         """Return what it teaches that so many of the first step's completions were cut off; None if few were, or later.
 
         A reward sees the beginning of such a completion. So the model learns to write less, and leaves out what comes
-        last.
+        last. With `episodes`, it is they that were cut off.
         """
         first, self._first = self._first, False
         if not first or truncated_share < OFTEN_CUT_OFF:
             return None
         limit = self._rollout.max_response_tokens
+        if episodes:
+            return (
+                f"{truncated_share:.0%} of the first step's episodes were ended by a limit of tokens, and have the "
+                "rewards that they got until then. If the model needs the room, raise spec.environment.maxTurnTokens, "
+                f"which limits a turn, or spec.rollout.maxResponseTokens ({limit}), which limits all turns together"
+            )
         return (
             f"{truncated_share:.0%} of the first step's completions were cut off at spec.rollout.maxResponseTokens "
             f"({limit}) and are scored as they are. So the model is taught to end sooner, also by leaving parts out. "

@@ -61,7 +61,7 @@ class Taught(Rounds):
             teacher_S = await self.workers.log_probabilities(samples_S, self.spec.rollout.temperature, "teacher")
         seconds = {**rollouts.seconds, "reward": rollouts.seconds["reward"] + time.perf_counter() - asked}
         rewards_S, metrics = compared(samples_S, teacher_S)
-        shown = self._generation.shown(replace(rollouts, rewards=rewards_S), made.rows_S, self.group_size)
+        shown = self._generation.shown(replace(rollouts, rewards=rewards_S), self.group_size)
         return StepBatch(
             samples_S=samples_S,
             rewards_P_G=rewards_S.reshape(-1, self.group_size),

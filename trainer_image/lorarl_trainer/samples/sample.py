@@ -18,7 +18,7 @@ from lorarl_trainer.samples.routing import Routing
 
 @dataclass(frozen=True)
 class Completion:
-    """One generated sequence.
+    """One generated sequence, or with an environment all that follows an episode's prompt.
 
     Attributes:
         logprobs: log-probability of each at the sampling temperature, in nats, [T]; empty for greedy ones.
@@ -27,14 +27,16 @@ class Completion:
         kept: how many tokens, the most probable ones, were possible in the place of each, [T]; None if all were.
         routing: the experts that each token was sent to, of the prompt and of all but the last of the response; None
             without experts.
+        mask: which of the tokens the model made, [T]; None for all. `logprobs` and `kept` are of those alone.
     """
 
     tokens: Annotated[Ints, Column("response", np.int64)]
-    logprobs: Annotated[Floats, Column("response", np.float32)]
+    logprobs: Annotated[Floats, Column("trained", np.float32)]
     finished: Annotated[bool, Column("sequence", np.bool_)]
     adapter_version: Annotated[int, Column("sequence", np.int64)]
-    kept: Annotated[Ints | None, Column("response", np.int64)] = None
+    kept: Annotated[Ints | None, Column("trained", np.int64)] = None
     routing: Annotated[Routing | None, Column("computed", None)] = None
+    mask: Annotated[Bools | None, Column("response", np.bool_)] = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class Sample:
             rollout_logprobs=completion.logprobs,
             kept=completion.kept,
             routing=completion.routing,
+            mask=completion.mask,
             fresh=fresh,
         )
 

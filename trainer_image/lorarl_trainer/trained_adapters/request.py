@@ -98,6 +98,7 @@ def resolve(request: Request, job: LoRARLJob | None) -> Task:
         ManifestError: the manifest has faults.
     """
     manifest = job.model_dump(by_alias=True, mode="json", exclude_unset=True) if job else _bare(request)
+    _require_no_episodes(manifest["spec"], request)
     manifest["spec"] = spec = _needed(manifest["spec"])
     request = _judged_by_completions(spec, request)
     if request.reward:
@@ -114,6 +115,17 @@ def resolve(request: Request, job: LoRARLJob | None) -> Task:
         _replace_evaluations(spec, request)
         _require_valid(manifest, "--data", request.data)
     return _chosen(load_job(json.dumps(manifest)).spec, request)
+
+
+def _require_no_episodes(spec: Mapping[str, Any], request: Request) -> None:
+    """Refuse a job with an environment, unless single completions are to be scored by a reward."""
+    if spec.get("environment") and not request.reward:
+        raise InputError(
+            "spec.environment",
+            f"{spec['environment']['function']}, which plays episodes",
+            "a reward, since this command makes one completion of each prompt",
+            "Read eval_score of data.eval in metrics.jsonl, which the run makes in the environment, or add --reward.",
+        )
 
 
 def _needed(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import subprocess
@@ -17,8 +18,8 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch.local import ignored_fields
 from lorarl_trainer.launch.provenance import provenance
 from lorarl_trainer.rewards import source as module
-from lorarl_trainer.rewards.scorer import make_job_scorer
-from lorarl_trainer.rewards.source import fetched_sources
+from lorarl_trainer.rewards.scorer import make_job_scorer, open_scorers
+from lorarl_trainer.rewards.source import Sources, fetched_sources
 from unit.trainer.rewards.scoring import score
 
 MANIFEST = """
@@ -199,3 +200,23 @@ def test_code_that_cannot_be_imported_names_its_source(mounted, tmp_path, text, 
         (mounted / "mine.py").rename(mounted / "theirs.py")
     with pytest.raises(InputError, match=expected):
         scored(job_with("configMap=code").spec, tmp_path)
+
+
+def test_the_code_of_an_environment_comes_from_a_source_too(tmp_path: Path) -> None:
+    code = "class Game:\n    def reset(self, row): return 'from a store'\n    def step(self, text): return {}\n"
+    (tmp_path / "game.py").write_text(code)
+    changes = ["spec.reward=null", f"spec.environment={{function: 'game:Game', source: {{uri: 'file:{tmp_path}'}}}}"]
+    job = load_job(MANIFEST, changes)
+    assert list(job.spec.reward_sources) == ["spec.environment.source"]
+
+    async def opening(spec: LoRARLJobSpec, sources: Sources) -> object:
+        with open_scorers(spec, Path("/nowhere"), sources=sources) as scorers:
+            assert scorers.environment is not None
+            async with scorers.environment.episode(0) as episode:
+                return await episode.reset({})
+
+    with fetched_sources(job.spec, {}) as (spec, sources):
+        assert asyncio.run(opening(spec, sources)) == "from a store"
+        found = training_identity(spec, "fingerprint")
+    assert found["environment.source.sha256"] == hashlib.sha256(code.encode()).hexdigest()
+    assert differences(found, training_identity(job.spec, "fingerprint"))[0].startswith("environment.source.sha256 was")

@@ -23,7 +23,7 @@ def rollouts(rewards: list[float]) -> ScoredRollouts:
     completions = [Completion(np.zeros(n + 1, dtype=int), np.zeros(n + 1), n % 2 == 0, 1) for n in range(len(rewards))]
     outcomes = [Outcome(reward) for reward in rewards]
     texts = [f"text {n}" for n in range(len(rewards))]
-    return ScoredRollouts(completions, texts, np.array(rewards), {}, outcomes, {}, Occupancy())
+    return ScoredRollouts(ROWS[: len(rewards)], completions, texts, np.array(rewards), {}, outcomes, {}, Occupancy())
 
 
 ROWS = [EncodedRow(Row(f"prompt {p}", "42", {}, 10 + p), [p, p], []) for p in range(PROMPTS) for _ in range(GROUP)]
@@ -32,7 +32,7 @@ ROWS = [EncodedRow(Row(f"prompt {p}", "42", {}, 10 + p), [p, p], []) for p in ra
 @pytest.mark.parametrize(("limit", "groups"), [(0, 0), (1, 1), (8, 2), (9, 2), (100, 3)])
 def test_the_shown_samples_are_whole_groups(limit: int, groups: int) -> None:
     shown = shown_samples(
-        rollouts([0.0, 1.0] * 6), ROWS, lambda prompts: [f"<s>{ids}" for ids in prompts], group_size=GROUP, limit=limit
+        rollouts([0.0, 1.0] * 6), lambda prompts: [f"<s>{ids}" for ids in prompts], group_size=GROUP, limit=limit
     )
     assert [(s.group, s.row, s.model_prompt) for s in shown] == [
         (g, 10 + g, f"<s>[{g}, {g}]") for g in range(groups) for _ in range(GROUP)
@@ -42,9 +42,7 @@ def test_the_shown_samples_are_whole_groups(limit: int, groups: int) -> None:
 
 
 def test_a_sample_without_a_reward_has_no_advantage() -> None:
-    shown = shown_samples(
-        rollouts([0.5, np.nan, 1.0, 1.0]), ROWS[:GROUP], lambda prompts: ["p"], group_size=GROUP, limit=4
-    )
+    shown = shown_samples(rollouts([0.5, np.nan, 1.0, 1.0]), lambda prompts: ["p"], group_size=GROUP, limit=4)
     given = as_shown(shown, np.array([-1.0, 0.0, 0.5, 0.5, 9.0]))
     assert [sample.advantage for sample in given] == [-1.0, None, 0.5, 0.5]
 

@@ -72,3 +72,11 @@ def test_a_first_step_that_is_cut_off_says_once_what_that_teaches(shares: list[f
     if said:
         assert f"{shares[0]:.0%} of the first step's completions were cut off" in str(found[0])
         assert "maxResponseTokens (32)" in str(found[0]) and "set it to 64" in str(found[0])
+
+
+def test_episodes_that_end_for_want_of_tokens_name_both_limits() -> None:
+    warning = SignalWatch(RolloutSpec(max_response_tokens=24)).at_first(0.5, episodes=True)
+    assert warning is not None and warning.startswith(
+        "50% of the first step's episodes were ended by a limit of tokens"
+    )
+    assert "spec.environment.maxTurnTokens" in warning and "spec.rollout.maxResponseTokens (24)" in warning

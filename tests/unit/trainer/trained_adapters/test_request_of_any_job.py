@@ -100,3 +100,11 @@ def test_an_option_that_does_not_go_together_with_the_job_is_named(
         resolve(Request("out/any", **{"data": "rows.jsonl", **options}), job)
     assert refused.value.field == option
     resolve(Request("out/any", data="rows.jsonl"), job)
+
+
+def test_a_job_with_an_environment_needs_a_reward_for_single_completions() -> None:
+    changes = {"spec.reward": None, "spec.environment": {"function": "my_env:Episode"}}
+    job = LoRARLJob.model_validate(manifest(changes))
+    with pytest.raises(InputError, match="my_env:Episode, which plays episodes"):
+        resolve(Request("out/any", data="rows.jsonl"), job)
+    assert resolve(Request("out/any", data="rows.jsonl", reward="exact"), job).spec.environment is None

@@ -287,7 +287,7 @@ class RolloutScheduler(_AsyncScheduler):
         self.ended_blocks = {request.request_id: self._blocks.of(request)[0] for request in requests}
         for one, request in zip(ended, requests, strict=True):
             # One that was stopped for want of room while its last token was made has no blocks.
-            if _in_rounds(request) and not one.stopped and self.ended_blocks[one.name]:
+            if _continues(request) and self.ended_blocks[one.name]:
                 _add_made(request, one.tokens)
                 self._blocks.cache(request, request.num_tokens - 1)  # the last token is never computed
             self._blocks.release(request)
@@ -306,8 +306,8 @@ class RolloutScheduler(_AsyncScheduler):
         return []
 
 
-def _in_rounds(request: slices.Request) -> bool:
-    """Return whether a completion that ends at its limit may be continued. It then finds its keys and values."""
+def _continues(request: slices.Request) -> bool:
+    """Return whether a completion may be continued: in a next round, or turn. It then finds its keys and values."""
     return request.sampling_params is not None and BEGUN in (request.sampling_params.extra_args or {})
 
 

@@ -1,0 +1,125 @@
+"""An environment that the model talks with for several turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import Field
+
+from lorarl_api.rules import Rule
+from lorarl_api.v1alpha1.algorithm_types import WITHOUT_REWARD, is_one_of, listed, those
+from lorarl_api.v1alpha1.common import Model
+from lorarl_api.v1alpha1.partial_rules import TRAINS_WITHOUT_REWARD
+from lorarl_api.v1alpha1.reward_source import RewardSource
+
+WITH_CRITIC = those(lambda about: about.critic)
+
+
+class EnvironmentSpec(Model):
+    """A class of yours that answers the model turn by turn, and rewards it. It takes the place of a reward.
+
+    An episode is the prompt and all turns. rollout.maxPromptTokens is the limit of what the class opens it with, and
+    rollout.maxResponseTokens that of all that follows: what the model writes, and what it is answered.
+    """
+
+    function: str = Field(
+        max_length=256,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$",
+        description="A Python class package.module:Class, made without arguments for each episode. Its reset(row) "
+        "returns what opens the episode: a text, or chat messages. Its step(text) gets the model's turn, and returns a "
+        "mapping: text is the answer that the model sees next, done ends the episode, and reward is a number. The "
+        "rewards of an episode add up. Further numbers are recorded as components. Both may be async. The class is "
+        "looked up in source, or else on the Python path and beside the manifest.",
+        examples=["my_env:Episode"],
+        json_schema_extra={"expected": "package.module:Class"},
+    )
+    source: RewardSource | None = Field(
+        None, description="Where the code of the class is, if it is neither installed nor beside the manifest."
+    )
+    max_turns: int = Field(
+        8,
+        ge=1,
+        le=1000,
+        description="Turns of the model after which an episode ends, if the class has not ended it. It keeps the "
+        "rewards that it has.",
+    )
+    max_turn_tokens: int | None = Field(
+        None,
+        ge=1,
+        le=1_048_576,
+        description="Tokens after which a turn of the model is cut off. That ends the episode, after a last "
+        "step(text). Default: what is left of rollout.maxResponseTokens.",
+        examples=[256],
+    )
+    timeout_seconds: float = Field(
+        10.0,
+        gt=0.0,
+        le=3600.0,
+        description="Longest time of one call of reset or step, in seconds. After that the process of the episode is "
+        "ended, and the episode is left out.",
+    )
+    max_failed_share: float = Field(
+        1.0,
+        ge=0.0,
+        le=1.0,
+        description="Largest share of the episodes of a step or an evaluation that may be left out because the class "
+        "failed. If more are, the run stops and names the most common failure. With 1, only a step without any reward "
+        "stops it.",
+        examples=[0.1],
+    )
+    concurrency: int = Field(
+        256,
+        ge=1,
+        le=4096,
+        description="Episodes that are played at a time. Each has its own small process, which does nothing while "
+        "the model writes.",
+    )
+
+
+def environment_rules() -> Iterator[Rule]:
+    """Yield what a job with an environment must not have beside it."""
+    unless = "!has(self.environment)"
+    yield Rule(
+        "environment",
+        f"{unless} || !({TRAINS_WITHOUT_REWARD})",
+        f"not be set if algorithm.type is {listed(WITHOUT_REWARD, 'or')}, which learn from no rewards",
+        "Remove environment, or set algorithm.type to grpo.",
+    )
+    for other in ("reward", "rewards"):
+        yield Rule(
+            other,
+            f"{unless} || !has(self.{other})",
+            "not be set beside environment, which rewards its episodes itself",
+            f"Remove {other}, and return its number from step as reward.",
+        )
+    yield Rule(
+        "environment",
+        f"{unless} || !({is_one_of('self.algorithm.type', WITH_CRITIC)})",
+        f"not be set if algorithm.type is {listed(WITH_CRITIC, 'or')}, whose critic knows only answers of one turn",
+        "Set algorithm.type to grpo.",
+    )
+    yield Rule(
+        "algorithm.dapo.overlongBufferTokens",
+        f"{unless} || !has(self.algorithm.dapo) || !has(self.algorithm.dapo.overlongBufferTokens)",
+        "not be set beside environment, whose own words it would count too",
+        "Remove overlongBufferTokens, and let step return a smaller reward for long turns.",
+    )
+    yield Rule(
+        "rollout.partial",
+        f"{unless} || !has(self.rollout.partial)",
+        "not be set beside environment: a step waits for its episodes",
+        "Remove rollout.partial.",
+    )
+    yield Rule(
+        "data.evals",
+        f"{unless} || self.data.evals.all(e, !has(e.reward))",
+        "have no reward beside environment, which plays and rewards the episodes of evaluations too",
+        "Remove the reward of each evaluation.",
+    )
+    yield Rule(
+        "environment.maxTurnTokens",
+        f"{unless} || !has(self.environment.maxTurnTokens) || "
+        "self.environment.maxTurnTokens <= self.rollout.maxResponseTokens",
+        "be at most rollout.maxResponseTokens, which limits all turns together",
+        "Lower maxTurnTokens, or raise rollout.maxResponseTokens.",
+    )

@@ -1,0 +1,51 @@
+"""Cases of the rules for environments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unit.contract.manifests import TWO, Case
+
+PLAYED: dict[str, Any] = {"spec.reward": None, "spec.environment": {"function": "my_env:Episode"}}
+HELD_OUT = {"name": "held-out", "uri": "file:out/test.jsonl"}
+ENVIRONMENT_CASES = [
+    Case("sft plays nothing", PLAYED | {"spec.algorithm.type": "sft"}, PLAYED, "spec.environment", "type to grpo"),
+    Case("an environment rewards", PLAYED | {"spec.reward": {"type": "exact"}}, PLAYED, "spec.reward", "from step"),
+    Case("an environment sums", PLAYED | {"spec.rewards": TWO}, PLAYED, "spec.rewards", "from step"),
+    Case(
+        "a critic knows one turn",
+        PLAYED | {"spec.algorithm": {"type": "ppo"}},
+        PLAYED | {"spec.algorithm": {"type": "rloo"}},
+        "spec.environment",
+        "Set algorithm.type to grpo.",
+    ),
+    Case(
+        "lengths of the model's own",
+        PLAYED | {"spec.algorithm": {"type": "dapo", "dapo": {"overlongBufferTokens": 8}}},
+        PLAYED | {"spec.algorithm": {"type": "dapo"}},
+        "spec.algorithm.dapo.overlongBufferTokens",
+        "smaller reward for long turns",
+    ),
+    Case(
+        "episodes end in their step",
+        PLAYED
+        | {"spec.rollout.partial": {"extraPrompts": 4}, "spec.algorithm.correction": {"preset": "decoupled_token_is"}},
+        PLAYED,
+        "spec.rollout.partial",
+        "Remove rollout.partial.",
+    ),
+    Case(
+        "evaluations are played",
+        PLAYED | {"spec.data.evals": [HELD_OUT | {"reward": {"type": "exact"}}]},
+        PLAYED | {"spec.data.evals": [HELD_OUT]},
+        "spec.data.evals",
+        "Remove the reward of each evaluation.",
+    ),
+    Case(
+        "a turn fits its episode",
+        PLAYED | {"spec.environment.maxTurnTokens": 9, "spec.rollout.maxResponseTokens": 8},
+        PLAYED | {"spec.environment.maxTurnTokens": 8, "spec.rollout.maxResponseTokens": 8},
+        "spec.environment.maxTurnTokens",
+        "Lower maxTurnTokens",
+    ),
+]

@@ -1,0 +1,47 @@
+"""docs/environments.md: its class and its manifest work together, as they are written."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lorarl_api.load import load_job
+from lorarl_trainer.rewards.environment.environment import Answer, Environment
+from lorarl_trainer.rewards.process import CodeFolders
+from unit.contract.manifests import manifest
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs/environments.md").read_text()
+CODE, *_ = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+SPEC, *_ = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.M | re.S)
+(ROW,) = re.findall(r"`(\{\"prompt\".*?\})`", PAGE)
+
+
+def test_the_class_of_the_page_plays_with_its_row(tmp_path: Path) -> None:
+    (tmp_path / "guess.py").write_text(CODE)
+    changes: dict[str, Any] = {"spec.reward": None} | {
+        f"spec.{part}.{key}": value for part, fields in yaml.safe_load(SPEC).items() for key, value in fields.items()
+    }
+    settings = load_job(json.dumps(manifest(changes))).spec.environment
+    assert settings is not None
+    environment = Environment(settings, CodeFolders((str(tmp_path),)))
+
+    async def play() -> tuple[Any, list[Answer]]:
+        async with environment.episode(0) as episode:
+            opening = await episode.reset(json.loads(ROW))
+            return opening, [await episode.step(text) for text in ("what?", "50", "25", "42")]
+
+    opening, answers = asyncio.run(play())
+    environment.close()
+    assert opening.startswith("I think of a number")
+    assert [answer.text for answer in answers] == ["Write a number alone.", "It is lower.", "It is higher.", ""]
+    assert answers[-1] == Answer("", True, 1.0, {"turns_needed": 4.0})
+    assert [answer.reward for answer in answers[:3]] == [-0.1, None, None]
+
+
+def test_the_class_has_about_twenty_lines() -> None:
+    assert len([line for line in CODE.splitlines() if line.strip()]) <= 20

@@ -1,0 +1,123 @@
+"""What an episode's tokens are between two turns of the model: what its chat template writes there, and nothing else.
+
+A turn that the model has made is never encoded again: a tokenizer may write the same text otherwise, and a template may
+drop a part of it. So an episode grows at its end alone. The template is asked for a conversation with a stand-in in the
+place of the model's turn, and what follows the stand-in is the bridge.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from lorarl_trainer.data.cells import ASSISTANT, Prompt
+from lorarl_trainer.data.encoder import PromptEncoder
+from lorarl_trainer.data.encoding import EncodedRow
+from lorarl_trainer.data.rows import Row
+from lorarl_trainer.errors import InputError
+
+_FIELD = "spec.environment"
+_USER = "user"
+_SAID = "lorarl-stand-in"
+_FIRST, _SECOND = "What is next?", "And after that?"
+
+
+class Bridge:
+    """Opens episodes, and bridges the model's turns.
+
+    Attributes:
+        stop_ids: tokens any of which ends a turn.
+    """
+
+    def __init__(self, encoder: PromptEncoder) -> None:
+        """Write as this encoder does. Without a chat template, texts follow the model's turns as they are."""
+        self._encoder, self.stop_ids = encoder, encoder.stop_ids
+
+    def opened(self, row: EncodedRow, opening: Prompt) -> EncodedRow:
+        """Return a row with what opens its episode as its prompt.
+
+        Raises:
+            InputError: the template refuses it, or it has no tokens.
+        """
+        with_opening = replace(row.row, prompt=opening)
+        ids = self._encoder.encode_prompts([with_opening])[0]
+        if not ids:
+            raise InputError(_FIELD, "an opening without tokens", "a text", "Return a text from reset.")
+        self._encoder.require_embedded(with_opening, ids, _FIELD)
+        return EncodedRow(with_opening, ids, [])
+
+    def tokens(self, row: Row, text: str, *, ended: bool) -> list[int]:
+        """Return the tokens between a turn of the model and its next one, with a text for it between them.
+
+        Args:
+            row: what opened the episode.
+            text: what the model sees next.
+            ended: whether the turn ended with a stop token, so that the bridge begins after that.
+
+        Raises:
+            InputError: the template refuses the text.
+        """
+        ids = self._ids(row, text, ended=ended)
+        self._encoder.require_embedded(row, ids, _FIELD)
+        return ids
+
+    def _ids(self, row: Row, text: str, *, ended: bool) -> list[int]:
+        if not self._encoder.uses_template:
+            return self._encoder.ids([text])[0]
+        end, rest = self._parts(self._after(row, [text]))
+        if not ended:
+            return self._encoder.ids([end + rest])[0]
+        # In its place: some tokenizers write what begins a text otherwise.
+        before, whole = self._encoder.ids([end, end + rest])
+        return whole[len(before) :] if whole[: len(before)] == before else self._encoder.ids([rest])[0]
+
+    def require(self, row: Row) -> None:
+        """Check that the template only adds to a conversation, and changes nothing of what came before.
+
+        Raises:
+            InputError: it does change it.
+        """
+        if not self._encoder.uses_template:
+            return
+        try:
+            fits = self._after(row, [_FIRST, _SECOND]) == self._after(row, [_SECOND]) and all(
+                text in self._after(row, [text]) for text in (_FIRST, _SECOND)
+            )
+            found = "whose conversations change once another turn follows"
+        except InputError as error:
+            fits, found = False, f"that refuses a second turn ({error})"
+        if not fits:
+            raise InputError(
+                _FIELD,
+                f"a model with a chat template {found}",
+                "a template that writes a turn alike wherever it is, as those of Qwen, Llama 3, SmolLM2 and Gemma do",
+                "Use a model of such a family, put a template like theirs into the model's folder, or set "
+                "spec.data.chatTemplate to false and write the marks of turns yourself.",
+            )
+
+    def _after(self, row: Row, texts: list[str]) -> str:
+        """Return what the template writes after the last turn of a conversation with these texts."""
+        opening = [{"role": _USER, "content": row.prompt}] if isinstance(row.prompt, str) else list(row.prompt)
+        said = _SAID
+        while any(said in text for text in (*texts, *(message["content"] for message in opening))):
+            said += "."
+        turns = [({"role": ASSISTANT, "content": said}, {"role": _USER, "content": text}) for text in texts]
+        opened = self._encoder.render(row, opening, open_turn=True)
+        whole = self._encoder.render(row, [*opening, *(one for turn in turns for one in turn)], open_turn=True)
+        before, *pieces = whole.split(said)
+        # The model may have to write itself what a template writes before a turn, or not, as with thoughts.
+        begins_alike = before.startswith(opened) or opened.startswith(before)
+        if not begins_alike or len(pieces) != len(texts):
+            raise InputError(
+                _FIELD,
+                f"a chat template that changes the beginning of row {row.number}",
+                "a template that only adds to a conversation",
+                "Use a model of another family, or set spec.data.chatTemplate to false.",
+            )
+        return pieces[-1]
+
+    def _parts(self, after: str) -> tuple[str, str]:
+        """Return the end of the model's turn, up to its stop token, and the rest. The end is empty without one."""
+        stops = "|".join(map(re.escape, sorted(self._encoder.stops, key=len, reverse=True)))
+        end = re.match(rf"\s*(?:{stops})", after) if stops else None
+        return (after[: end.end()], after[end.end() :]) if end else ("", after)

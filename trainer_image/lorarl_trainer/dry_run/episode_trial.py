@@ -1,0 +1,95 @@
+"""What a dry run shows of an environment: one episode, played without the model, as the model would see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.data.encoding import EncodedRow
+from lorarl_trainer.dry_run.reward_trial import PATIENCE_SECONDS, WRONG
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.launch import inputs
+from lorarl_trainer.launch.rollouts import bridge_of
+from lorarl_trainer.rewards.environment.environment import FIELD, Answer, Environment, EpisodeFailedError
+from lorarl_trainer.schedule import seed_of
+
+
+@dataclass(frozen=True)
+class EpisodeTrial:
+    """An episode in which a made-up text stood in for each turn of the model.
+
+    Attributes:
+        tokens: all of it, as the model would see it.
+        answers: of the environment, one to each turn.
+    """
+
+    row: EncodedRow
+    tokens: list[int]
+    answers: list[Answer]
+
+
+def hasty_environment(spec: LoRARLJobSpec) -> LoRARLJobSpec:
+    """Return the spec with an environment that is waited for no longer than a dry run waits."""
+    if spec.environment is None:
+        return spec
+    limit = min(spec.environment.timeout_seconds, PATIENCE_SECONDS)
+    return spec.model_copy(update={"environment": spec.environment.model_copy(update={"timeout_seconds": limit})})
+
+
+async def try_episode(
+    spec: LoRARLJobSpec, environment: Environment, row: EncodedRow, vocabulary: inputs.Vocabulary
+) -> EpisodeTrial:
+    """Play one episode of a row.
+
+    Raises:
+        InputError: the environment fails in it, or opens it with more than the model may get.
+    """
+    assert spec.environment is not None, "there is one"
+    bridge = bridge_of(spec, vocabulary)
+    own, stops = vocabulary.tokenizer.eos_token_id, vocabulary.stop_token_ids
+    said = [*vocabulary.tokenizer.encode(WRONG, add_special_tokens=False), own if own in stops else min(stops)]
+    try:
+        async with environment.episode(seed_of(spec.trainer.seed, "episode", 1, 0)) as episode:
+            opened = bridge.opened(row, await episode.reset(row.row.raw))
+            tokens, answers = list(opened.prompt_ids), list[Answer]()
+            while True:
+                tokens += said
+                answers.append(await episode.step(WRONG))
+                if answers[-1].done or len(answers) == spec.environment.max_turns:
+                    break
+                tokens += bridge.tokens(opened.row, answers[-1].text, ended=True)
+    except EpisodeFailedError as failed:
+        got = f"{spec.environment.function}, which fails in an episode of row {row.row.number} in which the model says "
+        got += f"{WRONG!r} ({failed.cause}: {failed.message})"
+        hint = "Fix it: a model may say anything. A run leaves such episodes out, and stops if all are."
+        raise InputError(FIELD, got, "an answer to each text", hint) from failed
+    if len(opened.prompt_ids) > spec.rollout.max_prompt_tokens:
+        raise InputError(
+            "spec.rollout.maxPromptTokens",
+            f"{spec.rollout.max_prompt_tokens}, but reset opens the episode of row {row.row.number} with "
+            f"{len(opened.prompt_ids)} tokens",
+            "room for what opens an episode",
+            f"Set spec.rollout.maxPromptTokens to {len(opened.prompt_ids)} or more.",
+        )
+    return EpisodeTrial(opened, tokens, answers)
+
+
+def episode_lines(spec: LoRARLJobSpec, trial: EpisodeTrial, vocabulary: inputs.Vocabulary) -> Iterator[str]:
+    """Yield the episode as the model sees it, its reward, and whether the limits have room for it."""
+    answers = trial.answers
+    rewards = [answer.reward for answer in answers if answer.reward is not None]
+    ended = "done" if answers[-1].done else f"ended by spec.environment.maxTurns ({len(answers)})"
+    yield f"episode  row {trial.row.row.number}, played without the model, which says {WRONG!r} at each turn:"
+    for line in vocabulary.tokenizer.decode(trial.tokens).splitlines():
+        yield f"  | {line}"
+    total = f"{sum(rewards):g}" if rewards else "none"
+    yield f"reward   {total}, in {len(answers)} turn{'s' * (len(answers) > 1)}; {ended}"
+    if answers[-1].done and not rewards:
+        yield "warning: the episode was done without a reward. A run leaves such episodes out: return reward from step."
+    response = len(trial.tokens) - len(trial.row.prompt_ids)
+    if response > (most := spec.rollout.max_response_tokens):
+        yield (
+            f"warning: all that follows the opening of this episode has {response} tokens, and "
+            f"spec.rollout.maxResponseTokens is {most}. A run ends such an episode sooner. Raise it."
+        )

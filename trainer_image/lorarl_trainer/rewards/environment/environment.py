@@ -1,0 +1,174 @@
+"""The trainer's side of an environment: episodes that are opened, answered, and cut when they take too long."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import pickle
+import socket
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.reduction import send_handle
+from pathlib import Path
+from typing import Any, ClassVar
+
+from lorarl_api.v1alpha1 import EnvironmentSpec
+from lorarl_trainer.data.cells import Prompt
+from lorarl_trainer.rewards.environment.worker import MOST_CHARACTERS, RESET, STEP
+from lorarl_trainer.rewards.output import Output
+from lorarl_trainer.rewards.process import EXIT_SECONDS, CodeFolders, CodeProcess
+from lorarl_trainer.rewards.scores import Cause
+from lorarl_trainer.threads import in_background
+
+FIELD = "spec.environment"
+_LONGEST_LINE = 12 * MOST_CHARACTERS + (1 << 16)
+"""Bytes of a reply: JSON takes at most 12 for a character, and components come to it."""
+
+
+class EpisodeFailedError(Exception):
+    """The class failed in an episode, which has no reward then."""
+
+    def __init__(self, cause: Cause, message: str) -> None:
+        """Say why, as `Outcome.failed` does."""
+        super().__init__(message)
+        self.cause, self.message = cause, message
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an environment says to a turn of the model.
+
+    Attributes:
+        text: what the model sees next; empty if the episode is done.
+        reward: of this turn; None if it said nothing of one.
+    """
+
+    text: str
+    done: bool
+    reward: float | None
+    components: Mapping[str, float] = field(default_factory=dict)
+
+
+class _Process(CodeProcess):
+    """A process that has imported the class, and forks for each episode."""
+
+    program: ClassVar = Path(__file__).with_name("worker.py")
+    expected: ClassVar = "a class package.module:Class with reset(self, row) and step(self, text)"
+    variables: ClassVar[Mapping[str, str]] = {"PYTHONHASHSEED": "0"}  # sets of texts have the same order in each run
+
+    def begin(self) -> socket.socket:
+        """Let an episode begin; return our end of its connection. `ready` comes before.
+
+        Raises:
+            OSError: the process is gone.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            send_handle(self._open(), theirs.fileno(), None)
+        return ours
+
+
+class Environment:
+    """Plays episodes with a user's class. Call `ready` before the first one, and `close` at the end."""
+
+    field = FIELD
+
+    def __init__(self, spec: EnvironmentSpec, code: CodeFolders, output: Output | None = None) -> None:
+        """Nothing starts before `warm_up`.
+
+        `code`: where the class may be. `output`: gets what it prints; None for this process's own output.
+        """
+        self._limit, self._output = spec.timeout_seconds, output or Output()
+        self._process = _Process(spec.function, code, spec.timeout_seconds, f"{FIELD}.function", self._output)
+        self._beginning = asyncio.Lock()
+
+    def warm_up(self) -> None:
+        """Start the process, which imports the class meanwhile."""
+        self._process.start()
+
+    async def ready(self) -> None:
+        """Wait until the class is imported.
+
+        Raises:
+            InputError: there is no such module or class, it lacks a method, or importing its module fails or hangs.
+        """
+        async with self._beginning:
+            await in_background(self._process.ready)
+
+    @contextlib.asynccontextmanager
+    async def episode(self, seed: int) -> AsyncIterator[Episode]:
+        """Open an episode, whose global random numbers have this seed. All that it started ends with the block.
+
+        Raises:
+            EpisodeFailedError: no process could be made for it.
+        """
+        await self.ready()  # another process, if the machine has ended it meanwhile
+        try:
+            ours = self._process.begin()
+            reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_LONGEST_LINE)
+        except OSError as error:
+            raise EpisodeFailedError("crash", f"no process for the episode: {error}") from error
+        try:
+            writer.write(pickle.dumps((seed,)))
+            yield Episode(reader, writer, self._limit, self._output)
+        finally:
+            writer.transport.abort()
+
+    def close(self) -> None:
+        """End the process and all episodes at once."""
+        self._process.close(EXIT_SECONDS)
+
+
+class Episode:
+    """One episode, in its own process.
+
+    Attributes:
+        seconds: spent in the environment so far.
+    """
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit: float, output: Output
+    ) -> None:
+        self._reader, self._writer, self._limit, self._output = reader, writer, limit, output
+        self.seconds = 0.0
+
+    async def reset(self, row: Mapping[str, Any]) -> Prompt:
+        """Return what opens the episode. Raises EpisodeFailedError if the class does not say."""
+        opening: Prompt = (await self._call(RESET, row))["opening"]
+        return opening
+
+    async def step(self, text: str) -> Answer:
+        """Return what the environment says to a turn of the model. Raises EpisodeFailedError if it does not."""
+        return Answer(**await self._call(STEP, text))
+
+    async def _call(self, method: str, given: Any) -> dict[str, Any]:
+        began = time.perf_counter()
+        self._output.trim()
+        try:
+            async with asyncio.timeout(self._limit):
+                self._writer.write(pickle.dumps((method, given)))
+                await self._writer.drain()
+                line = await self._reader.readline()
+        except TimeoutError as error:
+            message = f"{method} took more than {self._limit:g} s, the environment's timeoutSeconds"
+            raise EpisodeFailedError("timeout", message) from error
+        except (ValueError, OSError) as error:
+            raise EpisodeFailedError("crash", f"the process ended in {method}: {error}") from error
+        finally:
+            self.seconds += time.perf_counter() - began
+        return _understood(line, method)
+
+
+def _understood(line: bytes, method: str) -> dict[str, Any]:
+    """Return a reply. Raises EpisodeFailedError if it says that the class failed, or nothing."""
+    try:
+        reply: dict[str, Any] = json.loads(line)
+    except ValueError as error:
+        raise EpisodeFailedError("crash", f"the process ended in {method}") from error
+    if "ended" in reply:
+        raise EpisodeFailedError("crash", f"the process {reply['ended']} in {method}")
+    if "failed" in reply:
+        raise EpisodeFailedError(*reply["failed"])
+    return reply
