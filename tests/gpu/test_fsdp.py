@@ -16,7 +16,9 @@ MEAN_DIFFERENCE = 0.02
 SYNC_SECONDS = 1e-3
 
 
-@pytest.mark.parametrize("architecture", ["qwen3-gpu", "qwen2-gpu", "llama-gpu", "phi3-gpu", "gemma2-gpu"])
+@pytest.mark.parametrize(
+    "architecture", ["qwen3-gpu", "qwen2-gpu", "llama-gpu", "phi3-gpu", "gemma2-gpu", "qwen3_5-gpu"]
+)
 def test_rollout_and_trainer_agree_over_ten_steps(on_gpu, architecture: str) -> None:
     worker: Colocated = on_gpu(architecture, trainer__backend="fsdp")
     worker.randomise(scale=0.02)

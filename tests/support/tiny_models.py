@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from lorarl_trainer.models.fsdp_families import auto_class
+
 VOCABULARY = 64
 _COMMON = {
     "vocab_size": VOCABULARY,
@@ -102,7 +104,8 @@ _FSDP_FAMILIES: dict[str, dict[str, Any]] = {
     "ministral3": {"head_dim": 32, "rope_parameters": _MINISTRAL_3},
     "gpt2": {"n_inner": 160, "num_key_value_heads": 4, "tie_word_embeddings": True},
 }
-_SEEING: dict[str, dict[str, Any]] = {
+_MULTIMODAL_ROPE = {"partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
+SEEING: dict[str, dict[str, Any]] = {
     "gemma3": {
         "text_config": _COMMON | _FSDP_FAMILIES["gemma3_text"] | {"initializer_range": 0.04},
         "vision_config": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -112,9 +115,24 @@ _SEEING: dict[str, dict[str, Any]] = {
         "boi_token_index": 61,
         "eoi_token_index": 62,
     },
+    "qwen3_5": {
+        "text_config": _COMMON
+        | {"num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+        | {"head_dim": 32, "tie_word_embeddings": False, "rope_parameters": _rope(1e4) | _MULTIMODAL_ROPE}
+        | {"initializer_range": 0.02}
+        | {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
+        | {"linear_key_head_dim": 16, "linear_value_head_dim": 32, "linear_conv_kernel_dim": 4},
+        "vision_config": {"hidden_size": 32, "intermediate_size": 48, "depth": 1, "num_heads": 2, "patch_size": 8}
+        | {"out_hidden_size": 128, "num_position_embeddings": 16},
+        "image_token_id": 60,
+        "video_token_id": 61,
+        "vision_start_token_id": 62,
+        "vision_end_token_id": 63,
+        "tie_word_embeddings": False,
+    },
 }
 """Models that also take images."""
-FSDP_SHAPES = (*_FSDP_FAMILIES, *_SEEING, "ministral3-beyond", "mistral-short", "qwen2-yarn")
+FSDP_SHAPES = (*_FSDP_FAMILIES, *SEEING, "ministral3-beyond", "mistral-short", "qwen2-yarn")
 """What `trainer.backend: fsdp` alone trains: families, a window that cuts sequences off, and scaled positions."""
 _VARIANTS: dict[str, dict[str, Any]] = {
     # GPU kernels want heads of 64 or more; the CPU's attention takes 32.
@@ -157,14 +175,15 @@ def build(architecture: str, seed: int = 0) -> Any:
     import transformers
 
     family, *variants = architecture.split("-")
-    sees = _SEEING.get(family)
+    sees = SEEING.get(family)
     families = _FAMILIES | _FSDP_FAMILIES | _REFUSED_MIXTURES
     config = sees or _COMMON | {"tie_word_embeddings": False} | families[family]
     for variant in variants:
-        config = config | _VARIANTS[variant]
+        own = {"text_config": config["text_config"] | _VARIANTS[variant]} if sees else _VARIANTS[variant]
+        config = config | own
     torch.manual_seed(seed)
     made = transformers.AutoConfig.for_model(family, **config)
-    model = transformers.AutoModelForCausalLM.from_config(made, dtype=torch.float32)
+    model = getattr(transformers, auto_class(family)).from_config(made, dtype=torch.float32)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name or ".ln_" in name:

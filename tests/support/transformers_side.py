@@ -7,18 +7,26 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import transformers
 from peft import PeftModel
-from transformers import AutoModelForCausalLM
 
 from lorarl_trainer.lora.files import MAGNITUDE
 from lorarl_trainer.lora.tensor_names import PEFT_PREFIX
+from lorarl_trainer.models.fsdp_families import auto_class
 from lorarl_trainer.samples.sample import Sample
 
 
 def peft_model(base: Path, adapter: Path, *, trainable: bool = False) -> PeftModel:
-    """The adapter on the base, with the attention that knows all of a model's features."""
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, attn_implementation="eager")
-    return PeftModel.from_pretrained(model, adapter, is_trainable=trainable).eval()
+    """The adapter on the base."""
+    return PeftModel.from_pretrained(plain_model(base), adapter, is_trainable=trainable).eval()
+
+
+def plain_model(base: Path) -> torch.nn.Module:
+    """The base, with the attention that knows all of a model's features."""
+    kind = transformers.AutoConfig.from_pretrained(base).model_type
+    loader = getattr(transformers, auto_class(kind))
+    model: torch.nn.Module = loader.from_pretrained(base, dtype=torch.float32, attn_implementation="eager")
+    return model.eval()
 
 
 def response_logprobs(

@@ -17,7 +17,7 @@ from lorarl_trainer.backends.fsdp.loading import decoder_layers, language_model,
 from lorarl_trainer.backends.fsdp.recompute import recompute
 from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.models.model_sizes import read_model_sizes
-from lorarl_trainer.planning.activations import activation_bytes, low_rank_bytes
+from lorarl_trainer.planning.activations import activation_bytes, low_rank_bytes, state_bytes
 from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.memory_lines import UNUSABLE
 from lorarl_trainer.planning.usual import decide
@@ -83,7 +83,7 @@ def kept_and_planned(folder: Path, how: str) -> tuple[float, float]:
     sizes = read_model_sizes(folder)
     execution = decide(spec, sizes, GPU)
     low, _ = low_rank_bytes(sizes, AdapterSize.of(spec.adapter, sizes), execution)
-    planned = activation_bytes(sizes, execution)[0] + low
+    planned = activation_bytes(sizes, execution)[0] + low + state_bytes(sizes, execution)[0]
     AttentionInterface.register(AS_FLASH, as_flash)
     model = load_base(folder, torch.bfloat16, packed=True)
     model.set_attn_implementation(AS_FLASH)

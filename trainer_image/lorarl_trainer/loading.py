@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Collection
 from importlib.metadata import PackageNotFoundError, version
 
+_LANGUAGE = "AutoModelForCausalLM"
 QUESTION = "What is 2 plus 3?"
 
 
-def ask_with_peft(base: str, adapter: str, revision: str | None = None, question: str = QUESTION) -> list[str]:
+def ask_with_peft(
+    base: str, adapter: str, revision: str | None = None, question: str = QUESTION, modules: Collection[str] = ()
+) -> list[str]:
     """Return Python code that loads base model and adapter with transformers and PEFT, and prints an answer.
 
     Args:
@@ -17,15 +21,17 @@ def ask_with_peft(base: str, adapter: str, revision: str | None = None, question
         adapter: PEFT's folder, which has the tokenizer too.
         revision: the base model's commit.
         question: what to ask.
+        modules: the layers that the adapter changes. A language model that is a part of another one is loaded with it.
     """
+    loader = "AutoModelForImageTextToText" if any("language_model." in name for name in modules) else _LANGUAGE
     arguments = repr(base) + (f", revision={revision!r}" if revision else "")
     return [
         "from peft import PeftModel",
-        "from transformers import AutoModelForCausalLM, AutoTokenizer",
+        f"from transformers import {loader}, AutoTokenizer",
         "",
         f"adapter, question = {adapter!r}, {question!r}",
         "tokenizer = AutoTokenizer.from_pretrained(adapter)",
-        f"model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({arguments}), adapter)",
+        f"model = PeftModel.from_pretrained({loader}.from_pretrained({arguments}), adapter)",
         "if tokenizer.chat_template:",
         '    chat = [{"role": "user", "content": question}]',
         "    question = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)",

@@ -16,6 +16,8 @@ from lorarl_trainer.devices.transfer import to_device
 
 _LENGTHS_MULTIPLE = 16
 """Segments whose lengths are equal when rounded up to this share a batch."""
+_SEQUENCES_MULTIPLE = 64
+"""The same of whole sequences: a delta net computes chunks of so many tokens anyway."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,11 @@ class Extents:
     def batches(self) -> Batches:
         """The segments in batches of similar length. All layers use the same."""
         return Batches(self)
+
+    @cached_property
+    def sequences(self) -> Sequences:
+        """Each segment's keys as a row, for layers that see whole sequences. All layers use the same."""
+        return Sequences(self)
 
 
 class Batches:
@@ -65,6 +72,39 @@ class Batches:
             query_places.add(rows, is_query)
             key_places.add(key_rows, is_key)
         self.query_places, self.key_places = (to_device(p.places, device) for p in (query_places, key_places))
+
+
+class Sequences:
+    """The keys of each segment as a row, in batches of similar length, padded at the end.
+
+    Attributes:
+        each: the batches.
+        places: where each query is in the batches, in their order, [T].
+    """
+
+    def __init__(self, extents: Extents) -> None:
+        device = extents.query_ends.device
+        query_ends, key_ends = extents.query_ends.cpu().numpy(), extents.key_ends.cpu().numpy()
+        queries, keys = np.diff(query_ends), np.diff(key_ends)
+        padded = -(-keys // _SEQUENCES_MULTIPLE) * _SEQUENCES_MULTIPLE
+        key_places = _Places(key_ends[-1])
+        self.each: list[SequenceBatch] = []
+        for length in sorted(set(padded[keys > 0].tolist())):
+            chosen = np.flatnonzero(padded == length)
+            rows, is_key = _rows(key_ends[chosen], keys[chosen], length)
+            self.each.append(SequenceBatch(to_device(rows.ravel(), device), len(chosen)))
+            key_places.add(rows, is_key)
+        # A segment's queries are the last of its keys.
+        own = np.arange(query_ends[-1]) + np.repeat(key_ends[1:] - query_ends[1:], queries)
+        self.places = to_device(key_places.places[own], device)
+
+
+@dataclass(frozen=True)
+class SequenceBatch:
+    """So many sequences of about the same length: their rows, [count * M]; padding is the first row."""
+
+    keys: torch.Tensor
+    count: int
 
 
 @dataclass(frozen=True)

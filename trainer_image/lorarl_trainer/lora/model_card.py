@@ -116,7 +116,7 @@ def _loading(base: str, config: Mapping[str, Any], *, merged: bool) -> str:
     serve = f"{serve_command()} {shlex.quote(base)}{of} --enable-lora --max-lora-rank {rank} --lora-modules adapter=."
     if merged:
         serve = f"lorarl merge . --out merged\n{serve_command()} merged"
-    python = "\n".join(ask_with_peft(base, ".", revision))
+    python = "\n".join(ask_with_peft(base, ".", revision, modules=config.get("target_modules", ())))
     asked = ask_server("merged" if merged else "adapter")
     return f"In this folder:\n\n```python\n{python}\n```\n\n```\n{serve}\n```\n\n```\n{asked}\n```"
 

@@ -21,6 +21,7 @@ from lorarl_trainer.models.fsdp_family import (
     biased,
     norms,
 )
+from lorarl_trainer.models.layer_kinds import LAYER_KINDS, kinds_of
 
 FSDP_FAMILIES: dict[str, FsdpFamily] = {
     "gemma2": FsdpFamily(
@@ -45,6 +46,28 @@ FSDP_FAMILIES: dict[str, FsdpFamily] = {
         defaults={"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262_208},
         in_files={"language_model.model.": "model.language_model.", "language_model.lm_head.": "lm_head."},
         sees=True,
+    ),
+    "qwen3_5": FsdpFamily(
+        "Qwen3.5, 3.6 and 3.8, dense (0.8B to 27B), on text",
+        "Qwen3_5ForConditionalGeneration",
+        "gated delta nets in most layers, gated attention in the others, in a model that also takes images",
+        {**LLAMA, **HEAD_NORMS, "self_attn.q_proj.weight": "q+q h"},
+        {"model.language_model.embed_tokens.weight": "v h", "model.language_model.norm.weight": "h"},
+        layers="model.language_model.layers",
+        kinds=("linear_attention",),
+        tied=False,
+        defaults={
+            "full_attention_interval": 4,
+            "head_dim": 256,
+            "num_key_value_heads": 4,
+            "linear_num_key_heads": 16,
+            "linear_num_value_heads": 32,
+            "linear_key_head_dim": 128,
+            "linear_value_head_dim": 128,
+            "linear_conv_kernel_dim": 4,
+        },
+        sees=True,
+        only={"attention_bias": False, "hidden_act": "silu"},
     ),
     "phi": FsdpFamily(
         "Phi-1, 1.5, 2",
@@ -242,6 +265,15 @@ FSDP_FAMILIES: dict[str, FsdpFamily] = {
 """By `model_type`."""
 
 
+def auto_class(model_type: str) -> str:
+    """Return the class of Transformers that loads a model by the names of its files.
+
+    The class for language models leaves out what sees in some families, and has names of its language model alone.
+    """
+    family = FSDP_FAMILIES.get(model_type)
+    return "AutoModelForImageTextToText" if family is not None and family.sees else "AutoModelForCausalLM"
+
+
 def with_usual_names(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a config.json in which sizes have the names that most families give them, and all are there.
 
@@ -267,7 +299,13 @@ def sizes_by_word(config: Mapping[str, Any], *, hidden: int, key_heads: int, hea
         inner = config.get("intermediate_size") or 4 * hidden  # null and absent mean this
     else:
         inner = config["intermediate_size"]
+    words = {
+        name: size
+        for kind in {*kinds_of(config)} & {*LAYER_KINDS}
+        for name, size in LAYER_KINDS[kind].words(config).items()
+    }
     return {
+        **words,
         "h": hidden,
         "q": config["num_attention_heads"] * head,
         "k": key_heads * head,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from lorarl_trainer.models.layer_kinds import LAYER_KINDS
 
 ATTENTION = {
     "self_attn.q_proj.weight": "q h",
@@ -42,9 +44,10 @@ class FsdpFamily:
     Attributes:
         architecture: the class of Transformers, in `architectures` of config.json.
         features: what these models have beyond Llama's.
-        layer: the sizes of a layer's tensors, by name.
+        layer: the sizes of the tensors of a layer with attention, by name.
         outside: those of the others, without an output layer of the embedding's size.
         layers: where the layers are.
+        kinds: the kinds of layers that its models have beside attention, of `LAYER_KINDS`.
         shares_base: vLLM can use the trainer's tensors.
         tied: the output layer is the embedding if config.json does not say.
         transposed: weights of linear layers are [inputs, outputs], Transformers' Conv1D.
@@ -65,6 +68,7 @@ class FsdpFamily:
         default_factory=lambda: {"model.embed_tokens.weight": "v h", "model.norm.weight": "h"}
     )
     layers: str = "model.layers"
+    kinds: Collection[str] = ()
     shares_base: bool = True
     tied: bool = True
     transposed: bool = False
@@ -84,7 +88,9 @@ class FsdpFamily:
         top, _, _ = self.layers.partition(".")
         decoder = {name.partition(".")[2].partition(".")[0] for name in self.outside if name.startswith(f"{top}.")}
         decoder.add(self.layers.partition(".")[2].partition(".")[0])
-        named = {self._in_model(name): shape for name, shape in shapes.items() if len(shape) <= 2}
+        named = {
+            self._in_model(name): shape for name, shape in shapes.items() if name.endswith(".weight") or len(shape) <= 2
+        }
         found = {f"{top}.{name}" if name.partition(".")[0] in decoder else name: shape for name, shape in named.items()}
         if not self.sees:
             return found
@@ -99,17 +105,29 @@ class FsdpFamily:
         return name
 
     def shapes(
-        self, sizes: Mapping[str, int], layers: int, *, tied: bool, options: Collection[str] = ()
+        self, sizes: Mapping[str, int], kinds: Sequence[str], *, tied: bool, options: Collection[str] = ()
     ) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each tensor by its name. `options` are the keys of config.json that are true."""
-        named, each = dict(self.outside), dict(self.layer)
+        """Return the shape of each tensor by its name.
+
+        `kinds` are those of the layers, in their order. `options` are the keys of config.json that are true.
+        """
+        named = dict(self.outside)
         if not tied:
             named["lm_head.weight"] = "v h"
-        for option, biases in self.biases.items():
-            each.update(biases if option in options else {})
-        for layer in range(layers):
-            named.update({f"{self.layers}.{layer}.{name}": words for name, words in each.items()})
+        for number, kind in enumerate(kinds):
+            each = self._layer_of(kind, options)
+            named.update({f"{self.layers}.{number}.{name}": words for name, words in each.items()})
         return {
             name: tuple(sum(sizes[one] for one in word.split("+")) for word in words.split())
             for name, words in named.items()
         }
+
+    def _layer_of(self, kind: str, options: Collection[str]) -> dict[str, str]:
+        """Return the sizes of the tensors of a layer of a kind."""
+        each = dict(self.layer)
+        for option, biases in self.biases.items():
+            each.update(biases if option in options else {})
+        if other := LAYER_KINDS.get(kind):
+            beside = {name: words for name, words in each.items() if not name.startswith("self_attn.")}
+            return {**other.tensors, **beside}
+        return each

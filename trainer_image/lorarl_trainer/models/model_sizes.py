@@ -23,6 +23,7 @@ from lorarl_trainer.lora.targets import (
 )
 from lorarl_trainer.models.families import FAMILIES
 from lorarl_trainer.models.fsdp_families import FSDP_FAMILIES, sizes_by_word, with_usual_names
+from lorarl_trainer.models.layer_kinds import kinds_of, states_of
 from lorarl_trainer.models.layer_tensors import ROUTER, tensor_shapes
 from lorarl_trainer.models.shape import ModelShape
 from lorarl_trainer.models.stored_weights import require_no_other_output, require_plain_values, stored_weights
@@ -62,11 +63,6 @@ class ModelSizes(ModelShape):
     """
 
     shapes: Mapping[str, tuple[int, ...]]
-
-    @property
-    def heads(self) -> int:
-        """Attention heads of a layer."""
-        return self.width("q_proj") // self.head
 
     @cached_property
     def linears(self) -> tuple[LinearSize, ...]:
@@ -180,6 +176,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
         return ModelShape(
             layers=config["num_hidden_layers"],
             hidden=config["hidden_size"],
+            heads=heads,
             key_heads=config.get("num_key_value_heads") or heads,
             head=config.get("head_dim") or config["hidden_size"] // heads,
             vocabulary=config["vocab_size"],
@@ -194,6 +191,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
             experts=_first_of(config, mixture.count) if mixture else 0,
             active_experts=config[_ACTIVE] if mixture else 0,
             whole_norms=family is not None and family.whole_norms,
+            states=tuple(states_of(config)),
         )
     except KeyError as missing:
         raise _incomplete(missing) from missing
@@ -213,7 +211,8 @@ def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
         except KeyError as missing:
             raise _incomplete(missing) from missing
         options = [key for key, value in config.items() if value is True]
-        return ModelSizes(**vars(shape), shapes=other.shapes(sizes, shape.layers, tied=shape.tied, options=options))
+        shapes = other.shapes(sizes, kinds_of(named), tied=shape.tied, options=options)
+        return ModelSizes(**vars(shape), shapes=shapes)
     family = FAMILIES[config["model_type"]]
     try:
         heads = config["num_attention_heads"]

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from lorarl_trainer.errors import InputError
 
-_DELTA_NETS = "gated delta nets in most layers keep a state, which packed sequences and vLLM's cache have no place for"
-_MAMBA = "Mamba layers keep a state, which packed sequences and vLLM's cache have no place for here"
-_CONVOLUTIONS = "short convolutions keep a state, which packed sequences and vLLM's cache have no place for here"
+_SHARED = "its shared expert, beside the others and gated delta nets, was not compared"
+_MAMBA = "its Mamba layers keep a state of another kind than Qwen3.5's, which was not compared"
+_CONVOLUTIONS = "its short convolutions keep a state of another kind than Qwen3.5's, which was not compared"
 _LATENT = "its latent attention, one compressed key for all heads, was not compared"
 _BESIDE = "PEFT 0.21 mistakes adapters on its dense or shared MLPs for expert adapters, and drops them"
 _NOT_BY_EXPERT = "PEFT 0.21 reads no adapter on single experts of it"
@@ -39,11 +39,12 @@ class Refused:
 
 
 REFUSED: Mapping[str, Refused] = {
-    "qwen3_5": Refused("Qwen3.5, 3.6 and 3.8, dense", _DELTA_NETS, _DENSE),
-    "qwen3_5_text": Refused("Qwen3.5, its text part alone", _DELTA_NETS, _DENSE),
-    "qwen3_5_moe": Refused("Qwen3.5 and 3.6: 35B-A3B and larger", _DELTA_NETS, _MIXTURE),
-    "qwen3_5_moe_text": Refused("the same, their text part alone", _DELTA_NETS, _MIXTURE),
-    "qwen3_next": Refused("Qwen3-Next", _DELTA_NETS, _MIXTURE),
+    "qwen3_5_text": Refused(
+        "Qwen3.5, its text part alone", "vLLM 0.26 has no model of it", "Qwen3.5 in its published files (`qwen3_5`)"
+    ),
+    "qwen3_5_moe": Refused("Qwen3.5 and 3.6: 35B-A3B and larger", _SHARED, _MIXTURE),
+    "qwen3_5_moe_text": Refused("the same, their text part alone", _SHARED, _MIXTURE),
+    "qwen3_next": Refused("Qwen3-Next", _SHARED, _MIXTURE),
     "gpt_oss": Refused("gpt-oss", _NOT_BY_EXPERT, _MIXTURE),
     "glm4_moe": Refused("GLM-4.5, 4.6 and 4.7", _BESIDE, _MIXTURE),
     "glm4_moe_lite": Refused("GLM-4.7-Flash", _LATENT, _MIXTURE),
@@ -63,7 +64,7 @@ REFUSED: Mapping[str, Refused] = {
     ),
     "kimi_k2": Refused("Kimi K2", _LATENT, _MIXTURE),
     "kimi_k25": Refused("Kimi K2.5, K2.6", "vLLM 0.26 serves no adapters of it", _MIXTURE),
-    "kimi_linear": Refused("Kimi Linear", _DELTA_NETS, _MIXTURE),
+    "kimi_linear": Refused("Kimi Linear", "its latent attention and delta nets were not compared", _MIXTURE),
     "minimax_m2": Refused(
         "MiniMax M2",
         "its router's sigmoids and biases, and positions on a part of each head, were not compared",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.lora.experts import usual_rank
+from lorarl_trainer.models.layer_kinds import State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,13 +22,16 @@ class ModelShape:
         served_as_it_is: vLLM can use a trainer's tensors.
         decoder: where the layers are, as a part of their tensors' names.
         transposed: weights of linear layers are [inputs, outputs].
+        heads: attention heads of a layer.
         experts: in each layer, in the place of its MLP; 0 for none.
         active_experts: those that a token is sent to.
         whole_norms: queries and keys are normalised, all heads together.
+        states: of the layers that keep a state in the place of keys and values.
     """
 
     layers: int
     hidden: int
+    heads: int
     key_heads: int
     head: int
     vocabulary: int
@@ -42,6 +46,12 @@ class ModelShape:
     experts: int = 0
     active_experts: int = 0
     whole_norms: bool = False
+    states: tuple[State, ...] = ()
+
+    @property
+    def attention_layers(self) -> int:
+        """How many layers keep keys and values."""
+        return self.layers - len(self.states)
 
     def attends_plainly(self, longest: int) -> bool:
         """Return whether attention sees all of a sequence of so many tokens, and does not change its scores."""

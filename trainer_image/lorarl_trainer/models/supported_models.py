@@ -16,6 +16,7 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.models.families import FAMILIES, SUPPORTED, BackendName, Family
 from lorarl_trainer.models.fsdp_families import FSDP_FAMILIES, with_usual_names
 from lorarl_trainer.models.fsdp_family import FsdpFamily
+from lorarl_trainer.models.layer_kinds import ATTENTION_KINDS
 from lorarl_trainer.models.mixtures import require_known_mixture
 from lorarl_trainer.models.refused_families import REFUSED, refused
 from lorarl_trainer.models.rotary import require_known_rope, require_same_positions, rope_of, rope_type
@@ -24,8 +25,6 @@ _OTHER_INPUTS = ("vision_config", "audio_config", "text_config", "thinker_config
 _SEEING = ("vision_config", "text_config")
 """What a model that also takes images has, if its language model is trained alone."""
 _STATE_SPACE = ("mamba_d_state", "mamba_d_ssm", "ssm_cfg", "ssm_state_size", "state_size", "hybrid_override_pattern")
-_ATTENTION = ("full_attention", "sliding_attention")
-"""Values of `layer_types`. All others are layers without attention, or with an approximation of it."""
 _ACTIVATIONS = ("silu", "swish")
 _MORE_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 _NOT_MEGATRON = "trainer.backend megatron does not train it"
@@ -130,7 +129,8 @@ def _require_language_model(config: Mapping[str, Any]) -> None:
         )
     if config.get("is_encoder_decoder"):
         raise refused("is_encoder_decoder: true", "a decoder", _ANOTHER)
-    kinds = sorted({str(kind) for kind in config.get("layer_types") or ()} - set(_ATTENTION))
+    taken = {*ATTENTION_KINDS, *(family.kinds if family is not None else ())}
+    kinds = sorted({str(kind) for kind in config.get("layer_types") or ()} - taken)
     kinds += [name for name in _STATE_SPACE if config.get(name)]
     if kinds:
         raise refused(f"{', '.join(kinds)}: layers without full attention", "attention in every layer", _ANOTHER)

@@ -37,6 +37,9 @@ gathered for that. A key of a completion's own or of its prompt takes
 of which 2k are the gathered keys and values, 2k their gradients, and 2q what flash attention's backward pass makes
 those of, over all heads of queries. Without grouped queries there is no such copy.
 
+Layers that keep a state see each completion with its prompt, so that what they keep is counted for these tokens too
+(`models/layer_kinds.py`).
+
 Where ranks share the context (`samples/context.py`), each keeps its share of the tokens. In the layer at work it has
 the keys and values of all tokens and their gradients, 4k a token, besides those that its own queries see. These are at
 most all keys of the micro-batch, and those of one sequence twice, since a rank may have two parts of it.
@@ -129,6 +132,16 @@ def _copies(model: ModelSizes, execution: ExecutionPlan) -> int:
     return math.ceil(_uneven(execution) * model.active_experts)
 
 
+def state_bytes(model: ModelSizes, execution: ExecutionPlan) -> tuple[int, int]:
+    """Return what a token of a sequence keeps in all layers with a state, and in one while that is at work.
+
+    Such a layer computes a prompt once for each of its completions.
+    """
+    each = [4 * state.single + execution.compute.bytes * state.plain for state in model.states]
+    kept = 0 if execution.trainer.recompute == "full" else sum(each)
+    return kept, (1 if kept else 2) * max(each, default=0)
+
+
 def low_rank_bytes(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPlan) -> tuple[int, int]:
     """Return the bytes of A x that a token keeps in all layers until the backward pass, and in one while that runs.
 
@@ -155,7 +168,9 @@ def token_bytes(model: ModelSizes, execution: ExecutionPlan) -> tuple[int, int]:
         copies = 4 * model.width("q_proj") + 4 * model.width("k_proj") * keys
         if not model.attends_plainly(execution.longest):
             copies += execution.longest * (5 * model.heads if model.soft_cap else model.heads // model.key_heads)
-        at_work += copies * execution.compute.bytes
+        of_states = state_bytes(model, execution)
+        at_work += copies * execution.compute.bytes + execution.trainer.attention_copies * of_states[1]
+        kept += execution.trainer.attention_copies * of_states[0]
         kept += 0 if execution.trainer.recompute == "full" else copies * execution.compute.bytes * model.layers
     return kept // execution.layout.trainer_workers, at_work // execution.layout.trainer_workers
 
@@ -168,7 +183,9 @@ def key_bytes(model: ModelSizes, execution: ExecutionPlan) -> tuple[int, int]:
     width, k = execution.compute.bytes, _key_width(model, execution)
     q = model.width("q_proj") // execution.layout.trainer_ranks
     stays = not execution.trainer.fused_layers and execution.trainer.recompute != "full"
-    return 2 * k * model.layers * width if stays else 0, (4 * k + (2 * q if q > k else 0)) * width
+    kept, at_work = state_bytes(model, execution)
+    kept += 2 * k * model.attention_layers * width if stays else 0
+    return kept, at_work + (4 * k + (2 * q if q > k else 0)) * width
 
 
 def shared_key_bytes(model: ModelSizes, execution: ExecutionPlan) -> int:

@@ -156,12 +156,12 @@ class ExecutionPlan:
 
 
 def kv_bytes_per_token(model: ModelShape, plan: ExecutionPlan) -> int:
-    """Return the bytes of one token's keys and values in all layers, on one of the engine's ranks.
+    """Return the bytes of one token's keys and values in all layers that have them, on one of the engine's ranks.
 
     Every rank has at least one head.
     """
     heads = max(1, model.key_heads // plan.layout.engine_ranks)
-    return 2 * model.layers * heads * model.head * plan.compute.bytes
+    return 2 * model.attention_layers * heads * model.head * plan.compute.bytes
 
 
 def routing_bytes_per_token(model: ModelShape, plan: ExecutionPlan) -> int:
@@ -174,5 +174,16 @@ def routing_bytes_per_token(model: ModelShape, plan: ExecutionPlan) -> int:
 def kv_cache_bytes(model: ModelShape, plan: ExecutionPlan, sequences: int | None = None) -> int:
     """Return the bytes on one rank that hold so many sequences at their longest; by default all that run at a time."""
     sequences = plan.engine.sequences if sequences is None else sequences
-    blocks = -(-plan.longest // plan.engine.kv_block_tokens) * sequences
-    return (blocks + _KV_SPARE_BLOCKS) * plan.engine.kv_block_tokens * kv_bytes_per_token(model, plan)
+    tokens = _kv_block_tokens(model, plan)
+    # vLLM keeps the states of as many layers in a block as have attention.
+    states = -(-len(model.states) // model.attention_layers)
+    blocks = (-(-plan.longest // tokens) + states) * sequences
+    return (blocks + _KV_SPARE_BLOCKS) * tokens * kv_bytes_per_token(model, plan)
+
+
+def _kv_block_tokens(model: ModelShape, plan: ExecutionPlan) -> int:
+    """Return the tokens of a block. vLLM makes blocks so large that one holds a layer's state of a sequence."""
+    least, ranks = plan.engine.kv_block_tokens, plan.layout.engine_ranks
+    states = [state.inputs * plan.compute.bytes + 4 * state.recurrent for state in model.states]
+    of_token = kv_bytes_per_token(model, plan) // model.attention_layers
+    return max(1, -(-max(states, default=0) // (ranks * of_token * least))) * least

@@ -9,6 +9,7 @@ from typing import Any
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu, Host
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.models.layer_kinds import require_together
 from lorarl_trainer.models.model_sizes import sizes_of
 from lorarl_trainer.models.shape import ModelShape
 from lorarl_trainer.models.supported_models import family_of, is_served_merged, require_supported
@@ -64,7 +65,7 @@ def judge(spec: LoRARLJobSpec, config: Mapping[str, Any], there: Gpu | Host | No
     )
     model = sizes_of(config)
     require_mixture_job(spec, model)
-    model.targets(spec.adapter)
+    require_together(name for target in model.targets(spec.adapter) for name in target.hf_names)
     require_layout(spec, model)
     if spec.generates and not spec.on_gpu:
         _require_heads_of_cpus(model)

@@ -60,7 +60,8 @@ def _base_model(summary: Mapping[str, Any]) -> str:
 def peft_snippet(summary: Mapping[str, Any]) -> str:
     """Return Python code that loads base model and adapter with transformers and PEFT, and answers a question."""
     adapter = local_path(summary["adapter_uri"])
-    return "\n".join(ask_with_peft(_base_model(summary), adapter, summary["base_revision"]))
+    modules = summary["adapter"].get("modules", ())
+    return "\n".join(ask_with_peft(_base_model(summary), adapter, summary["base_revision"], modules=modules))
 
 
 def vllm_command(summary: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from lorarl_trainer.errors import InputError, in_one_line
 from lorarl_trainer.launch.inputs import Vocabulary
 from lorarl_trainer.lora.files import WEIGHTS_FILE
 from lorarl_trainer.lora.tensor_names import PEFT_PREFIX, by_own_name, misfit, own_name
+from lorarl_trainer.models.fsdp_families import auto_class
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.trained_adapters.own_tokenizer import load_own_tokenizer
 from lorarl_trainer.trained_adapters.source import ARGUMENT, Source
@@ -178,13 +179,16 @@ def load_adapted(source: Source, *, seed: int = 0) -> AdaptedModel:
     """
     with _quiet():
         import torch
-        from transformers import AutoModelForCausalLM, GenerationConfig, logging
+        import transformers
+        from transformers import GenerationConfig
 
-        logging.set_verbosity_error()
+        transformers.logging.set_verbosity_error()
         torch.manual_seed(seed)
         try:
             tokenizer = load_own_tokenizer(source)
-            base = AutoModelForCausalLM.from_pretrained(source.base, revision=source.revision, dtype=_precision(source))
+            kind = transformers.AutoConfig.from_pretrained(source.base, revision=source.revision).model_type
+            loader = getattr(transformers, auto_class(kind))
+            base = loader.from_pretrained(source.base, revision=source.revision, dtype=_precision(source))
         except Exception as error:  # Transformers raises nearly every type
             raise InputError(
                 ARGUMENT,

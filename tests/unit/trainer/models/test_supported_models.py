@@ -15,6 +15,7 @@ from lorarl_trainer.models.model_sizes import shape_of, sizes_of
 from lorarl_trainer.models.refused_families import REFUSED
 from lorarl_trainer.models.supported_models import require_supported
 from lorarl_trainer.planning.backend_choice import backend_of
+from lorarl_trainer.planning.verdict import judge
 from unit.trainer.planning.jobs import gpu_job
 
 LLAMA3 = {
@@ -200,6 +201,62 @@ def test_gemma_3_is_taken_for_its_language_model() -> None:
     assert sizes.key_heads == 4 and sizes.heads == 8 and sizes.tied and not sizes.megatron
     assert len(sizes.linears) == 34 * 7
     assert "expected one of qwen2" in refusal(GEMMA_3_4B, "megatron")
+
+
+QWEN_3_5_4B = {
+    "model_type": "qwen3_5",
+    "architectures": ["Qwen3_5ForConditionalGeneration"],
+    "tie_word_embeddings": True,
+    "text_config": {
+        "model_type": "qwen3_5_text",
+        "hidden_size": 2560,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "vocab_size": 248_320,
+        "full_attention_interval": 4,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "linear_conv_kernel_dim": 4,
+        "max_position_embeddings": 262_144,
+        "mtp_num_hidden_layers": 1,
+    },
+    "vision_config": {"depth": 24},
+}
+"""A shape of its kind."""
+
+
+def test_qwen_3_5_is_taken_for_its_language_model_of_two_kinds_of_layers() -> None:
+    require_supported(QWEN_3_5_4B, 4096)
+    sizes = sizes_of(QWEN_3_5_4B)
+    assert sizes.parameters(1) == 4_205_751_296
+    assert (sizes.attention_layers, len(sizes.states), sizes.heads, sizes.key_heads) == (8, 24, 16, 4)
+    assert sizes.states[0].recurrent == 32 * 128 * 128 and sizes.states[0].inputs == 3 * (2 * 2048 + 4096)
+    assert len({name.rpartition(".")[2] for name in (linear.name for linear in sizes.linears)}) == 12
+    assert len(sizes.linears) == 8 * 7 + 24 * 8
+    assert "linear_attention: layers without full attention" in refusal(
+        of("qwen3", layer_types=["linear_attention", "full_attention"])
+    )
+
+
+@pytest.mark.parametrize(
+    "change", ["adapter.excludeModules=[in_proj_z]", "adapter.targetModules=[in_proj_qkv, q_proj]"]
+)
+def test_adapters_that_vllm_serves_only_together_are_refused_apart(change: str) -> None:
+    with pytest.raises(
+        InputError, match=r"alone, in model\.language_model\.layers\.0\.linear_attn, expected in_proj_qkv and"
+    ):
+        judge(gpu_job(change), QWEN_3_5_4B)
+    judge(gpu_job("adapter.excludeModules=[in_proj_qkv, in_proj_z]"), QWEN_3_5_4B)
+
+
+def test_a_model_whose_layers_keep_a_state_is_not_split() -> None:
+    with pytest.raises(InputError, match=r"rollout\.tensorParallelSize: got 2 for a model whose layers keep a state"):
+        judge(gpu_job("cluster.gpusPerNode=2", "rollout.tensorParallelSize=2"), QWEN_3_5_4B)
 
 
 @pytest.mark.parametrize("family", REFUSED)

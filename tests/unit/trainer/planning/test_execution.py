@@ -19,7 +19,9 @@ from unit.trainer.planning.jobs import gpu_job
 
 GIB = 1 << 30
 H200 = Gpu(140 * GIB, 139 * GIB, "NVIDIA H200")
-SHAPE = ModelShape(layers=28, hidden=3584, key_heads=4, head=128, vocabulary=152_064, tied=False, plain_layers=True)
+SHAPE = ModelShape(
+    layers=28, hidden=3584, heads=28, key_heads=4, head=128, vocabulary=152_064, tied=False, plain_layers=True
+)
 
 
 def decided(*changes: str, gpu: Gpu | None = H200, model: ModelShape = SHAPE, gpus: int = 1) -> ExecutionPlan:

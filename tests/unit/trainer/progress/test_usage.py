@@ -24,6 +24,12 @@ def summary(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
+def test_a_language_model_within_another_model_is_loaded_with_it() -> None:
+    adapter = {"rank": 16, "modules": ["model.language_model.layers.0.mlp.up_proj"]}
+    code = peft_snippet(summary(adapter=adapter))
+    assert code.count("AutoModelForImageTextToText") == 2 and "AutoModelForCausalLM" not in code
+
+
 def test_the_last_line_is_the_adapters_uri() -> None:
     message = final_message(summary())
     lines = message.splitlines()

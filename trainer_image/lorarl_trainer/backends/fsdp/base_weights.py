@@ -6,7 +6,12 @@ import torch
 
 from lorarl_trainer.lora.tensor_names import PEFT_PREFIX
 
-_FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+_FUSED = (
+    ("q_proj", "k_proj", "v_proj"),
+    ("gate_proj", "up_proj"),
+    ("in_proj_qkv", "in_proj_z"),
+    ("in_proj_b", "in_proj_a"),
+)
 """Neighbours that vLLM computes in one product, in its order."""
 
 

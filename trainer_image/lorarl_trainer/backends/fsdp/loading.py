@@ -8,7 +8,9 @@ from typing import Any
 import torch
 
 from lorarl_trainer.backends.fsdp.attention import PACKED, register
+from lorarl_trainer.backends.fsdp.recurrent import take_own_rule
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.models.fsdp_families import auto_class
 
 
 def load_base(model_path: Path, dtype: torch.dtype, *, packed: bool) -> Any:
@@ -19,12 +21,12 @@ def load_base(model_path: Path, dtype: torch.dtype, *, packed: bool) -> Any:
     Raises:
         InputError: Transformers has no language model of this kind, or its files lack a weight.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    import transformers
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     register()
-    config = AutoConfig.from_pretrained(model_path)
+    config = transformers.AutoConfig.from_pretrained(model_path)
     language = config.get_text_config()
     for name, value in language.to_dict().items():
         # A base model's config.json may ask for dropout. vLLM has none, and only the adapter is trained.
@@ -34,7 +36,7 @@ def load_base(model_path: Path, dtype: torch.dtype, *, packed: bool) -> Any:
     if packed:
         options["attn_implementation"] = PACKED
     try:
-        model, loaded = AutoModelForCausalLM.from_pretrained(model_path, **options)
+        model, loaded = getattr(transformers, auto_class(config.model_type)).from_pretrained(model_path, **options)
     except ValueError as error:
         if packed and PACKED in str(error):
             return load_base(model_path, dtype, packed=False)
@@ -51,6 +53,7 @@ def load_base(model_path: Path, dtype: torch.dtype, *, packed: bool) -> Any:
             "files with all weights of the model that config.json describes",
             "Copy or download the model again. Its config.json may be that of another model.",
         )
+    take_own_rule(decoder_layers(language_model(model)))
     return model.requires_grad_(False)
 
 

@@ -19,6 +19,7 @@ from lorarl_trainer.backends.fsdp.base_weights import fuse_neighbours, hf_name
 from lorarl_trainer.backends.fsdp.loading import decoder_layers, language_model, leave_out_what_sees, load_base
 from lorarl_trainer.backends.fsdp.output_head import OutputHead
 from lorarl_trainer.backends.fsdp.recompute import recompute
+from lorarl_trainer.backends.fsdp.recurrent import let_see_sequences
 from lorarl_trainer.backends.fsdp.sharding import own_share, shard_layers
 from lorarl_trainer.backends.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
 from lorarl_trainer.backends.model import AdaptedModel
@@ -171,7 +172,9 @@ class FsdpModel(AdaptedModel):
         """
         self.module.eval()
         one, other = (Sample(np.array(tokens), prompt_length=2) for tokens in _TRIED)
-        self._packing = let_find(self._base) if self._decoder.config._attn_implementation == PACKED else None
+        if self._decoder.config._attn_implementation == PACKED:
+            self._packing = let_find(self._base)
+            let_see_sequences(self._layers, self._packing)
         batch = self._batch([one])
         states = self._decoded(batch)
         logits = self._base(**self._inputs(batch)).logits
@@ -185,6 +188,7 @@ class FsdpModel(AdaptedModel):
                 return []
         if self._packing is not None:
             self._base.set_attn_implementation("eager")
+            self._packing.segments = None
             self._packing = None
         return ["attention that takes no packed sequences"]
 

@@ -8,6 +8,7 @@ from lorarl_api.v1alpha1 import served_rank
 from lorarl_trainer.devices.base import Device, Host
 from lorarl_trainer.engine.vllm import names
 from lorarl_trainer.engine.vllm.config import EngineConfig
+from lorarl_trainer.models.layer_kinds import keeps_states
 from lorarl_trainer.planning.execution import EnginePlan
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def engine_arguments(
     from lorarl_trainer.engine.vllm.scheduler import RolloutScheduler
     from lorarl_trainer.engine.vllm.worker import RolloutWorker
 
-    plan = config.plan
+    plan, states = config.plan, keeps_states(hf_config.get_text_config())
     return EngineArgs(
         model=str(config.model_path),
         load_format=load_format,
@@ -58,10 +59,12 @@ def engine_arguments(
         lora_target_modules=list(config.target_modules),
         max_loras=1,
         max_cpu_loras=1,
-        # Windows are computed, but keys and values stay for whole sequences: our scheduler counts blocks once.
-        disable_hybrid_kv_cache_manager=True,
+        # Windows are computed, but keys and values stay for whole sequences: our scheduler counts their blocks once.
+        disable_hybrid_kv_cache_manager=not states,
+        mamba_ssm_cache_dtype="float32",  # as the trainer has it
         logprobs_mode="processed_logprobs",
-        enable_prefix_caching=True,
+        # A state is of all tokens before: a prefix that others share would need one at each block's end.
+        enable_prefix_caching=not states,
         watermark=WATERMARK,
         scheduler_cls=RolloutScheduler,
         worker_cls=f"{RolloutWorker.__module__}.{RolloutWorker.__name__}",

@@ -26,18 +26,22 @@ class KVBlocks:
         version: the adapter version that computes them from now on.
     """
 
-    def __init__(self, manager: slices.KVCacheManager, block_size: int, count: int) -> None:
-        """Take vLLM's manager of `count` blocks."""
+    def __init__(self, manager: slices.KVCacheManager, config: slices.KVCacheConfig) -> None:
+        """Take vLLM's manager of the blocks of a cache."""
         binding.checked(manager, slices.KVCacheManager, Scheduling)
         self._manager = manager
         self._pool = binding.checked(manager.block_pool, slices.BlockPool, Scheduling)
         coordinator = binding.checked(manager.coordinator, slices.KVCacheCoordinator, Scheduling)
-        # One for each kind of attention layer that a model mixes. lorarl's families have one kind.
-        (self._requests,) = coordinator.single_type_managers
+        # A group for all layers with attention, whose blocks grow in number with a request, and some for layers that
+        # keep a state, which is one block for each of their groups.
+        specs = [group.kv_cache_spec for group in config.kv_cache_groups]
+        (self._grows,) = (index for index, spec in enumerate(specs) if not isinstance(spec, Scheduling.MambaSpec))
+        self._groups = len(specs)
+        self._requests = coordinator.single_type_managers[self._grows]
         binding.checked(self._requests, slices.SingleTypeKVCacheManager, Scheduling)
-        self.block_size, self.version = block_size, 0
-        self._usable = count - 1
-        self._made_by = np.zeros(count, np.int64)  # the adapter version, by block
+        self.block_size, self.version = specs[self._grows].block_size, 0
+        self._usable = config.num_blocks - 1
+        self._made_by = np.zeros(config.num_blocks, np.int64)  # the adapter version, by block
 
     @property
     def free(self) -> int:
@@ -84,8 +88,12 @@ class KVBlocks:
         if blocks is None:
             return None
         new: tuple[list[int], ...] = blocks.get_block_ids()
-        self._made_by[new[0]] = self.version
+        self._made_by[[one for group in new for one in group]] = self.version
         return new
+
+    def room(self, blocks: tuple[list[int], ...]) -> int:
+        """Return how many tokens' keys and values some blocks hold."""
+        return len(blocks[self._grows]) * self.block_size
 
     def of(self, request: slices.Request) -> tuple[list[int], ...]:
         """Return a request's blocks, as vLLM's model runners take them."""
@@ -99,7 +107,7 @@ class KVBlocks:
             held[name].append(block)
         ids = [block.block_id for block in blocks]
         self._made_by[ids] = self.version
-        return [([one],) for one in ids]
+        return [tuple([one] if group == self._grows else [] for group in range(self._groups)) for one in ids]
 
     def cache(self, request: slices.Request, computed: int) -> None:
         """Let others find the blocks of a request's first tokens, which are computed or requested."""
@@ -120,8 +128,8 @@ class KVBlocks:
             StaleAdapterError: another adapter version computed a cached block.
         """
         cached = known // self.block_size
-        (blocks,) = self.of(request)
-        found = np.asarray(blocks[:cached], np.int64)
+        blocks = self.of(request)
+        found = np.asarray(blocks[self._grows][:cached], np.int64)
         others = self._made_by[found[found != _NULL_BLOCK]]
         if (others != self.version).any():
             raise StaleAdapterError(
@@ -129,4 +137,5 @@ class KVBlocks:
                 f"{int(others.max())} computed. No update was made with them, and the last checkpoint is good. "
                 "Please report this."
             )
-        self._made_by[blocks[cached:]] = self.version
+        for group, held in enumerate(blocks):
+            self._made_by[held[cached if group == self._grows else 0 :]] = self.version

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lorarl_trainer.engine.vllm.slices import slice_of
@@ -65,6 +65,45 @@ class BaseModelLoader(Protocol):
     def download_model(self, model_config: Any) -> None: ...
     def load_model(self, vllm_config: Any, model_config: Any) -> torch.nn.Module: ...
     def load_weights(self, model: torch.nn.Module, model_config: Any) -> None: ...
+
+
+# ---- layers that keep a state ---------------------------------------------------------------------------------------
+
+
+@slice_of("vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn:QwenGatedDeltaNetAttention")
+class DeltaNet(Protocol):
+    prefix: str
+    in_proj_qkvz: Callable[[torch.Tensor], tuple[torch.Tensor, Any]]
+    in_proj_ba: Callable[[torch.Tensor], tuple[torch.Tensor, Any]]
+    conv1d: Any
+    A_log: torch.Tensor
+    dt_bias: torch.Tensor
+    conv_dim: int
+    conv_kernel_size: int
+    key_dim: int
+    value_dim: int
+    num_k_heads: int
+    num_v_heads: int
+    head_k_dim: int
+    head_v_dim: int
+    kv_cache: Sequence[torch.Tensor]
+    """The convolution's last inputs, [slots, kernel - 1, channels] or with the last two swapped, and the states."""
+
+    def _output_projection(self, core_attn_out: torch.Tensor, z: torch.Tensor) -> torch.Tensor: ...
+
+
+@slice_of("vllm.v1.attention.backends.gdn_attn:GDNAttentionMetadata")
+class DeltaNetMetadata(Protocol):
+    non_spec_query_start_loc: torch.Tensor
+    """Where each sequence's tokens of the step begin, and where the last ones end."""
+    non_spec_state_indices_tensor: torch.Tensor
+    """Each sequence's place in the cache."""
+
+
+@slice_of("vllm.v1.attention.backends.cpu_attn:CPUAttentionMetadata")
+class AttentionMetadata(Protocol):
+    seq_lens: torch.Tensor
+    """Each sequence's tokens, with those of the step."""
 
 
 # ---- experts --------------------------------------------------------------------------------------------------------
@@ -158,5 +197,7 @@ class FusedMoEWithLoRA(Protocol):
 
 @slice_of("vllm.forward_context:ForwardContext")
 class ForwardContext(Protocol):
+    attn_metadata: Mapping[str, Any] | None
+    """By layer; None in vLLM's trial run."""
     slot_mapping: Mapping[str, torch.Tensor]
     """By layer, [tokens]: where in the KV cache a token's keys and values go."""

@@ -58,6 +58,7 @@ class Scheduling(Feature):
         "vllm.v1.worker.gpu.model_runner:GPUModelRunner.update_requests",
         "vllm.v1.worker.gpu_model_runner:GPUModelRunner._update_states",
     )
+    MambaSpec: Any = used("vllm.v1.kv_cache_interface:MambaSpec")
     AsyncScheduler: Any = used("vllm.v1.core.sched.async_scheduler:AsyncScheduler")
     CachedRequestData: Any = used("vllm.v1.core.sched.output:CachedRequestData")
     NewRequestData: Any = used("vllm.v1.core.sched.output:NewRequestData")
@@ -255,6 +256,21 @@ class CpuSampling(Feature):
     apply_top_k_top_p: Any = used("vllm.v1.sample.ops.topk_topp_sampler:apply_top_k_top_p")
 
 
+class CpuDeltaNets(Feature):
+    """`patches/cpu_delta_nets.py`. vLLM's own take no fp32."""
+
+    what = "gated delta nets on a CPU"
+    follows = (
+        "vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn:QwenGatedDeltaNetAttention._output_projection",
+        "vllm.model_executor.layers.mamba.ops.cpu.gdn_attention:_cpu_gdn_attention_nonspec",
+        "vllm.v1.attention.backends.gdn_attn:GDNAttentionMetadataBuilder.build",
+    )
+    forward_cpu: Place = replaced(
+        "vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn:QwenGatedDeltaNetAttention.forward_cpu"
+    )
+    get_forward_context: Any = used("vllm.forward_context:get_forward_context")
+
+
 class Models(Feature):
     """`patches/models.py`."""
 
@@ -318,7 +334,7 @@ class SleepingMemory(Feature):
 ALWAYS = (Build, Requests, Scheduling, AdapterSlots, AdapterLayers, AdapterLookup, Models, BaseModel)
 ON_GPU = (AdapterGraphs, Sampling, Attention, LeanStart, GpuWorker)
 ON_CPU = (CpuWorker, CpuSampling)
-FOR_SOME = (Experts, GpuExperts, CpuExperts, Routing, AdapterModels, SleepingMemory)
+FOR_SOME = (Experts, GpuExperts, CpuExperts, CpuDeltaNets, Routing, AdapterModels, SleepingMemory)
 FEATURES = (*ALWAYS, *ON_GPU, *ON_CPU, *FOR_SOME)
 
 

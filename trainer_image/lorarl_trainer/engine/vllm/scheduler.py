@@ -74,7 +74,6 @@ class RolloutScheduler(_AsyncScheduler):
     max_num_running_reqs: int
     max_num_scheduled_tokens: int
     max_model_len: int
-    block_size: int
     kv_cache_config: slices.KVCacheConfig
     kv_cache_manager: slices.KVCacheManager
     requests: dict[str, slices.Request]
@@ -88,7 +87,7 @@ class RolloutScheduler(_AsyncScheduler):
         binding.checked(self, slices.Scheduler, Scheduling)
         binding.checked(self.waiting, slices.RequestQueue, Scheduling)
         self._table = RunningRequests(self.max_num_running_reqs, self.max_model_len)
-        self._blocks = KVBlocks(self.kv_cache_manager, self.block_size, self.kv_cache_config.num_blocks)
+        self._blocks = KVBlocks(self.kv_cache_manager, self.kv_cache_config)
         self._too_few = -1  # free blocks when the next request found too few, while its need is the same
         self._no_common_prefix = [0] * len(self.kv_cache_config.kv_cache_groups)
         self.first_tokens: float | None = None  # when the first tokens arrived, Unix time
@@ -186,7 +185,7 @@ class RolloutScheduler(_AsyncScheduler):
             places = full.tolist()
             for place, new in zip(places, self._blocks.extend([requests[place] for place in places]), strict=True):
                 blocks[place] = new
-            table.room[decoding[full]] += self.block_size
+            table.room[decoding[full]] += self._blocks.block_size
         computed = table.requested[decoding]
         table.requested[decoding] = computed + 1
         return _Step(
@@ -210,7 +209,7 @@ class RolloutScheduler(_AsyncScheduler):
         blocks = self._blocks.add(self.requests[name], int(table.requested[row]), size)
         if blocks is None:
             return False
-        table.room[row] += len(blocks[0]) * self.block_size
+        table.room[row] += self._blocks.room(blocks)
         self._list(row, step, blocks)
         self._prefill(row, step)
         return True
@@ -240,7 +239,7 @@ class RolloutScheduler(_AsyncScheduler):
             limit = min(request.max_tokens, self.max_model_len - prompt)
             assert request.sampling_params is not None
             row = table.admit(request.request_id, prompt, limit, request.sampling_params.all_stop_token_ids)
-        table.start(row, known, len(blocks[0]) * self.block_size)
+        table.start(row, known, self._blocks.room(blocks))
         if resumed and not self.use_v2_model_runner:  # V2 forgets what is preempted
             step.resumed.add(request.request_id)
             self._list(row, step, blocks)

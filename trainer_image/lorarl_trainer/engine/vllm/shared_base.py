@@ -90,7 +90,11 @@ class SharedBase:
         else:
             named = [[".".join([*parents, one, kind]) for one in fused]]
         tensor = next((found for names in named if (found := self._tensors.get(frozenset(names))) is not None), None)
-        if tensor is None or tensor.dtype != parameter.dtype or tensor.numel() != parameter.numel():
+        if tensor is None or tensor.numel() != parameter.numel():
+            return None
+        if tensor.dtype != parameter.dtype and parameter.dim() == 1:
+            tensor = tensor.to(parameter.dtype)  # vLLM has the decay of a delta net in fp32
+        if tensor.dtype != parameter.dtype:
             return None
         if fused == _QUERY_KEY_VALUE and self._qkv_by_group:
             layer: model_slices.QKVParallelLinear = model.get_submodule(".".join([*parents, module]))

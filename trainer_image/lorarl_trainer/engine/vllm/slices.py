@@ -110,7 +110,6 @@ class Scheduler(Protocol):
     max_num_running_reqs: int
     max_num_scheduled_tokens: int
     max_model_len: int
-    block_size: int
     kv_cache_config: KVCacheConfig
     kv_cache_manager: KVCacheManager
     requests: dict[str, Request]

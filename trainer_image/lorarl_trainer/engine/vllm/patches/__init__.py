@@ -17,11 +17,13 @@ from lorarl_trainer.engine.vllm.config import EngineConfig
 from lorarl_trainer.engine.vllm.imports import for_rollouts
 from lorarl_trainer.engine.vllm.patches import adapters
 from lorarl_trainer.engine.vllm.patches.attention import decoding_attention
+from lorarl_trainer.engine.vllm.patches.cpu_delta_nets import cpu_delta_nets
 from lorarl_trainer.engine.vllm.patches.cpu_linear import cpu_linear
 from lorarl_trainer.engine.vllm.patches.cpu_sampler import cpu_sampler
 from lorarl_trainer.engine.vllm.patches.models import trained_model
 from lorarl_trainer.engine.vllm.patches.sampler import rollout_sampler
 from lorarl_trainer.engine.vllm.patches.start import lean_start
+from lorarl_trainer.models.layer_kinds import keeps_states
 
 
 @contextmanager
@@ -43,6 +45,8 @@ def _replacements(config: EngineConfig, hf_config: Any) -> Iterator[AbstractCont
     if not names.on_gpu():
         yield cpu_sampler()
         yield cpu_linear()
+        if keeps_states(hf_config.get_text_config()):
+            yield cpu_delta_nets()
         return
     if names.Sampling.is_on:
         yield rollout_sampler()

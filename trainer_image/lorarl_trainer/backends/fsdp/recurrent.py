@@ -1,0 +1,57 @@
+"""Layers that keep a state in the place of keys and values, over packed sequences with shared prompts.
+
+Such a layer would carry its state from one sequence of a packing into the next. So it gets each sequence as a row for
+itself, with its prompt, and what it makes of the tokens goes back to their places in the packing. The prompt of several
+completions is computed for each of them, in these layers alone.
+
+Shape suffixes: T tokens of the packing, K keys of all its segments, H hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import torch
+
+from lorarl_trainer.backends.fsdp.attention import Current
+from lorarl_trainer.backends.fsdp.delta_rule import chunk_gated_delta_rule
+from lorarl_trainer.models.layer_kinds import LAYER_KINDS
+
+
+def let_see_sequences(layers: Iterable[torch.nn.Module], current: Current) -> None:
+    """Let the layers that keep a state see one sequence of the current packing at a time."""
+    for layer in layers:
+        for kind in LAYER_KINDS.values():
+            if (mixer := getattr(layer, kind.mixer, None)) is not None:
+                mixer.forward = partial(_by_sequence, mixer.forward, current)
+
+
+def take_own_rule(layers: Iterable[torch.nn.Module]) -> None:
+    """Let delta nets compute with lorarl's rule, where they would with Transformers' in torch."""
+    from transformers.models.qwen3_5.modeling_qwen3_5 import torch_chunk_gated_delta_rule
+
+    for layer in layers:
+        mixer = getattr(layer, "linear_attn", None)
+        if mixer is not None and mixer.chunk_gated_delta_rule is torch_chunk_gated_delta_rule:
+            mixer.chunk_gated_delta_rule = chunk_gated_delta_rule
+
+
+def _by_sequence(forward: Any, current: Current, hidden_states: torch.Tensor, **options: Any) -> torch.Tensor:
+    """Return what `forward` makes of each sequence, [1, T, H], from hidden states [1, T, H]; of rows without a packing.
+
+    A segment's keys are its whole sequence: its prompt, then its own tokens.
+    """
+    current.calls += 1
+    segments = current.segments
+    if segments is None:
+        rows: torch.Tensor = forward(hidden_states, **options)
+        return rows
+    keys_K_H = segments.keys(hidden_states[0])
+    sequences = segments.extents.sequences
+    made = [
+        forward(keys_K_H.index_select(0, batch.keys).view(batch.count, -1, keys_K_H.shape[-1]), **options).flatten(0, 1)
+        for batch in sequences.each
+    ]
+    return torch.cat(made).index_select(0, sequences.places)[None]

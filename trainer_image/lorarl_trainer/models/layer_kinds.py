@@ -1,0 +1,140 @@
+"""Kinds of decoder layers beside attention: all that a family has to know of them stands here.
+
+Where a layer keeps a state in the place of keys and values, it sees one sequence at a time: the trainer unpacks its
+packed rows for it (`backends/fsdp/recurrent.py`), and vLLM keeps its state beside the KV cache
+(`engine/vllm/kv_blocks.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lorarl_trainer.errors import InputError
+
+ATTENTION_KINDS = ("full_attention", "sliding_attention")
+"""Values of `layer_types` in config.json for layers with attention."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What a layer with a state keeps: numbers of values.
+
+    Attributes:
+        inputs: of a sequence, however long it is: the last ones of a convolution, in the model's precision.
+        recurrent: of a sequence, in fp32.
+        single: of each token of a sequence, until the backward pass, in fp32.
+        plain: likewise, in the model's precision.
+    """
+
+    inputs: int
+    recurrent: int
+    single: int
+    plain: int
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """A kind of layer.
+
+    Attributes:
+        mixer: its module that stands in the place of attention, and keeps the state.
+        tensors: the sizes of that module's tensors by name in the layer, in words, see `FsdpFamily`.
+        words: what its own words mean for a config.json. Raises KeyError if that leaves out a size.
+        state: what it keeps of a sequence. The same holds.
+        together: its linear layers that vLLM 0.26 takes adapters for only together.
+    """
+
+    mixer: str
+    tensors: Mapping[str, str]
+    words: Callable[[Mapping[str, Any]], dict[str, int]]
+    state: Callable[[Mapping[str, Any]], State]
+    together: frozenset[str]
+
+
+def _delta_net_words(config: Mapping[str, Any]) -> dict[str, int]:
+    return {
+        "keys": config["linear_num_key_heads"] * config["linear_key_head_dim"],
+        "values": config["linear_num_value_heads"] * config["linear_value_head_dim"],
+        "heads": config["linear_num_value_heads"],
+        "head": config["linear_value_head_dim"],
+        "kernel": config["linear_conv_kernel_dim"],
+        "one": 1,
+    }
+
+
+def _delta_net_state(config: Mapping[str, Any]) -> State:
+    words, key, value = _delta_net_words(config), config["linear_key_head_dim"], config["linear_value_head_dim"]
+    # Counted in `backends/fsdp/delta_rule.py`: six matrices of a chunk of 64 tokens, and a state for each chunk.
+    rule = words["heads"] * (11 * key + 3 * value + key * value // 64 + 6 * 64 + 4)
+    return State(
+        inputs=(2 * words["keys"] + words["values"]) * (words["kernel"] - 1),
+        recurrent=words["values"] * key,
+        single=rule + 4 * words["values"],
+        plain=words["values"],
+    )
+
+
+LAYER_KINDS: Mapping[str, LayerKind] = {
+    # S. Yang et al., "Gated Delta Networks: Improving Mamba2 with Delta Rule" (arXiv:2412.06464)
+    "linear_attention": LayerKind(
+        "linear_attn",
+        {
+            "linear_attn.in_proj_qkv.weight": "keys+keys+values h",
+            "linear_attn.in_proj_z.weight": "values h",
+            "linear_attn.in_proj_b.weight": "heads h",
+            "linear_attn.in_proj_a.weight": "heads h",
+            "linear_attn.conv1d.weight": "keys+keys+values one kernel",
+            "linear_attn.A_log": "heads",
+            "linear_attn.dt_bias": "heads",
+            "linear_attn.norm.weight": "head",
+            "linear_attn.out_proj.weight": "h values",
+        },
+        _delta_net_words,
+        _delta_net_state,
+        frozenset({"in_proj_qkv", "in_proj_z"}),
+    ),
+}
+"""By their value of `layer_types` in config.json."""
+
+
+def kinds_of(config: Mapping[str, Any]) -> list[str]:
+    """Return the kind of each layer, given a config.json with usual names. Raises KeyError without their number."""
+    layers = config["num_hidden_layers"]
+    if named := config.get("layer_types"):
+        return list(named)[:layers]
+    every = config.get("full_attention_interval")
+    return ["linear_attention" if every and (number + 1) % every else "full_attention" for number in range(layers)]
+
+
+def require_together(adapted: Iterable[str]) -> None:
+    """Refuse adapters on a part of what vLLM takes only together, given the names of the layers that have one.
+
+    Raises:
+        InputError: naming the layers.
+    """
+    by_parent: dict[str, set[str]] = {}
+    for name in adapted:
+        parent, _, last = name.rpartition(".")
+        by_parent.setdefault(parent, set()).add(last)
+    for kind in LAYER_KINDS.values():
+        names = sorted(kind.together)
+        for parent, found in by_parent.items():
+            if kind.together & found and kind.together - found:
+                raise InputError(
+                    "spec.adapter.targetModules",
+                    f"{', '.join(sorted(kind.together & found))} alone, in {parent}",
+                    f"{' and '.join(names)}, which vLLM 0.26 serves only together",
+                    f"Name both, or exclude both with spec.adapter.excludeModules: [{', '.join(names)}].",
+                )
+
+
+def keeps_states(language: Any) -> bool:
+    """Return whether a language model's configuration, as Transformers has it, has layers that keep a state."""
+    return any(kind in LAYER_KINDS for kind in getattr(language, "layer_types", None) or ())
+
+
+def states_of(config: Mapping[str, Any]) -> list[State]:
+    """Return what the layers that keep a state keep of a sequence; see `kinds_of`."""
+    return [LAYER_KINDS[kind].state(config) for kind in kinds_of(config) if kind in LAYER_KINDS]
