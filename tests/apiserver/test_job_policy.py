@@ -44,6 +44,7 @@ NAMING_SECRETS: list[Object] = [
     {**GRPO, "reward": REWARD},
     {**GRPO, "reward": JUDGE},
     {"algorithm": {"type": "distillation", "distillation": JUDGE}},
+    {**GRPO, "environment": {"function": "e:Episode", "source": OTHERS}},
     {**GRPO, "rewards": [{"name": "a", **REWARD}, {"name": "b", "type": "exact"}]},
     {
         **GRPO,

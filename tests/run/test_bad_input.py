@@ -50,7 +50,7 @@ BY_THE_COMMAND = [
     ),
     (
         ["model.uri=file:experts", NEW],
-        "spec.model.uri: got a config.json with num_experts 8: a mixture of experts (",
+        "spec.model.uri: got a config.json with num_experts 8: a mixture of experts, ",
     ),
 ]
 BY_ITS_PREPARATION = [

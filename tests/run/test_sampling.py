@@ -34,7 +34,7 @@ def test_sampling_evaluations_and_schedule_work_together(job: Job) -> None:
     assert [row["learning_rate"] for row in steps] == pytest.approx([5e-3, 3.75e-3, 2.5e-3])
     assert all(row["mean_abs_logprob_diff"] < 1e-5 for row in steps)
     samples = [json.loads(line) for line in (ended.out / "samples.jsonl").read_text().splitlines()]
-    assert all(sample["prompt"].startswith("[") and sample["prompt"].endswith("]") for sample in samples)
+    assert all(sample["model_prompt"] == f"[{sample['prompt']}]" for sample in samples), samples[0]
     texts = [sample["completion"] for sample in samples]
     assert any(text[-1:] in VOWELS for text in texts if text), texts
     assert not any(letter in VOWELS for text in texts for letter in text[:-1]), texts

@@ -143,6 +143,9 @@ _VARIANTS: dict[str, dict[str, Any]] = {
         "head_dim": 64,
         "initializer_range": 0.03,
     },
+    # Positions on a quarter of those heads, and keys as wide as values, which vLLM's kernels want.
+    "deltas": {"rope_parameters": _rope(1e4) | _MULTIMODAL_ROPE | {"mrope_section": [4, 2, 2]}}
+    | {"linear_key_head_dim": 64, "linear_value_head_dim": 64},
     "tied": {"tie_word_embeddings": True},
     "scaled": {"rope_parameters": LLAMA_3},
     "smollm2": {

@@ -58,11 +58,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def start(model: Path, out: Path) -> Colocated:
+def start(model: Path, out: Path, scale: float = 0.1, **changes: object) -> Colocated:
     settings = {"maxTurns": 4, "maxTurnTokens": 12, "function": "talk:Talk"}
     lengths = {"rollout__maxPromptTokens": 64, "rollout__maxResponseTokens": 160}
-    started = Colocated(model, out, reward="null", environment=settings, **lengths)
-    started.randomise()
+    started = Colocated(model, out, reward="null", environment=settings, **lengths, **changes)
+    started.randomise(scale=scale)
     started.sync()
     return started
 

@@ -62,7 +62,7 @@ def close(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor], toleran
 
 def moment_norm(state: dict[str, torch.Tensor]) -> float:
     """The norm of what AdamW has averaged of the adapter's gradients."""
-    means = [tensor for name, tensor in state.items() if name.endswith(".exp_avg") and not name.startswith("critic.")]
+    means = [tensor for name, tensor in state.items() if name.startswith("exp_avg.")]
     assert means, list(state)
     return math.sqrt(sum(tensor.square().sum().item() for tensor in means))
 

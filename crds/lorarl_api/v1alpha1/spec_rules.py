@@ -284,7 +284,7 @@ SPEC_RULES: tuple[Rule, ...] = (
         "algorithm.ppo.criticWarmupSteps",
         "!has(self.algorithm.ppo) || self.algorithm.ppo.criticWarmupSteps >= self.trainer.steps || "
         "self.algorithm.ppo.criticWarmupSteps + self.trainer.warmupSteps <= self.trainer.steps",
-        "leave trainer.warmupSteps of trainer.steps to the policy, whose warm-up comes after the critic's",
+        "be at most trainer.steps less trainer.warmupSteps, since the policy's warm-up comes after the critic's",
         "Lower criticWarmupSteps or trainer.warmupSteps, or raise trainer.steps.",
     ),
     Rule(

@@ -71,6 +71,7 @@ def test_the_policy_for_jobs_knows_each_secret_that_a_job_can_name() -> None:
         *(f"spec.{part}.credentialsSecret" for part in ("model", "data", "checkpoint")),
         *(f"spec.tracking.{tracker}.credentialsSecret" for tracker in ("wandb", "mlflow")),
         *(f"spec.{part}.{each}.credentialsSecret" for part in REWARDS for each in ("source", "server")),
+        "spec.environment.source.credentialsSecret",
         "spec.algorithm.distillation.server.credentialsSecret",
     }
 

@@ -273,21 +273,6 @@ ALGORITHM_CASES = [
         "Lower criticWarmupSteps, or raise trainer.steps",
     ),
     Case(
-        "the policy's warm-up comes after the critic's",
-        {
-            "spec.algorithm": {"type": "ppo", "ppo": {"criticWarmupSteps": 12}},
-            "spec.trainer.steps": 20,
-            "spec.trainer.warmupSteps": 9,
-        },
-        {
-            "spec.algorithm": {"type": "ppo", "ppo": {"criticWarmupSteps": 12}},
-            "spec.trainer.steps": 20,
-            "spec.trainer.warmupSteps": 8,
-        },
-        "spec.algorithm.ppo.criticWarmupSteps",
-        "Lower criticWarmupSteps or trainer.warmupSteps, or raise trainer.steps",
-    ),
-    Case(
         "clipRange only where a ratio is clipped",
         {"spec.algorithm": {"type": "gspo", "clipRange": 0.2}},
         {"spec.algorithm": {"type": "dapo", "clipRange": 0.2}},

@@ -57,6 +57,7 @@ CASES = [
     *_uri("spec.adapter.initFrom"),
     *_uri("spec.data.train.uri", ".jsonl"),
     *_uri("spec.data.eval.uri", ".csv", EVAL),
+    *_uri("spec.data.chatTemplateFile", ".jinja"),
     *_uri("spec.checkpoint.uri", around=VOLUMES),
     *_uri("spec.reward.source.uri", around={"spec.reward": {"function": "m:f"}}),
     *_uri("spec.tracking.mlflow.trackingUri", around=MLFLOW),

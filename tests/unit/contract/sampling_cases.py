@@ -61,6 +61,28 @@ SAMPLING_CASES = [
         "Remove chatTemplateArguments",
     ),
     Case(
+        "a template's file only with templates",
+        {"spec.data.chatTemplateFile": "file:own.jinja", "spec.data.chatTemplate": False},
+        {"spec.data.chatTemplateFile": "file:own.jinja"},
+        "spec.data.chatTemplateFile",
+        "Remove chatTemplateFile",
+    ),
+    Case(
+        "the policy's warm-up comes after the critic's",
+        {
+            "spec.algorithm": {"type": "ppo", "ppo": {"criticWarmupSteps": 12}},
+            "spec.trainer.steps": 20,
+            "spec.trainer.warmupSteps": 9,
+        },
+        {
+            "spec.algorithm": {"type": "ppo", "ppo": {"criticWarmupSteps": 12}},
+            "spec.trainer.steps": 20,
+            "spec.trainer.warmupSteps": 8,
+        },
+        "spec.algorithm.ppo.criticWarmupSteps",
+        "Lower criticWarmupSteps or trainer.warmupSteps, or raise trainer.steps",
+    ),
+    Case(
         "a smallest learning rate only with a schedule",
         {"spec.trainer.minLearningRateShare": 0.1},
         {"spec.trainer": {"minLearningRateShare": 0.1, "learningRateSchedule": "cosine"}},

@@ -81,7 +81,7 @@ def test_it_shows_the_episode_as_the_model_would_see_it(show: Show) -> None:
     assert show("plays", turns=1)[-1] == "reward   0.25, in 1 turn; done"
 
 
-def test_it_warns_of_an_episode_without_a_reward_and_of_one_that_has_no_room(show: Show) -> None:
+def test_it_warns_of_an_episode_without_a_reward_or_without_room(show: Show) -> None:
     *_, reward, warning = show("no reward")
     assert reward == "reward   none, in 1 turn; done"
     assert warning.startswith("warning: the episode was done without a reward.")

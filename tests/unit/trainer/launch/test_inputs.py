@@ -41,7 +41,7 @@ TURNS = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration 
 
 
 def vocabulary_with(folder: Path, template: bytes | None, base_template: str | None = CHATML) -> Vocabulary:
-    """Load the vocabulary of a job with a chat template of its own."""
+    """Load the vocabulary of a job with its own chat template."""
     write_tokenizer(folder / "model", template=base_template)
     (folder / "model" / "config.json").write_text('{"vocab_size": 128}')
     (folder / "model" / "model.safetensors").touch()
