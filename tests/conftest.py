@@ -1,6 +1,10 @@
 """Shared by every tier."""
 
 import contextlib
+import signal
+
+# A shell lets what it starts in the background ignore Ctrl-C, which tests press.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A GPU machine may lack hypothesis, which only unit tests use.
 with contextlib.suppress(ImportError):

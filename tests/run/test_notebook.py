@@ -30,13 +30,11 @@ def notebook(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
         train = notebook.number_of("run = lorarl.train(")
         for number in range(train):
             notebook.run(number)
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a kernel's; xdist ignores it
         presser = threading.Thread(target=_press_stop_after_a_step)
         presser.start()
         with pytest.raises(KeyboardInterrupt):
             notebook.run(train)
         presser.join()
-        signal.signal(signal.SIGINT, before)
         assert lorarl.load("small-letters").state == "interrupted"
         for number in range(train, len(notebook.cells)):
             notebook.run(number)
