@@ -83,7 +83,7 @@ class Bench:
     def run(self) -> None:
         with operator(self.p.cluster, self.kubeconfig, "bench-first") as first:
             wait_leader(first)
-            until(30, "the watches run", lambda: first.metric("lorarl_operator_watches") == 5)
+            until(30, "the watches run", lambda: first.metric("lorarl_operator_watches") == 6)
             self.base = first.resident_bytes
             self.idle_latency()
             self.one_life(first)

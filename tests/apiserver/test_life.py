@@ -136,5 +136,5 @@ def test_probes_and_metrics(replica: Operator) -> None:
     assert replica.probe("/healthz") == (200, "ok\n")
     assert replica.probe("/readyz") == (200, "ok\n")
     assert replica.probe("/nothing")[0] == 404
-    assert replica.metric("lorarl_operator_watches") == 5
+    assert replica.metric("lorarl_operator_watches") == 6
     assert replica.resident_bytes < 150e6

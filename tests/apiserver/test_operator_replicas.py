@@ -120,7 +120,7 @@ def test_a_restart_writes_nothing_about_unchanged_jobs(served: Cluster) -> None:
     with operator(served, kubeconfig, "after-restart") as replica:
         wait_leader(replica)
         until(20, "all jobs are known", lambda: replica.metric("lorarl_jobs") >= 10)
-        until(20, "all watches run", lambda: replica.metric("lorarl_operator_watches") == 5)
+        until(20, "all watches run", lambda: replica.metric("lorarl_operator_watches") == 6)
         quiet(6, lambda: replica.metric("lorarl_operator_watch_events_total"))
         assert not {one: count for one, count in writes(replica).items() if "create" in one or "delete" in one}
         assert [job["metadata"]["resourceVersion"] for job in jobs(served, where)] == versions
@@ -131,7 +131,7 @@ def test_only_the_listed_namespaces_are_served(served: Cluster) -> None:
     kubeconfig = prepare(served, (ours,), account="team-operator")
     with operator(served, kubeconfig, "namespaced", f"--namespace={ours}", "--lease-name=team-a") as replica:
         wait_leader(replica)
-        until(20, "all watches run", lambda: replica.metric("lorarl_operator_watches") == 5)
+        until(20, "all watches run", lambda: replica.metric("lorarl_operator_watches") == 6)
         for where in (theirs, ours):
             served.api.create(lorarljob(where, "job"))
         rayjob = served.api.wait("RayJob", "job-1", ours, bool, seconds=5)

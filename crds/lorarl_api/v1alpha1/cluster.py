@@ -173,6 +173,12 @@ class ClusterSpec(Model):
         description="Let Karpenter and the cluster autoscaler delete the pods to use fewer nodes. Each time, the "
         "attempt ends and the next one resumes from the newest checkpoint.",
     )
+    disruption: Literal["Immediate", "AfterCheckpoint"] = Field(
+        "Immediate",
+        description="When a drain of a node may evict pods that train. Immediate: at once, and they write a checkpoint "
+        "within their grace period. AfterCheckpoint: once the training has published a checkpoint, and at the latest "
+        "after the time of a step and a checkpoint.",
+    )
     scheduler_name: ObjectName | None = Field(
         None, description="Scheduler of the pods. Default: the cluster's.", examples=["volcano"]
     )
@@ -216,6 +222,12 @@ class ClusterSpec(Model):
             "!has(self.gpuClaim) || self.gpusPerNode > 0",
             "not be set for a CPU job, which has no GPUs to claim",
             "Remove gpuClaim, or set cluster.gpusPerNode.",
+        ),
+        Rule(
+            "disruption",
+            "!self.allowConsolidation || self.disruption == 'Immediate'",
+            "be Immediate if allowConsolidation is true: autoscalers leave pods alone whose evictions wait",
+            "Remove disruption or allowConsolidation.",
         ),
         Rule(
             "rdma",

@@ -114,6 +114,14 @@ class PolicyDriftStatus(Model):
     )
 
 
+class DrainStatus(Model):
+    """The drain of a node for which the training was asked for a checkpoint (cluster.disruption: AfterCheckpoint)."""
+
+    since: Moment = Field(description="When the training was asked.")
+    step: int = Field(ge=0, description="Steps that were done then, which the checkpoint must keep.")
+    released: Moment | None = Field(None, description="Since when the pods may be evicted. Absent while that waits.")
+
+
 class FaultyNodeStatus(Model):
     """A node whose fault ended attempts of the job."""
 
@@ -222,5 +230,8 @@ class LoRARLJobStatus(Model):
         None,
         description="Since when the attempt waits for lost worker pods to be replaced. "
         "The operator's LORARL_RECOVERY_SECONDS counts from it.",
+    )
+    drain: DrainStatus | None = Field(
+        None, description="The drain of a node with pods of the job, if their eviction waits for a checkpoint."
     )
     completion_time: Moment | None = Field(None, description="When the job ended.")

@@ -18,6 +18,7 @@ from lorarl_operator.decide.models import (
     MANAGED_BY,
     RETRYING,
     SELECTOR,
+    Budget,
     CleanupJob,
     Job,
     Observed,
@@ -25,17 +26,18 @@ from lorarl_operator.decide.models import (
     RayCluster,
     RayJob,
 )
-from lorarl_operator.kube.resources import JOBS, LORARLJOBS, PODS, RAYCLUSTERS, RAYJOBS, Resource
+from lorarl_operator.kube.resources import BUDGETS, JOBS, LORARLJOBS, PODS, RAYCLUSTERS, RAYJOBS, Resource
 
 type Key = tuple[str, str]
 """Namespace and name of a job."""
-type Child = RayJob | RayCluster | Pod | CleanupJob
+type Child = RayJob | RayCluster | Pod | CleanupJob | Budget
 
 _PARSERS: dict[Resource, Callable[[parse.Raw], Child]] = {
     RAYJOBS: parse.ray_job,
     RAYCLUSTERS: parse.ray_cluster,
     PODS: parse.pod,
     JOBS: parse.cleanup_job,
+    BUDGETS: parse.budget,
 }
 WATCHED: dict[Resource, str] = {LORARLJOBS: "", **dict.fromkeys(_PARSERS, SELECTOR)}
 """What is watched, with the label selector that the server filters by."""
@@ -156,6 +158,7 @@ class Cache:
             pods=tuple(one for one in children if isinstance(one, Pod)),
             departed=entry.departed,
             cleanup=next((one for one in children if isinstance(one, CleanupJob)), None),
+            budget=next((one for one in children if isinstance(one, Budget)), None),
             kuberay_began=self._kuberay_began,
         )
 

@@ -39,7 +39,7 @@ from lorarl_operator.decide.names import attempt_of
 from lorarl_operator.decide.settings import Settings
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError, NotLeaderError
-from lorarl_operator.kube.resources import JOBS, LORARLJOBS, PODS, RAYJOBS, Resource, resource_of
+from lorarl_operator.kube.resources import LORARLJOBS, PODS, RAYJOBS, Resource, resource_of, written
 
 log = logging.getLogger(__name__)
 
@@ -262,7 +262,7 @@ class Controller:
             case Create(manifest):
                 await self._create(key, job, manifest)
             case Delete(kind, name, uid):
-                await self._delete(key, RAYJOBS if kind == RAYJOBS.kind else JOBS, name, uid)
+                await self._delete(key, written(kind), name, uid)
             case DeletePod(name, uid, at_once):
                 log.warning("%s/%s: deletes pod %s, for KubeRay to replace it", *key, name)
                 await self._delete(key, PODS, name, uid, grace_seconds=0 if at_once else None)

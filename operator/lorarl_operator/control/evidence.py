@@ -1,4 +1,4 @@
-"""Why a job is stuck: what other components report about its objects.
+"""What other components report about a job's objects and nodes: why it is stuck, and whether a node is being drained.
 
 Events are fetched on demand and never watched. For any question about Events the API server reads all Events of the
 namespace. So one answer serves all stuck jobs of a namespace for a while, however many they are. A few namespaces are
@@ -8,6 +8,7 @@ read at the same time.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -19,10 +20,14 @@ from lorarl_operator.decide.decision import Want
 from lorarl_operator.decide.models import NODE_COMES, Evidence, KubeEvent, Observed, Workload
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError
-from lorarl_operator.kube.resources import EVENTS, WORKLOADS, Resource
+from lorarl_operator.kube.resources import EVENTS, NODES, WORKLOADS, Resource
+
+log = logging.getLogger(__name__)
 
 FRESH_SECONDS = 5.0
-"""How old an answer about a namespace may be."""
+"""How old an answer about a namespace, or about the nodes, may be."""
+REFUSED_SECONDS = 300.0
+"""How old the answer may be that the operator may not list nodes, as with watchNamespaces."""
 _WARNINGS, _NODE_COMES = "type=Warning", [f"reason={reason}" for reason in NODE_COMES]
 _KINDS = frozenset({"RayJob", "RayCluster", "Pod", "Job"})
 _PER_OBJECT = 5
@@ -48,6 +53,9 @@ class EvidenceSource:
         self._one_at_a_time: WeakValueDictionary[_Query, asyncio.Lock] = WeakValueDictionary()
         self._few_at_a_time = asyncio.Semaphore(_LISTINGS)
         self._workloads: Resource | None = None
+        self._nodes = Evidence()
+        self._nodes_until = float("-inf")
+        self._nodes_once = asyncio.Lock()
 
     async def fetch(self, observed: Observed, want: Want) -> Evidence:
         """The evidence about a job.
@@ -57,6 +65,8 @@ class EvidenceSource:
         """
         if want is Want.WORKLOAD:
             return Evidence(workload=await self._workload(observed))
+        if want is Want.CORDONED:
+            return await self._cordoned()
         # That a node is being added is no warning, and is asked for only where a pod waits for one.
         queries = [_WARNINGS, *_NODE_COMES] if any(pod.unschedulable for pod in observed.pods) else [_WARNINGS]
         found = [await self._known((observed.job.namespace, query)) for query in queries]
@@ -98,6 +108,22 @@ class EvidenceSource:
             events.sort(key=lambda event: event.last_seen, reverse=True)
             del events[_PER_OBJECT:]
         return found
+
+    async def _cordoned(self) -> Evidence:
+        """The nodes that take no new pods. They are few, so the answer is short; it serves all jobs for a while."""
+        async with self._nodes_once:
+            if self._clock() >= self._nodes_until:
+                pages = self._client.pages(NODES, None, fields="spec.unschedulable=true", metadata_only=True)
+                try:
+                    names = [raw["metadata"]["name"] async for items, _ in pages for raw in items]
+                    self._nodes, fresh = Evidence(cordoned=frozenset(names)), FRESH_SECONDS
+                except ApiError as error:
+                    if not error.refused:
+                        raise
+                    log.warning("no eviction waits for a checkpoint: %s", error)
+                    self._nodes, fresh = Evidence(refused=True), REFUSED_SECONDS
+                self._nodes_until = self._clock() + fresh
+            return self._nodes
 
     async def _workload(self, observed: Observed) -> Workload:
         if (workloads := await self._served_workloads()) is None:

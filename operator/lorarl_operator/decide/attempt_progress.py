@@ -11,6 +11,7 @@ from lorarl_operator.decide.attempt_start import applicable, blocked, never_star
 from lorarl_operator.decide.blockers import EVENT_REASONS, Blocker, refused, starting
 from lorarl_operator.decide.changed_while_waiting import replace_changed
 from lorarl_operator.decide.decision import Apply, Decision, Event, Want
+from lorarl_operator.decide.drain import follow_drain, next_look, unguarded, wants
 from lorarl_operator.decide.kept_image import image_in_use
 from lorarl_operator.decide.kueue import queued
 from lorarl_operator.decide.messages import sentences
@@ -143,14 +144,16 @@ def _running(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float | 
         events.append(Event("Normal", News.RECOVERED, f"Attempt {snapshot.attempt} continues after step {step}."))
     if image := image_in_use([pod for pod in snapshot.attempt_pods if not pod.deletion_asked_at]):
         draft.put("trainerImage", image)
-    if more := _more_workers(snapshot):
+    for reason, more in ((News.SCALED, _more_workers(snapshot)), (News.EVICTION_UNGUARDED, unguarded(snapshot))):
+        if more and more not in draft.message("Running"):
+            events.append(Event("Warning", reason, more))
         message = sentences(message, more)
-        if more not in draft.message("Running"):
-            events.append(Event("Warning", News.SCALED, more))
+    events += follow_drain(snapshot, draft)
     draft.condition("Running", True, News.RUNNING, message)
     if draft.is_true("Disrupted"):
         draft.condition("Disrupted", False, News.RUNNING, f"Attempt {snapshot.attempt} is running.")
-    return snapshot.decision(draft, *events, recheck=soonest(settle, _left_to_progress(snapshot, ray_job)))
+    recheck = soonest(settle, _left_to_progress(snapshot, ray_job), next_look(snapshot))
+    return snapshot.decision(draft, *events, recheck=recheck, wants=wants(snapshot))
 
 
 def _more_workers(snapshot: Snapshot) -> str:

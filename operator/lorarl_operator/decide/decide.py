@@ -20,7 +20,7 @@ trainer runs before it may report.
 
 `attempt_start.py` creates an attempt, `attempt_progress.py` follows it, `attempt_recovery.py` lets it replace lost
 workers, `attempt_restart.py` starts it again in its RayJob, `attempt_queue.py` says what its queue did to it, and
-`attempt_end.py` ends it.
+`attempt_end.py` ends it. Beside all that, `drain.py` says whether the pods may be evicted.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from lorarl_operator.decide.attempt_start import create_attempt
 from lorarl_operator.decide.blockers import GOING_SECONDS, ray_job_stays
 from lorarl_operator.decide.decision import Decision, Event
 from lorarl_operator.decide.deletion import decide_deletion, finalizer_actions
+from lorarl_operator.decide.drain import budget_actions
 from lorarl_operator.decide.in_place import awaits_its_end
 from lorarl_operator.decide.late_steps import steps_to_do
 from lorarl_operator.decide.models import Observed
@@ -52,10 +53,10 @@ from lorarl_operator.decide.status import FINISHED, MAY_HAVE_RUN, SUSPENDED, SUS
 def decide(observed: Observed, now: datetime, settings: Settings) -> Decision:
     """Decide what to do about a job."""
     snapshot = take_snapshot(observed, now, settings)
-    if snapshot.job.deleted_at:
-        return decide_deletion(snapshot)
-    decision = _decide_live(snapshot)
-    return replace(decision, actions=(*finalizer_actions(snapshot), *decision.actions))
+    goes = snapshot.job.deleted_at is not None
+    decision = decide_deletion(snapshot) if goes else _decide_live(snapshot)
+    before = () if goes else finalizer_actions(snapshot)
+    return replace(decision, actions=(*before, *decision.actions, *budget_actions(snapshot)))
 
 
 def _decide_live(snapshot: Snapshot) -> Decision:

@@ -49,7 +49,7 @@ class Create:
 class Delete:
     """DELETE in the background, with the uid as precondition. Not found is success."""
 
-    kind: Literal["RayJob", "Job"]
+    kind: Literal["RayJob", "Job", "PodDisruptionBudget"]
     name: str
     uid: str
 
@@ -90,11 +90,13 @@ class Want(Enum):
     """Evidence to fetch. `decide` is called again with it.
 
     EVENTS: Events about the attempt's RayJob, RayCluster and pods. WORKLOAD: Kueue's Workload of the RayJob.
+    CORDONED: the nodes that take no new pods.
     Evidence ages: fetch it again at each recheck, not at each call of `decide`.
     """
 
     EVENTS = "events"
     WORKLOAD = "workload"
+    CORDONED = "cordoned"
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,6 +240,22 @@ class CleanupJob:
 
 
 @dataclass(frozen=True, slots=True)
+class Budget:
+    """The PodDisruptionBudget that keeps the pods from being evicted, or another one of its name.
+
+    Attributes:
+        owner_uid: uid of its controller.
+        deleted_at: When its deletion was requested.
+    """
+
+    name: str
+    uid: str
+    resource_version: str
+    owner_uid: str
+    deleted_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class KubeEvent:
     """An Event about an object of an attempt."""
 
@@ -270,11 +286,13 @@ class Evidence:
     Attributes:
         events: Warnings, and Events about nodes that are being added; the newest first.
         workload: None if it was not fetched. A Workload without a name says that Kueue has none for the RayJob.
+        cordoned: Names of the cluster's nodes that take no new pods; None if they were not fetched.
         refused: Whether the operator may not read what it asked for.
     """
 
     events: tuple[KubeEvent, ...] = ()
     workload: Workload | None = None
+    cordoned: frozenset[str] | None = None
     refused: bool = False
 
 
@@ -323,6 +341,7 @@ class Observed:
     KubeRay replaces a pod at once, and only the old pod says why it ended.
     """
     cleanup: CleanupJob | None = None
+    budget: Budget | None = None
     kuberay_began: datetime | None = None
     """When KubeRay last started a RayJob of any job.
 

@@ -21,6 +21,7 @@ from lorarl_operator.decide.models import (
     LABEL_ROLE,
     RETRYING,
     TRAINER,
+    Budget,
     CleanupJob,
     Container,
     Job,
@@ -168,6 +169,18 @@ def cleanup_job(raw: Raw) -> CleanupJob:
         suspended=bool(_dict(raw, "spec").get("suspend")),
         complete=bool(_condition(raw, "Complete")),
         failed=(_text(failed, "message") or _text(failed, "reason")) if failed else "",
+    )
+
+
+def budget(raw: Raw) -> Budget:
+    """A PodDisruptionBudget."""
+    meta = _meta(raw)
+    return Budget(
+        name=_text(meta, "name"),
+        uid=_text(meta, "uid"),
+        resource_version=_text(meta, "resourceVersion"),
+        owner_uid=_text(_controller(meta), "uid"),
+        deleted_at=_deletion_asked_at(meta),
     )
 
 

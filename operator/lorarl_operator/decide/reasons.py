@@ -354,6 +354,19 @@ class News(_Row):
         "Scaled",
         "Someone gave the job's RayCluster more workers than `cluster.nodes`. The message says how to undo it.",
     )
+    EVICTION_WAITS = (
+        "EvictionWaits",
+        "A node of a job with `cluster.disruption: AfterCheckpoint` takes no new pods. Its eviction waits for a "
+        "checkpoint.",
+    )
+    EVICTION_ALLOWED = (
+        "EvictionAllowed",
+        "The checkpoint for which an eviction waited is published, or the time for it is over.",
+    )
+    EVICTION_UNGUARDED = (
+        "EvictionUnguarded",
+        "Evictions do not wait, although `cluster.disruption` is `AfterCheckpoint`. The message says how to fix that.",
+    )
     RESUMED = "Resumed", "`spec.suspend` is false again."
     SUCCEEDED = "Succeeded", "The training has finished."
     TOO_LATE = "TooLate", "`trainer.steps` was raised after the job had ended. The message says how to continue."

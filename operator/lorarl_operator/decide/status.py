@@ -37,9 +37,13 @@ FIELDS = (
     *("rayJobName", "dashboardURL", "startTime", "completionTime", "attemptEndTime", "waitingSince", "gpus"),
     *("policyDrift", "preemptionsWithoutProgress", "furthestStep", "faultyNodes", "trainerImage"),
     *("recoveries", "recoveringSince", "restartsInPlace", "heldGpuSeconds", "gpusHeldSince"),
+    "drain",
 )
 """Status fields that the operator writes. The trainer writes the others."""
-TRAINERS = ("step", "totalSteps", "adapter", "checkpointTime", "failure", "workers", "resumedFromStep")
+TRAINERS = (
+    *("step", "totalSteps", "adapter", "checkpointTime", "failure", "workers", "resumedFromStep"),
+    "estimatedRemainingSeconds",
+)
 """The trainer's fields that the operator reads."""
 
 _LONGEST_MESSAGE = 4096
@@ -49,9 +53,9 @@ _SECONDS_LIMIT = 2**53
 _NUMBERS = (
     *("observedGeneration", *COUNTERS, "restarts", "gpus", "step", "totalSteps"),
     *("preemptionsWithoutProgress", "furthestStep", "recoveries", "resumedFromStep", "restartsInPlace"),
-    "heldGpuSeconds",
+    *("heldGpuSeconds", "estimatedRemainingSeconds"),
 )
-_DICTS = ("adapter", "failure", "policyDrift", "workers")
+_DICTS = ("adapter", "failure", "policyDrift", "workers", "drain")
 _LISTS = ("conditions", "faultyNodes")
 _TYPES: dict[str, type] = dict.fromkeys(_LISTS, list) | dict.fromkeys(_DICTS, dict) | dict.fromkeys(_NUMBERS, int)
 
@@ -181,6 +185,7 @@ class Draft:
         }
         if self.phase != RUNNING:
             fields.pop("recoveringSince", None)
+            fields.pop("drain", None)
         if self._conditions:
             fields["conditions"] = [self._conditions[kind] for kind in sorted(self._conditions)]
         before = dict(self._before)

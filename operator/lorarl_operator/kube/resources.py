@@ -46,6 +46,8 @@ PODS = Resource("", "v1", "pods", "Pod")
 JOBS = Resource("batch", "v1", "jobs", "Job")
 EVENTS = Resource("", "v1", "events", "Event")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+NODES = Resource("", "v1", "nodes", "Node")
+BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads", "Workload")
 
 _WRITTEN = (
@@ -54,6 +56,7 @@ _WRITTEN = (
     JOBS,
     LEASES,
     EVENTS,
+    BUDGETS,
     Resource("", "v1", "serviceaccounts", "ServiceAccount"),
     Resource("", "v1", "configmaps", "ConfigMap"),
     Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate"),
@@ -62,6 +65,15 @@ _WRITTEN = (
     Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
 )
 _BY_KIND = {(resource.api_version, resource.kind): resource for resource in _WRITTEN}
+
+
+def written(kind: str) -> Resource:
+    """The resource of a kind that the operator writes.
+
+    Raises:
+        StopIteration: A kind that the operator never writes.
+    """
+    return next(resource for resource in _WRITTEN if resource.kind == kind)
 
 
 def resource_of(manifest: dict[str, object]) -> Resource:

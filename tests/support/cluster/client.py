@@ -33,6 +33,7 @@ KINDS = {
     "ClusterRole": ("rbac.authorization.k8s.io/v1", "clusterroles", False),
     "ClusterRoleBinding": ("rbac.authorization.k8s.io/v1", "clusterrolebindings", False),
     "Job": ("batch/v1", "jobs", True),
+    "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets", True),
     "Lease": ("coordination.k8s.io/v1", "leases", True),
     "PriorityClass": ("scheduling.k8s.io/v1", "priorityclasses", False),
     "CustomResourceDefinition": ("apiextensions.k8s.io/v1", "customresourcedefinitions", False),

@@ -18,6 +18,7 @@ KINDS = (
     "ConfigMap",
     "Secret",
     "Service",
+    "PodDisruptionBudget",
 )
 OF_KUBERNETES = frozenset({("ServiceAccount", "default"), ("ConfigMap", "kube-root-ca.crt")})
 

@@ -68,9 +68,10 @@ def prepare(cluster: Cluster, namespaces: Sequence[str] = (), account: str = ACC
     create(cluster, _object("v1", "ServiceAccount", account, SYSTEM))
     rules = yaml.safe_load(rights.read_text())
     _grant(cluster, f"{account}-lease", rules["own"], SYSTEM, account)
-    everywhere: Sequence[str | None] = [None]
-    for namespace in namespaces or everywhere:
+    for namespace in namespaces:
         _grant(cluster, account, rules["jobs"], namespace, account)
+    if not namespaces:  # An older version has no rights that are only of the whole cluster.
+        _grant(cluster, account, [*rules["jobs"], *rules.get("cluster", ())], None, account)
     return cluster.write_kubeconfig(account, cluster.service_account_token(SYSTEM, account))
 
 

@@ -16,6 +16,7 @@ from support.helm import CHART, Object, flags, helm, of, only, rendered
 
 MONITORING = {f"metrics.{name}.enabled": True for name in ("serviceMonitor", "prometheusRule", "dashboard")}
 RIGHTS = yaml.safe_load((CHART / "files/rights.yaml").read_text())
+ALL_RULES = [rule for rules in RIGHTS.values() for rule in rules]
 APPLIED_BY_THE_OPERATOR = ("ServiceAccount", "Role", "RoleBinding", "ConfigMap", "NetworkPolicy")
 
 
@@ -36,7 +37,7 @@ def arguments(objects: list[Object]) -> dict[str, list[str]]:
 def test_without_a_list_all_namespaces_are_served_by_a_clusterrole() -> None:
     made = rendered()
     (role,) = (one for one in of(made, "ClusterRole") if "aggregate" not in str(one["metadata"]["labels"]))
-    assert role["rules"] == RIGHTS["jobs"]
+    assert role["rules"] == RIGHTS["jobs"] + RIGHTS["cluster"]
     (binding,) = of(made, "ClusterRoleBinding")
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     assert [one["metadata"]["namespace"] for one in of(made, "Role")] == ["lorarl-system"]
@@ -64,7 +65,7 @@ def test_a_release_in_a_namespace_that_it_watches_has_both_roles() -> None:
 
 
 def test_no_permission_is_wider_than_needed() -> None:
-    rules = [*RIGHTS["jobs"], *RIGHTS["own"]]
+    rules = ALL_RULES
     granted = {
         (group, resource, verb)
         for rule in rules
@@ -75,13 +76,14 @@ def test_no_permission_is_wider_than_needed() -> None:
     assert not [one for one in granted if "*" in one]
     (namespaces,) = (rule for rule in rules if "namespaces" in rule["resources"])
     assert (namespaces["resourceNames"], namespaces["verbs"]) == (["kube-system"], ["get"]), "its uid, and no other"
+    assert {verb for _, resource, verb in granted if resource == "nodes"} == {"list"}, "which of them are cordoned"
+    assert "nodes" not in {resource for rule in RIGHTS["jobs"] for resource in rule["resources"]}
     resources = {resource for _, resource, _ in granted}
     assert not resources & {
         "secrets",
         "pods/exec",
         "pods/attach",
         "pods/portforward",
-        "nodes",
         "clusterroles",
         "clusterrolebindings",
     }
@@ -343,9 +345,7 @@ def test_the_docs_table_has_all_granted_permissions() -> None:
     for resources, verbs in re.findall(r"^\| (`[^|]*`) \| ([a-z, ]+) \|", text, re.MULTILINE):
         for resource in re.findall(r"`([^`]+)`", resources):
             documented[resource] = set(verbs.split(", "))
-    granted = {
-        resource: set(rule["verbs"]) for rule in [*RIGHTS["jobs"], *RIGHTS["own"]] for resource in rule["resources"]
-    }
+    granted = {resource: set(rule["verbs"]) for rule in ALL_RULES for resource in rule["resources"]}
     assert documented == granted
 
 

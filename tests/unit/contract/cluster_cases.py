@@ -100,6 +100,13 @@ CLUSTER_CASES = [
         "spec.cluster.rdma",
         "Remove rdma",
     ),
+    Case(
+        "an eviction that waits only where autoscalers evict nothing",
+        {"spec.cluster": {"disruption": "AfterCheckpoint", "allowConsolidation": True}},
+        {"spec.cluster": {"disruption": "AfterCheckpoint"}},
+        "spec.cluster.disruption",
+        "Remove disruption or allowConsolidation",
+    ),
     _toleration("key", {"value": "a"}, {"key": "nvidia.com/gpu", "value": "a"}, "Add the taint's key"),
     _toleration("value", {"operator": "Exists", "value": "a"}, {"operator": "Exists"}, "Remove value"),
     _toleration(

@@ -73,6 +73,31 @@ def test_workloads_are_read_in_a_version_that_kueue_has(served: list[str], read:
     assert server.asked == ["kueue.x-k8s.io", read, read], "the versions are asked for once"
 
 
+def test_one_answer_about_the_nodes_serves_all_jobs_for_a_while() -> None:
+    class Nodes(ApiServer):
+        async def pages(self, resource: Resource, *arguments: Any, **more: Any) -> Any:
+            self.asked.append(more["fields"])
+            if self.versions:
+                raise ApiError("GET /api/v1/nodes", 403, "Forbidden", "nodes is forbidden")
+            yield [{"metadata": {"name": "node-7"}}], "1"
+
+    clock = [0.0]
+
+    async def answers(server: Nodes, *times: float) -> list[Evidence]:
+        source, found = EvidenceSource(server, lambda: clock[0]), []
+        for clock[0] in times:
+            seen = observed(raw_job(), raw_ray_job())
+            found += await asyncio.gather(*(source.fetch(seen, Want.CORDONED) for _ in range(3)))
+        return found
+
+    server = Nodes()
+    assert set(asyncio.run(answers(server, 0.0, 4.9, 5.0))) == {Evidence(cordoned=frozenset(["node-7"]))}
+    assert server.asked == ["spec.unschedulable=true"] * 2
+    denied = Nodes("no rights")
+    assert set(asyncio.run(answers(denied, 0.0, 299.0, 300.0))) == {Evidence(refused=True)}
+    assert len(denied.asked) == 2, "an operator with watchNamespaces does not ask all the time"
+
+
 def test_without_kueue_there_is_no_workload() -> None:
     evidence = fetched(ApiServer(), Want.WORKLOAD)
     assert evidence.workload is not None and evidence.workload.name == ""

@@ -30,6 +30,7 @@ MOVES = (
     *("suspend",) * 3,
     "steps",
     "succeed",
+    *("cordon", "checkpoint") * 2,
 )
 UP = ["look", "admit", "bring_up", "look"]
 STORIES = (
@@ -40,6 +41,8 @@ STORIES = (
     ["limit", "look", "retention", "look"],
     ["stop", "look", "someone", "look"],
     ["evict", "look", "someone", "look"],
+    ["train", "cordon", "look", "look", "checkpoint", "look"],
+    ["train", "cordon", "look", "killed", "wait", "long", "look"],
 )
 """Short sequences that are rare among single moves."""
 
@@ -59,6 +62,12 @@ def by_hand(world: World) -> None:
 
 def later(world: World, seconds: float) -> None:
     world.now += timedelta(seconds=seconds)
+
+
+def report(world: World, **status: object) -> None:
+    """The trainer reports something while it trains."""
+    if world.phase == "Running":
+        world.touch(world.job["status"] | status)
 
 
 HAPPENINGS = {
@@ -84,6 +93,9 @@ HAPPENINGS = {
     "resume": lambda world, rng: wish(world, False),
     "steps": lambda world, rng: world.touch(spec={"trainer": {"steps": rng.randrange(100, 1000)}}),
     "succeed": lambda world, rng: world.succeed(),
+    "cordon": lambda world, rng: setattr(world, "cordoned", not world.cordoned),
+    "train": lambda world, rng: report(world, step=world.job["status"].get("step", 0) + 1),
+    "checkpoint": lambda world, rng: report(world, adapter={"step": world.job["status"].get("step", 0)}),
 }
 
 
@@ -119,6 +131,19 @@ def held_by_its_queue(world: Life) -> None:
         assert (world.phase, world.reason) == ("Pending", "QueueStopped")
     else:
         assert (world.phase, world.reason[:5]) == ("Failed", "Queue")
+
+
+def lets_go(world: Life) -> None:
+    """No pod is kept from going but while its attempt trains, and then not long after its node is cordoned."""
+    world.settle()
+    waits = world.phase == "Running" and not world.job["status"].get("recoveringSince")
+    drain = world.job["status"].get("drain") if waits else None
+    assert (world.budget is not None) == (waits and not (drain or {}).get("released"))
+    assert drain is None or world.cordoned
+    if world.budget and world.cordoned and world.pods:
+        later(world, 400)
+        world.settle()
+        assert world.budget is None, world.job["status"]
 
 
 class Life(QueueWorld):
@@ -205,6 +230,21 @@ def test_a_job_can_be_deleted_at_any_moment(moves, seed, namespace_goes):
         if world.cleanup and not namespace_goes:
             world.cleanup["status"] = {"conditions": [condition("Complete", True)]}
     assert world.job is None
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    parts=st.lists(st.sampled_from([*([one] for one in MOVES), *STORIES * 3]), max_size=25),
+    seed=st.integers(0, 2**16),
+    recovers=st.booleans(),
+)
+def test_a_drain_waits_for_a_checkpoint_and_not_for_ever(parts, seed, recovers):
+    rng = random.Random(seed)
+    world = Life({"backoffLimit": 1000, "cluster": {"disruption": "AfterCheckpoint"}}, recovers=recovers)
+    for name in (name for part in parts for name in part):
+        move(world, name, rng)
+        if name == "look":
+            lets_go(world)
 
 
 def test_the_number_of_writes_of_a_retry():

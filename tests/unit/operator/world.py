@@ -53,6 +53,9 @@ class World:
         self.ray_jobs: dict[str, Raw] = {}
         self.pods: list[Raw] = []
         self.cleanup: Raw | None = None
+        self.budget: Raw | None = None
+        self.cordoned = False
+        """Whether the node of all pods takes no new ones."""
         self.refusal: Refusal | None = None
         self.known: dict[str, RayJob] = {}
         """What the operator has seen of the RayJobs, until it is killed."""
@@ -77,7 +80,8 @@ class World:
         job = self.older_job if stale_job else self.job
         assert job is not None
         cleanup = parse.cleanup_job(self.cleanup) if self.cleanup else None
-        seen = observed(job, *self.ray_jobs.values(), pods=self.pods, cleanup=cleanup, refusal=self.refusal)
+        parsed = {"cleanup": cleanup, "budget": self.budget and parse.budget(self.budget)}
+        seen = observed(job, *self.ray_jobs.values(), pods=self.pods, refusal=self.refusal, **parsed)
         ray_jobs = tuple(with_last_end(each, self.known.get(each.name)) for each in seen.ray_jobs)
         self.known = {each.name: each for each in ray_jobs}
         return replace(seen, ray_jobs=ray_jobs)
@@ -106,8 +110,9 @@ class World:
         """Observe, decide and carry out once."""
         seen = self.look(stale_job=stale_job)
         decision = decide(seen, self.now, SETTINGS)
-        if decision.wants_evidence is Want.WORKLOAD:
-            evidence = Evidence(workload=self._workload())
+        if decision.wants_evidence in (Want.WORKLOAD, Want.CORDONED):
+            cordoned = frozenset(["node-1"] if self.cordoned else [])
+            evidence = Evidence(workload=self._workload(), cordoned=cordoned)
             decision = decide(replace(seen, evidence=evidence), self.now, SETTINGS)
         self.carry_out(decision, seen, killed_after)
         return decision
@@ -138,8 +143,8 @@ class World:
                 self.applied.append(manifest)
             case Create(manifest):
                 return self._create(manifest, seen)
-            case Delete("RayJob", name, uid):
-                self._delete_same(name, uid)
+            case Delete(kind, name, uid):
+                self._delete_same(kind, name, uid)
             case DeletePod():
                 self._delete_pod(step.uid)
             case AddFinalizer():
@@ -153,7 +158,8 @@ class World:
                 raise AssertionError(f"unknown action {step}")
         return True
 
-    def _delete_same(self, name: str, uid: str) -> None:
+    def _delete_same(self, kind: str, name: str, uid: str) -> None:
+        self.budget = None if kind == "PodDisruptionBudget" else self.budget
         if name in self.ray_jobs and self.ray_jobs[name]["metadata"]["uid"] == uid:
             self.delete_ray_job(name)
 
@@ -165,11 +171,14 @@ class World:
     def _release(self) -> None:
         self.job["metadata"]["finalizers"] = []
         if "deletionTimestamp" in self.job["metadata"]:
-            self.job = None
+            self.job, self.budget = None, None
         else:
             self.touch()
 
     def _create(self, manifest: Raw, seen: Observed) -> bool:
+        if manifest["kind"] == "PodDisruptionBudget":
+            self.budget = {"metadata": manifest["metadata"] | {"uid": "budget", "resourceVersion": "1"}}
+            return True
         if manifest["kind"] == "Job":
             self.cleanup = self.cleanup or {"metadata": manifest["metadata"] | {"uid": "cleanup-uid"}}
             return True
@@ -228,7 +237,7 @@ class World:
             self.job["metadata"].setdefault("deletionTimestamp", timestamp(self.now))
             self.touch()
         else:
-            self.job, self.ray_jobs, self.pods = None, {}, []
+            self.job, self.ray_jobs, self.pods, self.budget = None, {}, [], None
 
     def delete_ray_job(self, name: str) -> None:
         """By anyone: the pods get their grace period."""
@@ -378,7 +387,7 @@ class World:
             self.kuberay_failed(message=HEAD_GONE)
 
     def evict(self, rng: random.Random) -> None:
-        """A node evicts one of the pods."""
+        """A node evicts one of the pods. No budget keeps it from that."""
         staying = [pod for pod in self.pods if "deletionTimestamp" not in pod["metadata"]]
         if staying:
             self.lose()

@@ -79,10 +79,12 @@ def cluster_runtime(job: LoRARLJob, manifest: Path) -> Runtime:
     This process drives a Ray job, and registers as the driver with its pod's preStop hook.
     """
     register(DRIVER)
+    status = StatusSink(job, _attempt())
+    waits = job.spec.cluster.disruption == "AfterCheckpoint"
     return Runtime(
         log_dir=None,
-        sinks=(StatusSink(job, _attempt()),),
-        steering=partial(PodSteering, manifest),
+        sinks=(status,),
+        steering=partial(PodSteering, manifest, drain=status.waiting_drain if waits else None),
         in_pods=True,
         attempt=_attempt(),
         manifest=manifest,

@@ -29,6 +29,8 @@ MIN_SECONDS = 1.0
 """Minimum time between two writes."""
 STEP_SECONDS = 5.0
 """Minimum time between two writes if nothing but steps has happened."""
+ASK_SECONDS = 1.0
+"""How long the training waits for an answer about drains."""
 MAX_PAUSE_SECONDS = 30.0
 """Maximum time between two attempts while the API server does not answer."""
 REQUEST_SECONDS = 10.0
@@ -70,6 +72,15 @@ class StatusSink:
             # A daemon thread: an API server that hangs must not keep the process from ending.
             self._thread = threading.Thread(target=self._run, name="job-status", daemon=True)
             self._thread.start()
+
+    def waiting_drain(self) -> str:
+        """Return since when a drain has waited for a checkpoint (`status.drain`); empty if none does.
+
+        Raises:
+            Exception: the API server does not say so soon.
+        """
+        drain = self._target.read(ASK_SECONDS).get("drain") or {}
+        return "" if drain.get("released") else str(drain.get("since") or "")
 
     def close(self) -> None:
         """Send the last status.
@@ -177,9 +188,14 @@ class _Target:
     def before(self) -> dict[str, Any]:
         """Return the status as it was before this run wrote to it."""
         if self._before is None:
-            found: Any = self._api.get_namespaced_custom_object_status(*self._path, _request_timeout=REQUEST_SECONDS)
-            self._before = found.get("status") or {}
+            self._before = self.read(REQUEST_SECONDS)
         return self._before
+
+    def read(self, seconds: float) -> dict[str, Any]:
+        """Return the present status."""
+        found: Any = self._api.get_namespaced_custom_object_status(*self._path, _request_timeout=seconds)
+        status: dict[str, Any] = found.get("status") or {}
+        return status
 
     def apply(self, status: dict[str, Any]) -> None:
         """Replace everything that the trainer has written there so far."""

@@ -13,11 +13,13 @@ class Steering:
     Attributes:
         leaving: a worker's machine is about to be removed. The workers should publish a checkpoint and make room for
             others.
+        asked: a drain of a node waits for a checkpoint of the present step.
         warnings: what to tell the user, once each.
     """
 
     total_steps: int
     leaving: bool = False
+    asked: bool = False
     warnings: tuple[str, ...] = ()
 
 

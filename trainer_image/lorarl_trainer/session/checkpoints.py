@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ FIRST_RESULTS, STEP_RESULTS = "before training", "after this step"
 """The columns of results on a model card."""
 RESCUE_SECONDS = 60.0
 """How long checkpoints that are still uploading may take when the loop has failed."""
+AWAITED_SECONDS, _LOOK_SECONDS = 60.0, 0.1
+"""How long the training waits for a checkpoint that a drain waits for, and the time between two looks at it."""
 
 
 @dataclass
@@ -69,6 +72,14 @@ class RunCheckpoints:
         if self._reported < self.step:
             self.report(await self.workers.uploads())
         await self._report_best()
+
+    async def await_published(self) -> None:
+        """Report the newest checkpoint as soon as it is published. The training continues if that takes long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(AWAITED_SECONDS):
+                while self._reported < self.step:
+                    await asyncio.sleep(_LOOK_SECONDS)
+                    await self.report_published()
 
     async def drain(self) -> None:
         """Wait until every checkpoint is published."""

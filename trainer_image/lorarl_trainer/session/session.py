@@ -38,6 +38,7 @@ class Session:
         evaluated: whether the step that the run resumes from was evaluated; None if that is not known.
         steer: says once per step what has changed for the job; None if nothing can.
         leaving: a worker's machine is about to be removed, so the workers end after a checkpoint.
+        asked: the next checkpoint is awaited by a drain, so that it is owed now and reported before the next step.
         withheld_in_a_row: updates that were withheld since the last one that was made, see `guards.nonfinite`.
         keep: keeps each step's samples; None for nothing.
         kl_coefficient: the present weight of a KL penalty that keeps a divergence; None where it is fixed.
@@ -60,6 +61,7 @@ class Session:
     evaluated: bool | None = None
     steer: Steer | None = None
     leaving: bool = False
+    asked: bool = False
     withheld_in_a_row: int = 0
     keep: KeepBatch | None = None
     kl_coefficient: float | None = None
@@ -112,14 +114,15 @@ class Session:
             self.progress.warn_once(warning, warning)
         self.total_steps = steering.total_steps
         self.leaving = self.leaving or steering.leaving
+        self.asked = self.asked or steering.asked
 
     def owes_checkpoint(self, step: int) -> bool:
         """Return whether a step has a checkpoint.
 
-        Every so many steps or seconds, at the end, and where the best is chosen.
+        Every so many steps or seconds, at the end, where the best is chosen, and if a drain waits for one.
         """
         due = is_due(step, self.spec.checkpoint.every, self.total_steps) or self.checkpoints.is_overdue()
-        return due or self.must_end() or self._chooses_best(step)
+        return due or self.must_end() or self.asked or self._chooses_best(step)
 
     def _chooses_best(self, step: int) -> bool:
         """Return whether a step has the evaluation that the best checkpoint is chosen by."""
@@ -131,6 +134,9 @@ class Session:
         state = self.curriculum.state if self.curriculum else None
         driver = DriverState(self.rollouts.position, self.kl_coefficient, state, self.rollouts.unfinished)
         await self.checkpoints.publish(step, self.adapter_version, driver)
+        if self.asked:
+            await self.checkpoints.await_published()
+            self.asked = False
 
     async def report_startup(self) -> None:
         """Report where the time went up to the first update."""

@@ -26,6 +26,7 @@ CLUSTER_FIELDS: dict[str, Any] = {
     "gpuResource": "example.com/gpu",
     "gpuClaim": {"deviceClass": "gpu.nvidia.com"},
     "allowConsolidation": True,
+    "disruption": "AfterCheckpoint",
     "env": {"HTTPS_PROXY": "http://proxy:3128"},
     "trustedCa": {"configMap": "authorities"},
     "image": "trainer:1",

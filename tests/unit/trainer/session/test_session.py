@@ -10,10 +10,13 @@ import pytest
 
 from lorarl_api.load import load_job
 from lorarl_trainer.algorithms.registry import get_algorithm
+from lorarl_trainer.checkpoint import Published
+from lorarl_trainer.protocols.steering import Steering
 from lorarl_trainer.protocols.workers import DriverState, Resumed
 from lorarl_trainer.session import Session, starting_kl_coefficient
 from lorarl_trainer.session.checkpoints import RunCheckpoints
 from unit.contract.manifests import manifest
+from unit.trainer.session.test_checkpoints import published
 
 PPO_THAT_KEEPS = {
     "spec.algorithm": {"type": "ppo", "klCoefficient": 0.1, "kl": {"target": 0.05}, "ppo": {"criticWarmupSteps": 3}}
@@ -54,6 +57,52 @@ def test_a_checkpoint_is_owed_by_the_age_of_the_newest_too() -> None:
             asyncio.run(made.checkpoints.publish(step, step + 1, DriverState()))
     assert owed == [False, False, True, False, True]
     assert not session({"spec.checkpoint.every": 100}).spec.checkpoint.every_seconds
+
+
+def test_a_checkpoint_for_a_drain_is_reported_before_the_next_step() -> None:
+    events: list[Any] = []
+
+    class Slow(Nothing):
+        """Workers whose upload needs a while."""
+
+        looks = 0
+
+        async def uploads(self) -> list[Published]:
+            self.looks += 1
+            return [published(1)] if self.looks == 3 else []
+
+    async def asked(total_steps: int, stopping: bool) -> Steering:
+        return Steering(total_steps, asked=not events)
+
+    made = session({"spec.checkpoint.every": 100}, steer=asked)
+    made.progress, made.rollouts = cast("Any", Told(events)), cast("Any", Data())
+    made.checkpoints = RunCheckpoints(made.spec, cast("Any", Slow()), made.progress)
+
+    async def steps() -> list[bool]:
+        owed = []
+        for step in (1, 2):
+            await made.apply_steering()
+            owed.append(made.owes_checkpoint(step))
+            if owed[-1]:
+                await made.publish(step)
+        return owed
+
+    assert asyncio.run(steps()) == [True, False]
+    assert [event.step for event in events] == [1]
+
+
+class Told:
+    """Progress that keeps its events."""
+
+    def __init__(self, events: list[Any]) -> None:
+        self.emit = events.append
+
+
+class Data:
+    """Rollouts that are not read."""
+
+    position = 0
+    unfinished = ()
 
 
 class Nothing:
