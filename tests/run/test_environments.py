@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from lorarl_trainer.data.tool_calls import SCHEMAS
 from lorarl_trainer.progress import read_rows
 from run.command import COMMAND, digest
 from run.jobs import Job, published
+from support.tiny_tokenizers import TOOLS_CHATML
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 4
@@ -67,6 +71,54 @@ def test_a_run_and_a_resumed_one_end_in_the_same_bytes(tmp_path: Path, base: Pat
     assert "reward/long" in rows[0] and "environment" in rows[0]["seconds"]
     shown = [json.loads(line) for line in (ended.out / "samples.jsonl").read_text().splitlines()]
     assert any("<|im_start|>user\nyou wrote " in sample["completion"] for sample in shown)
+
+
+TOOLS = """
+import random
+
+def look(word: str) -> str:
+    \"\"\"Look up a word.
+
+    Args:
+        word: The word.
+    \"\"\"
+    return f"{word} {random.randrange(10)}"
+"""
+
+
+def test_a_run_with_tools_and_a_resumed_one_end_in_the_same_bytes(tmp_path: Path, base: Path, backend: str) -> None:
+    called, resumed = (_with_tools(tmp_path / name, base, backend) for name in ("whole", "resumed"))
+    ended = called.run()
+    assert ended.code == 0, ended.stderr
+    assert resumed.run(f"trainer.steps={STEPS // 2}").code == 0
+    assert resumed.run().code == 0
+    assert adapter(called) == adapter(resumed)
+    rows = [row for row in ended.rows if "reward_mean" in row]
+    assert sum(row["tools/calls"] for row in rows) > 0 and all("tools/malformed" in row for row in rows)
+    shown = [json.loads(line) for line in (ended.out / "samples.jsonl").read_text().splitlines()]
+    assert all('"name": "look"' in sample["model_prompt"] for sample in shown)
+    assert any("<tool_response>\nError: the tool call is malformed" in sample["completion"] for sample in shown)
+
+
+def _with_tools(folder: Path, base: Path, backend: str) -> Job:
+    """A job in which a turn with a vowel is a malformed call: a model of random weights never writes a whole one."""
+    model = shutil.copytree(base, folder / "base")
+    long = json.loads((model / "config.json").read_text()) | {"max_position_embeddings": 1024}
+    (model / "config.json").write_text(json.dumps(long))  # descriptions of tools are long, and tokens are letters
+    config = json.loads((model / "tokenizer_config.json").read_text())
+    schema = copy.deepcopy(SCHEMAS["hermes"])
+    found = r"(?:<tool_call>|[aeiou](?!.*</tool_call>))(.*?)(?:</tool_call>|\Z)"
+    schema["properties"]["tool_calls"]["x-regex-iterator"] = found
+    config |= {"chat_template": TOOLS_CHATML, "response_schema": schema}
+    (model / "tokenizer_config.json").write_text(json.dumps(config))
+    job = Job(folder, model, backend=backend)
+    (job.folder / "my_tools.py").write_text(TOOLS)
+    job.change(
+        environment={"tools": ["my_tools:look"], "maxTurns": 3},
+        rollout={"maxPromptTokens": 512, "maxResponseTokens": 400, "stop": ["a", "e", "i", " "]},
+        trainer={"steps": STEPS},
+    )
+    return job
 
 
 @pytest.mark.long

@@ -26,7 +26,7 @@ from lorarl_api.v1alpha1.data import (
     MixtureSource,
     ReasoningGymData,
 )
-from lorarl_api.v1alpha1.environment import EnvironmentSpec
+from lorarl_api.v1alpha1.environment import EnvironmentSpec, ToolFormat
 from lorarl_api.v1alpha1.job import RULES_LATER, LoRARLJob, LoRARLJobSpec
 from lorarl_api.v1alpha1.metadata import MAX_NAME, Metadata
 from lorarl_api.v1alpha1.pods import (
@@ -117,6 +117,7 @@ __all__ = [
     "TemplateRef",
     "TemplateSpec",
     "Toleration",
+    "ToolFormat",
     "TopologySpec",
     "TrackingSpec",
     "TrainerSpec",

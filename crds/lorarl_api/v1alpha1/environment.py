@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -15,16 +16,30 @@ from lorarl_api.v1alpha1.reward_source import RewardSource
 WITH_CRITIC = those(lambda about: about.critic)
 
 
-class EnvironmentSpec(Model):
-    """A class of yours that answers the model turn by turn, and rewards it. It takes the place of a reward.
+ToolFormat = Literal["hermes", "qwen3_xml", "glm45", "llama3_json"]
+_NAMED = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
+_Tool = Annotated[
+    str,
+    Field(
+        max_length=256,
+        pattern=_NAMED,
+        examples=["my_tools:search"],
+        json_schema_extra={"expected": "package.module:function"},
+    ),
+]
 
-    An episode is the prompt and all turns. rollout.maxPromptTokens is the limit of what the class opens it with, and
+
+class EnvironmentSpec(Model):
+    """What answers the model turn by turn: tools of yours, or a class of yours that also rewards it.
+
+    An episode is the prompt and all turns. rollout.maxPromptTokens is the limit of what opens it, and
     rollout.maxResponseTokens that of all that follows: what the model writes, and what it is answered.
     """
 
-    function: str = Field(
+    function: str | None = Field(
+        None,
         max_length=256,
-        pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$",
+        pattern=_NAMED,
         description="A Python class package.module:Class, made without arguments for each episode. Its reset(row) "
         "returns what opens the episode: a text, or chat messages. Its step(text) gets the model's turn, and returns a "
         "mapping: text is the answer that the model sees next, done ends the episode, and reward is a number. The "
@@ -33,15 +48,31 @@ class EnvironmentSpec(Model):
         examples=["my_env:Episode"],
         json_schema_extra={"expected": "package.module:Class"},
     )
+    tools: list[_Tool] | None = Field(
+        None,
+        min_length=1,
+        max_length=64,
+        description="Python functions package.module:function that the model may call, beside a reward. The chat "
+        "template shows the model their names, type hints and docstrings. Each call of a turn is answered by what "
+        "the function returns: a text, or what JSON can hold. The first turn without a call ends the episode, and "
+        "the reward scores it. Functions may be async. They are looked up as function is.",
+        examples=[["my_tools:search"]],
+    )
+    tool_format: ToolFormat | None = Field(
+        None,
+        description="How the model writes calls, by the names of vLLM's parsers. Default: found from the model's chat "
+        "template.",
+        examples=["hermes"],
+    )
     source: RewardSource | None = Field(
-        None, description="Where the code of the class is, if it is neither installed nor beside the manifest."
+        None, description="Where the code of the class or the tools is, if neither installed nor beside the manifest."
     )
     max_turns: int = Field(
         8,
         ge=1,
         le=1000,
-        description="Turns of the model after which an episode ends, if the class has not ended it. It keeps the "
-        "rewards that it has.",
+        description="Turns of the model after which an episode ends, if it has not ended before. It keeps the rewards "
+        "that it has, or the reward scores its last turn.",
     )
     max_turn_tokens: int | None = Field(
         None,
@@ -55,16 +86,16 @@ class EnvironmentSpec(Model):
         10.0,
         gt=0.0,
         le=3600.0,
-        description="Longest time of one call of reset or step, in seconds. After that the process of the episode is "
-        "ended, and the episode is left out.",
+        description="Longest time of one call of reset, step or a tool, in seconds. After that the process of the "
+        "episode is ended, and the episode is left out. A tool is interrupted, and the model reads that.",
     )
     max_failed_share: float = Field(
         1.0,
         ge=0.0,
         le=1.0,
-        description="Largest share of the episodes of a step or an evaluation that may be left out because the class "
-        "failed. If more are, the run stops and names the most common failure. With 1, only a step without any reward "
-        "stops it.",
+        description="Largest share of the episodes of a step or an evaluation that may be left out because the "
+        "environment failed. If more are, the run stops and names the most common failure. With 1, only a step without "
+        "any reward stops it.",
         examples=[0.1],
     )
     concurrency: int = Field(
@@ -74,6 +105,11 @@ class EnvironmentSpec(Model):
         description="Episodes that are played at a time. Each has its own small process, which does nothing while "
         "the model writes.",
     )
+
+    @property
+    def code(self) -> list[str]:
+        """The names of the class, or of the tools."""
+        return [self.function] if self.function else self.tools or []
 
 
 def environment_rules() -> Iterator[Rule]:
@@ -85,13 +121,31 @@ def environment_rules() -> Iterator[Rule]:
         f"not be set if algorithm.type is {listed(WITHOUT_REWARD, 'or')}, which learn from no rewards",
         "Remove environment, or set algorithm.type to grpo.",
     )
+    yield Rule(
+        "environment",
+        f"{unless} || has(self.environment.__function__) != has(self.environment.tools)",
+        "have either function or tools",
+        "Set tools to let the model call functions beside a reward, or function for a class that answers every turn.",
+    )
     for other in ("reward", "rewards"):
         yield Rule(
             other,
-            f"{unless} || !has(self.{other})",
-            "not be set beside environment, which rewards its episodes itself",
+            f"{unless} || !has(self.environment.__function__) || !has(self.{other})",
+            "not be set beside environment.function, which rewards its episodes itself",
             f"Remove {other}, and return its number from step as reward.",
         )
+    yield Rule(
+        "environment.toolFormat",
+        f"{unless} || !has(self.environment.toolFormat) || has(self.environment.tools)",
+        "be absent without tools",
+        "Remove toolFormat, or set environment.tools.",
+    )
+    yield Rule(
+        "environment.tools",
+        f"{unless} || !has(self.environment.tools) || self.data.chatTemplate",
+        "have a chat template, which shows them to the model",
+        "Remove data.chatTemplate: false.",
+    )
     yield Rule(
         "environment",
         f"{unless} || !({is_one_of('self.algorithm.type', WITH_CRITIC)})",

@@ -50,7 +50,7 @@ class LoRARLJobSpec(Checked):
     reward: RewardSpec | None = Field(
         None,
         description="How a completion is scored. sft, dpo and distillation refuse it; all other types require this, "
-        "rewards or environment.",
+        "rewards or environment.function.",
     )
     rewards: list[NamedReward] | None = Field(
         None,
@@ -62,8 +62,8 @@ class LoRARLJobSpec(Checked):
     )
     environment: EnvironmentSpec | None = Field(
         None,
-        description="A class of yours that the model talks with for several turns, in place of a reward.",
-        examples=[{"function": "my_env:Episode", "maxTurns": 4}],
+        description="Several turns: tools that the model may call, or a class of yours in place of a reward.",
+        examples=[{"tools": ["my_tools:search"]}, {"function": "my_env:Episode", "maxTurns": 4}],
     )
     data: DataSpec = Field(description="Training and held-out rows.")
     rollout: RolloutSpec = Field(default_factory=RolloutSpec, description="How vLLM generates.")
@@ -198,9 +198,14 @@ class LoRARLJobSpec(Checked):
     @property
     def reward_names(self) -> str:
         """What the reward or rewards are, with commas between them, or the environment; empty without any."""
-        if self.environment is not None:
-            return self.environment.function
+        if self.environment is not None and self.opens_episodes:
+            return str(self.environment.function)
         return ", ".join(reward.kind for reward in self.rewards_by_path.values())
+
+    @property
+    def opens_episodes(self) -> bool:
+        """Whether a class of the user's opens each episode, so that a row's prompt is not what the model sees."""
+        return self.environment is not None and self.environment.function is not None
 
     @property
     def reward_sources(self) -> dict[str, RewardSource]:
@@ -216,10 +221,9 @@ class LoRARLJobSpec(Checked):
 
     @property
     def failed_shares(self) -> dict[str, float]:
-        """`maxFailedShare` of each of the job's rewards, or of its environment, by the path in the manifest."""
-        if self.environment is not None:
-            return {"spec.environment": self.environment.max_failed_share}
-        return {path: reward.max_failed_share for path, reward in self.rewards_by_path.items()}
+        """`maxFailedShare` of each of the job's rewards, and of its environment, by the path in the manifest."""
+        shares = {path: reward.max_failed_share for path, reward in self.rewards_by_path.items()}
+        return shares | ({"spec.environment": self.environment.max_failed_share} if self.environment else {})
 
     @property
     def secrets(self) -> dict[str, str]:

@@ -107,8 +107,9 @@ def _rows(path: str, rows: str, source: str) -> Iterator[Rule]:
 SPEC_RULES: tuple[Rule, ...] = (
     Rule(
         "reward",
-        f"{TRAINS_WITHOUT_REWARD} || has(self.reward) || has(self.rewards) || has(self.environment)",
-        f"be set unless {_IS_WITHOUT_REWARD}, if there are no rewards and no environment",
+        f"{TRAINS_WITHOUT_REWARD} || has(self.reward) || has(self.rewards) || "
+        "has(self.environment) && has(self.environment.__function__)",
+        f"be set unless {_IS_WITHOUT_REWARD}, if there are no rewards and no environment.function",
         "Add a reward, for example reward: {type: exact}, or set algorithm.type to sft.",
     ),
     Rule(

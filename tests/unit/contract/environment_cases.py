@@ -8,7 +8,31 @@ from unit.contract.manifests import TWO, Case
 
 PLAYED: dict[str, Any] = {"spec.reward": None, "spec.environment": {"function": "my_env:Episode"}}
 HELD_OUT = {"name": "held-out", "uri": "file:out/test.jsonl"}
+CALLED: dict[str, Any] = {"spec.environment": {"tools": ["my_tools:search"]}}
 ENVIRONMENT_CASES = [
+    Case(
+        "tools or a class",
+        PLAYED | {"spec.environment.tools": ["my_tools:search"]},
+        CALLED,
+        "spec.environment",
+        "Set tools to let the model call functions beside a reward",
+    ),
+    Case("tools or a class, not neither", {"spec.environment": {"maxTurns": 2}}, CALLED, "spec.environment", "tools"),
+    Case("tools need a reward", CALLED | {"spec.reward": None}, CALLED, "spec.reward", "Add a reward"),
+    Case(
+        "a format of tools",
+        PLAYED | {"spec.environment.toolFormat": "hermes"},
+        CALLED | {"spec.environment.toolFormat": "hermes"},
+        "spec.environment.toolFormat",
+        "set environment.tools",
+    ),
+    Case(
+        "a template shows tools",
+        CALLED | {"spec.data.chatTemplate": False},
+        CALLED,
+        "spec.environment.tools",
+        "Remove data.chatTemplate",
+    ),
     Case("sft plays nothing", PLAYED | {"spec.algorithm.type": "sft"}, PLAYED, "spec.environment", "type to grpo"),
     Case("an environment rewards", PLAYED | {"spec.reward": {"type": "exact"}}, PLAYED, "spec.reward", "from step"),
     Case("an environment sums", PLAYED | {"spec.rewards": TWO}, PLAYED, "spec.rewards", "from step"),

@@ -6,18 +6,19 @@ import asyncio
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 
 from lorarl_api.load import load_job
-from lorarl_trainer.rewards.environment.environment import Answer, Environment
+from lorarl_api.v1alpha1 import ToolFormat
+from lorarl_trainer.rewards.environment.environment import Answer, Environment, Result
 from lorarl_trainer.rewards.process import CodeFolders
 from unit.contract.manifests import manifest
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/environments.md").read_text()
-CODE, *_ = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
-SPEC, *_ = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.M | re.S)
+CODE, TOOLS = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+SPEC, SPEC_OF_TOOLS, *_ = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.M | re.S)
 (ROW,) = re.findall(r"`(\{\"prompt\".*?\})`", PAGE)
 
 
@@ -45,3 +46,24 @@ def test_the_class_of_the_page_plays_with_its_row(tmp_path: Path) -> None:
 
 def test_the_class_has_about_twenty_lines() -> None:
     assert len([line for line in CODE.splitlines() if line.strip()]) <= 20
+
+
+def test_the_tools_of_the_page_are_called_as_they_are_written(tmp_path: Path) -> None:
+    (tmp_path / "my_tools.py").write_text(TOOLS)
+    changes = {f"spec.{part}": fields for part, fields in yaml.safe_load(SPEC_OF_TOOLS).items()}
+    settings = load_job(json.dumps(manifest(changes))).spec.environment
+    assert settings is not None
+    environment = Environment(settings, CodeFolders((str(tmp_path),)))
+
+    async def play() -> list[Result]:
+        async with environment.episode(0) as episode:
+            return [await episode.call("price", {"item": item}) for item in ("bread", "milk")]
+
+    bread, milk = asyncio.run(play())
+    environment.close()
+    assert bread == Result("3.2", "")
+    assert milk.fault == "failed" and "the items are apple, bread" in milk.text
+
+
+def test_the_page_lists_each_format() -> None:
+    assert re.findall(r"^  \| `(\w+)` \|", PAGE, re.M)[1:] == list(get_args(ToolFormat))

@@ -93,7 +93,9 @@ def evaluation_digest(spec: LoRARLJobSpec, source: EvalSource, rows_sha256: str 
         "code": [code.get(reward.function or "") for reward in rewards],
         "template": code.get("chatTemplate"),
         **(
-            {"environment": [_plays(spec.environment), code.get(spec.environment.function)]} if spec.environment else {}
+            {"environment": [_plays(spec.environment), *map(code.get, spec.environment.code)]}
+            if spec.environment
+            else {}
         ),
         "limits": [rollout.max_prompt_tokens, rollout.max_response_tokens, sorted(rollout.stop)],
         "sampling": [rollout.top_p, rollout.top_k, rollout.min_p, spec.trainer.seed] if drawn else None,
@@ -112,6 +114,8 @@ def _plays(environment: EnvironmentSpec) -> dict[str, Any]:
     """Return what an episode's course and its reward follow from, beside the model."""
     return {
         "function": environment.function,
+        "tools": environment.tools,
+        "toolFormat": environment.tool_format,
         "source.sha256": environment.source.sha256 if environment.source else None,
         "maxTurns": environment.max_turns,
         "maxTurnTokens": environment.max_turn_tokens,

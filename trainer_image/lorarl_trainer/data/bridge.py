@@ -8,18 +8,30 @@ place of the model's turn, and what follows the stand-in is the bridge.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from lorarl_trainer.data.cells import ASSISTANT, Prompt
+from lorarl_trainer.data.cells import ASSISTANT, Message, Prompt
 from lorarl_trainer.data.encoder import PromptEncoder
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.rows import Row
 from lorarl_trainer.errors import InputError
 
 _FIELD = "spec.environment"
-_USER = "user"
+_USER, _TOOL = "user", "tool"
 _SAID = "lorarl-stand-in"
 _FIRST, _SECOND = "What is next?", "And after that?"
+_WITH_TURNS = (
+    "a template that writes a turn alike wherever it is, as those of Qwen, Llama 3, SmolLM2 and Gemma do",
+    "Use a model of such a family, put a template like theirs into the model's folder, or set "
+    "spec.data.chatTemplate to false and write the marks of turns yourself.",
+)
+_WITH_TOOLS = (
+    "a template that shows tools, and writes what they return after the model's turn, as those of Qwen, GLM and "
+    "Llama 3.1 do",
+    "Use a model of such a family, or name a template like theirs in spec.data.chatTemplateFile.",
+)
 
 
 class Bridge:
@@ -57,14 +69,41 @@ class Bridge:
         Raises:
             InputError: the template refuses the text.
         """
-        ids = self._ids(row, text, ended=ended)
+        return self._ids(row, [{"role": _USER, "content": text}], ended=ended)
+
+    def results(self, row: Row, results: Sequence[tuple[str, str]], *, ended: bool) -> list[int]:
+        """Return the same, with what answers the turn's tool calls: the name and the result of each."""
+        return self._ids(row, [_result(*one) for one in results], ended=ended)
+
+    def call(self, row: Row, name: str, arguments: Mapping[str, Any]) -> str:
+        """Return how the template writes a turn that calls a tool, up to its end.
+
+        Raises:
+            InputError: the template refuses calls, or does not write them after what opens a turn.
+        """
+        called = {"type": "function", "id": "call00001", "function": {"name": name, "arguments": dict(arguments)}}
+        opening = _messages(row)
+        opened = self._encoder.render(row, opening, open_turn=True)
+        asked = {"role": ASSISTANT, "content": "", "tool_calls": [called]}
+        whole = self._encoder.render(row, [*opening, asked], open_turn=False)
+        begun = next((end for end in (opened, opened.rstrip()) if whole.startswith(end)), None)
+        if begun is None:
+            raise InputError(
+                _FIELD, "a template that writes calls elsewhere", "calls in turns of the model", "Use another template."
+            )
+        turn = whole[len(begun) :]
+        ends = [place for stop in self._encoder.stops if (place := turn.find(stop)) >= 0]
+        return turn[: min(ends)] if ends else turn
+
+    def _ids(self, row: Row, reply: Sequence[Message], *, ended: bool) -> list[int]:
+        ids = self._unchecked(row, reply, ended=ended)
         self._encoder.require_embedded(row, ids, _FIELD)
         return ids
 
-    def _ids(self, row: Row, text: str, *, ended: bool) -> list[int]:
+    def _unchecked(self, row: Row, reply: Sequence[Message], *, ended: bool) -> list[int]:
         if not self._encoder.uses_template:
-            return self._encoder.ids([text])[0]
-        end, rest = self._parts(self._after(row, [text]))
+            return self._encoder.ids(["".join(message["content"] for message in reply)])[0]
+        end, rest = self._parts(self._after(row, [reply]))
         if not ended:
             return self._encoder.ids([end + rest])[0]
         # In its place: some tokenizers write what begins a text otherwise.
@@ -79,35 +118,36 @@ class Bridge:
         """
         if not self._encoder.uses_template:
             return
+        names = [tool["function"]["name"] for tool in row.tools or ()]
+        first, second = (
+            [_result(name, text) for name in names] or [{"role": _USER, "content": text}] for text in (_FIRST, _SECOND)
+        )
         try:
-            fits = self._after(row, [_FIRST, _SECOND]) == self._after(row, [_SECOND]) and all(
-                text in self._after(row, [text]) for text in (_FIRST, _SECOND)
+            fits = self._after(row, [first, second]) == self._after(row, [second]) and all(
+                self._after(row, [reply]).count(reply[0]["content"]) == len(reply) for reply in (first, second)
             )
-            found = "whose conversations change once another turn follows"
+            found = f"whose conversations {'do not keep what tools return' if names else 'change'} once another turn "
+            found += "follows"
+            opened = self._encoder.render(row, _messages(row), open_turn=True)
+            if any(name not in opened for name in names):
+                fits, found = False, "that does not show the model its tools"
         except InputError as error:
-            fits, found = False, f"that refuses a second turn ({error})"
+            fits, found = False, f"that refuses {'what a tool returns' if names else 'a second turn'} ({error})"
         if not fits:
-            raise InputError(
-                _FIELD,
-                f"a model with a chat template {found}",
-                "a template that writes a turn alike wherever it is, as those of Qwen, Llama 3, SmolLM2 and Gemma do",
-                "Use a model of such a family, put a template like theirs into the model's folder, or set "
-                "spec.data.chatTemplate to false and write the marks of turns yourself.",
-            )
+            raise InputError(_FIELD, f"a model with a chat template {found}", *(_WITH_TOOLS if names else _WITH_TURNS))
 
-    def _after(self, row: Row, texts: list[str]) -> str:
-        """Return what the template writes after the last turn of a conversation with these texts."""
-        opening = [{"role": _USER, "content": row.prompt}] if isinstance(row.prompt, str) else list(row.prompt)
-        said = _SAID
-        while any(said in text for text in (*texts, *(message["content"] for message in opening))):
+    def _after(self, row: Row, replies: Sequence[Sequence[Message]]) -> str:
+        """Return what the template writes after the last turn of a conversation with these replies."""
+        opening, said = _messages(row), _SAID
+        while any(said in message["content"] for part in (opening, *replies) for message in part):
             said += "."
-        turns = [({"role": ASSISTANT, "content": said}, {"role": _USER, "content": text}) for text in texts]
+        turns = [message for reply in replies for message in ({"role": ASSISTANT, "content": said}, *reply)]
         opened = self._encoder.render(row, opening, open_turn=True)
-        whole = self._encoder.render(row, [*opening, *(one for turn in turns for one in turn)], open_turn=True)
+        whole = self._encoder.render(row, [*opening, *turns], open_turn=True)
         before, *pieces = whole.split(said)
         # The model may have to write itself what a template writes before a turn, or not, as with thoughts.
         begins_alike = before.startswith(opened) or opened.startswith(before)
-        if not begins_alike or len(pieces) != len(texts):
+        if not begins_alike or len(pieces) != len(replies):
             raise InputError(
                 _FIELD,
                 f"a chat template that changes the beginning of row {row.number}",
@@ -121,3 +161,11 @@ class Bridge:
         stops = "|".join(map(re.escape, sorted(self._encoder.stops, key=len, reverse=True)))
         end = re.match(rf"\s*(?:{stops})", after) if stops else None
         return (after[: end.end()], after[end.end() :]) if end else ("", after)
+
+
+def _messages(row: Row) -> list[Message]:
+    return [{"role": _USER, "content": row.prompt}] if isinstance(row.prompt, str) else list(row.prompt)
+
+
+def _result(name: str, text: str) -> Message:
+    return {"role": _TOOL, "name": name, "content": text}

@@ -86,7 +86,8 @@ async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
     ):
         job = job.model_copy(update={"spec": spec})
         try:
-            scorers = replace(opened, patience=_IMPORT_SECONDS)
+            described = spec.environment is not None and not spec.opens_episodes  # by a library that is slow to import
+            scorers = replace(opened, patience=_IMPORT_SECONDS * (3 if described else 1))
             with show_downloads(sys.stderr) as on_bytes:
                 clock = StartClock("driver", "process")
                 prepared = await prepare(job, secrets, out_dir / UNPUBLISHED, scorers, clock, on_bytes=on_bytes)
@@ -167,7 +168,7 @@ def data_lines(job: LoRARLJob, data: inputs.EncodedData, vocabulary: inputs.Voca
         *(f"warning: {warning}" for warning in data.warnings),
         *([] if data.evals else [NOTHING_HELD_OUT]),
     ]
-    if job.spec.environment is not None:  # opens its episodes itself
+    if job.spec.opens_episodes:
         return summary
     return [
         *summary,

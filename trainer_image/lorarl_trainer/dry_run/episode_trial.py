@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.data.bridge import Bridge
 from lorarl_trainer.data.encoding import EncodedRow
+from lorarl_trainer.data.tool_calls import example_of
 from lorarl_trainer.dry_run.reward_trial import PATIENCE_SECONDS, WRONG
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch import inputs
@@ -47,8 +51,9 @@ async def try_episode(
     """
     assert spec.environment is not None, "there is one"
     bridge = bridge_of(spec, vocabulary)
-    own, stops = vocabulary.tokenizer.eos_token_id, vocabulary.stop_token_ids
-    said = [*vocabulary.tokenizer.encode(WRONG, add_special_tokens=False), own if own in stops else min(stops)]
+    if not spec.opens_episodes:
+        return await _try_call(spec, bridge, environment, row, vocabulary)
+    said = [*vocabulary.tokenizer.encode(WRONG, add_special_tokens=False), _stop(vocabulary)]
     try:
         async with environment.episode(seed_of(spec.trainer.seed, "episode", 1, 0)) as episode:
             opened = bridge.opened(row, await episode.reset(row.row.raw))
@@ -75,21 +80,56 @@ async def try_episode(
     return EpisodeTrial(opened, tokens, answers)
 
 
+async def _try_call(
+    spec: LoRARLJobSpec, bridge: Bridge, environment: Environment, row: EncodedRow, vocabulary: inputs.Vocabulary
+) -> EpisodeTrial:
+    """Play an episode in which the model calls the first tool with made-up arguments, and then answers."""
+    call, stop = example_of(environment.tools[0]), vocabulary.tokenizer.decode([_stop(vocabulary)])
+    arguments = dict(call.arguments or {})
+    try:
+        written = bridge.call(row.row, call.name, arguments)
+    except InputError:  # this template only shows how to call
+        written = f"[a call of {call.name} with {json.dumps(arguments)}]"
+    try:
+        async with environment.episode(seed_of(spec.trainer.seed, "episode", 1, 0)) as episode:
+            result = await episode.call(call.name, arguments)
+    except EpisodeFailedError as failed:
+        got = f"{call.name}, which fails when called with {json.dumps(arguments)} ({failed.cause}: {failed.message})"
+        hint = "Fix it: a model may call it with anything. A run leaves such episodes out, and stops if all are."
+        raise InputError(f"{FIELD}.tools", got, "an answer to each call", hint) from failed
+    encode = partial(vocabulary.tokenizer.encode, add_special_tokens=False)
+    between = bridge.results(row.row, [(call.name, result.text)], ended=True)
+    tokens = [*row.prompt_ids, *encode(written + stop), *between, *encode(WRONG + stop)]
+    return EpisodeTrial(row, tokens, [Answer(result.text, False, None), Answer("", True, None)])
+
+
+def _stop(vocabulary: inputs.Vocabulary) -> int:
+    """Return the token that ends a turn."""
+    own, stops = vocabulary.tokenizer.eos_token_id, vocabulary.stop_token_ids
+    return int(own if own in stops else min(stops))
+
+
 def episode_lines(spec: LoRARLJobSpec, trial: EpisodeTrial, vocabulary: inputs.Vocabulary) -> Iterator[str]:
     """Yield the episode as the model sees it, its reward, and whether the limits have room for it."""
     answers = trial.answers
     rewards = [answer.reward for answer in answers if answer.reward is not None]
     ended = "done" if answers[-1].done else f"ended by spec.environment.maxTurns ({len(answers)})"
-    yield f"episode  row {trial.row.row.number}, played without the model, which says {WRONG!r} at each turn:"
+    how = f"which says {WRONG!r} at each turn" if spec.opens_episodes else "with a made-up call and answer"
+    yield f"episode  row {trial.row.row.number}, played without the model, {how}:"
     for line in vocabulary.tokenizer.decode(trial.tokens).splitlines():
         yield f"  | {line}"
-    total = f"{sum(rewards):g}" if rewards else "none"
-    yield f"reward   {total}, in {len(answers)} turn{'s' * (len(answers) > 1)}; {ended}"
-    if answers[-1].done and not rewards:
-        yield "warning: the episode was done without a reward. A run leaves such episodes out: return reward from step."
+    if spec.opens_episodes:
+        yield from _reward_lines(answers, rewards, ended)
     response = len(trial.tokens) - len(trial.row.prompt_ids)
     if response > (most := spec.rollout.max_response_tokens):
         yield (
             f"warning: all that follows the opening of this episode has {response} tokens, and "
             f"spec.rollout.maxResponseTokens is {most}. A run ends such an episode sooner. Raise it."
         )
+
+
+def _reward_lines(answers: list[Answer], rewards: list[float], ended: str) -> Iterator[str]:
+    total = f"{sum(rewards):g}" if rewards else "none"
+    yield f"reward   {total}, in {len(answers)} turn{'s' * (len(answers) > 1)}; {ended}"
+    if answers[-1].done and not rewards:
+        yield "warning: the episode was done without a reward. A run leaves such episodes out: return reward from step."

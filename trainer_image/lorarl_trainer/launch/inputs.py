@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -23,6 +23,8 @@ from lorarl_trainer.data.odd import dated_prompts, few_rows, odd_answers, odd_pr
 from lorarl_trainer.data.order import Part
 from lorarl_trainer.data.rows import Row, digest_of, load_rows
 from lorarl_trainer.data.tokenizer import load_tokenizer, read_template, stop_token_ids, vocabulary_size
+from lorarl_trainer.data.tool_calls import CallParser, Tools, example_of
+from lorarl_trainer.errors import InputError
 from lorarl_trainer.rewards.builtin import unanswerable
 from lorarl_trainer.rewards.scorer import check_rows, needs_answers, shows_answers
 from lorarl_trainer.storage import open_store
@@ -154,9 +156,14 @@ def read_source(
     return rows
 
 
-def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> EncodedData:
-    """Encode all rows; see `encode_source` and `Bridge.require` for the errors."""
+def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary, tools: Tools = ()) -> EncodedData:
+    """Encode all rows; see `encode_source` and `Bridge.require` for the errors.
+
+    `tools`: those of the environment, which the chat template shows to the model.
+    """
     encoder, fields = prompt_encoder(spec, vocabulary), eval_fields(spec)
+    if tools:
+        rows = _with_tools(spec, rows, tools)
     warnings: list[str] = []
 
     def encoded(source: DataSource, rows: list[Row], field: str) -> list[EncodedRow]:
@@ -166,7 +173,7 @@ def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> Enco
 
     by_source = {path: encoded(source, rows.train[path], path) for path, source in spec.data.sources.items()}
     if spec.environment is not None:
-        Bridge(encoder).require(next(iter(by_source.values()))[0].row)
+        _require_turns(spec, Bridge(encoder), next(iter(by_source.values()))[0].row, vocabulary)
     weights = [getattr(source, "weight", 1.0) for source in spec.data.sources.values()]
     parts = [Part(len(fitting), weight) for fitting, weight in zip(by_source.values(), weights, strict=True)]
     train = [row for fitting in by_source.values() for row in fitting]
@@ -175,7 +182,7 @@ def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> Enco
     warnings.extend(dated_prompts(read_by_path, encoder))
     warnings.extend(few_rows(train, spec.rollout.prompts_per_step))
     # An episode is more than its prompt.
-    for name, held_out in evals.items() if spec.environment is None else ():
+    for name, held_out in evals.items() if not spec.opens_episodes else ():
         warnings.extend(shared_prompts(train, held_out, fields[name]))
     sources = spec.data.sources.items()
     read = {
@@ -185,6 +192,47 @@ def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> Enco
     read |= {name or "eval": held_out for name, held_out in rows.evals.items()}
     digests = {name: {"rows": len(source), "sha256": digest_of(source)} for name, source in read.items()}
     return EncodedData(train, parts, evals, warnings, digests)
+
+
+def _with_tools(spec: LoRARLJobSpec, rows: Rows, tools: Tools) -> Rows:
+    """Return the rows with the environment's tools.
+
+    Raises:
+        InputError: a row has its own tools, which nothing would answer.
+    """
+    fields = eval_fields(spec)
+    sources = spec.data.sources | {fields[name]: source for name, source in spec.data.evaluations}
+    if (field := next((path for path, source in sources.items() if source.tools_field), None)) is not None:
+        hint = "Remove toolsField. The tools of an episode are in spec.environment.tools."
+        raise InputError(f"{field}.toolsField", "a column of tools beside spec.environment.tools", "none", hint)
+    shown = [dict(tool) for tool in tools]
+    return Rows(*({name: [replace(row, tools=shown) for row in part] for name, part in all.items()} for all in rows))
+
+
+def _require_turns(spec: LoRARLJobSpec, bridge: Bridge, row: Row, vocabulary: Vocabulary) -> None:
+    """Check that the template takes further turns, and that its tool calls are understood.
+
+    Raises:
+        InputError: it does not, or they are not.
+    """
+    bridge.require(row)
+    if not row.tools or spec.environment is None:
+        return
+    parser, example = (
+        CallParser(vocabulary.tokenizer, row.tools, spec.environment.tool_format),
+        example_of(row.tools[0]),
+    )
+    try:
+        written = bridge.call(row, example.name, example.arguments or {})
+    except InputError:  # templates that show no calls of the past are no worse for new ones
+        return
+    if (found := parser.calls(written)) != [example]:
+        raise InputError(
+            "spec.environment.toolFormat",
+            f"{parser.name}, but the model's chat template writes a call as {written.strip()!r}",
+            "the format of the model's tool calls",
+            f"Choose another toolFormat: {found[0].fault if found else 'no call was found in that'}.",
+        )
 
 
 def prompt_encoder(spec: LoRARLJobSpec, vocabulary: Vocabulary) -> PromptEncoder:

@@ -129,7 +129,9 @@ async def prepare(
         LorarlError: one of the inputs cannot be used, or the memory is too small.
     """
     judging = asyncio.create_task(in_background(_judge_model, job.spec, secrets, clock, here))
-    model, rows, _ = await asyncio.gather(judging, _rows(job.spec, secrets, clock, judging, on_bytes), scorers.ready())
+    model, rows, _ = await asyncio.gather(
+        judging, _rows(job.spec, secrets, clock, judging, scorers, on_bytes), scorers.ready()
+    )
     stored = None
     if fetch_model or not is_remote(job.spec):
         fetch = clock.part("base model")(fetch_base_model) if is_remote(job.spec) else fetch_base_model
@@ -152,12 +154,17 @@ async def _rows(
     secrets: Secrets,
     clock: StartClock,
     judging: asyncio.Task[JudgedModel],
+    scorers: Scorers,
     on_bytes: OnBytes | None,
 ) -> inputs.EncodedData:
-    """Read the data while the tokenizer is loaded, and then encode it."""
+    """Read the data while the tokenizer is loaded, and then encode it, with the tools that prompts show."""
     rows = await in_background(clock.part("data")(inputs.read_rows), spec, secrets, on_bytes)
-    model = await judging
-    return await in_background(clock.part("tokens of the data")(inputs.encode_rows), spec, rows, model.vocabulary)
+    model, tools = await judging, []
+    if scorers.environment is not None and not spec.opens_episodes:
+        await scorers.environment.ready()
+        tools = scorers.environment.tools
+    encode = clock.part("tokens of the data")(inputs.encode_rows)
+    return await in_background(encode, spec, rows, model.vocabulary, tools)
 
 
 def _memory(spec: LoRARLJobSpec) -> Gpu | Host | None:

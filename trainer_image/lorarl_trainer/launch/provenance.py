@@ -86,12 +86,12 @@ def code_digest(function: str, path: Sequence[str]) -> str | None:
 
 
 def _functions(part: Any) -> Iterator[str]:
-    """Yield each reward function that the manifest names, wherever it does."""
+    """Yield each function of a user that the manifest names, wherever it does."""
     if isinstance(part, dict):
+        in_manifest = (part.get("source") or {}).get("sha256")  # the digest of its code
         for key, value in part.items():
-            if key == "function" and isinstance(value, str):
-                if not (part.get("source") or {}).get("sha256"):  # that digest is in the manifest
-                    yield value
+            if key in ("function", "tools") and isinstance(value, str | list):
+                yield from [] if in_manifest else [value] if isinstance(value, str) else value
             else:
                 yield from _functions(value)
     elif isinstance(part, list):

@@ -10,15 +10,15 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.data.bridge import Bridge
 from lorarl_trainer.data.stream import RowStream
+from lorarl_trainer.data.tool_calls import CallParser
 from lorarl_trainer.from_data.dpo import Pairs
 from lorarl_trainer.from_data.sft import Answers
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.progress import Progress
 from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.workers import Workers
-from lorarl_trainer.rewards.environment.environment import Environment
 from lorarl_trainer.rewards.scorer import Scorers
-from lorarl_trainer.rollout.episodes import Episodes
+from lorarl_trainer.rollout.episodes import Episodes, Tools
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.generation import Generation
 from lorarl_trainer.rollout.lockstep import Lockstep
@@ -44,7 +44,7 @@ def make_rollouts(
     `replay`: a folder with the samples of another run, which are trained on instead; None for this run's own.
     """
     paths = inputs.eval_fields(spec)
-    reward = scorers.reward if scorers.environment is None else _episodes(spec, scorers.environment, vocabulary)
+    reward = scorers.reward if scorers.environment is None else _episodes(spec, scorers, vocabulary)
     evaluations = {
         name: Evaluation.of(name, source, paths[name], rows.evals[name], scorer, spec.rollout)
         for name, source in spec.data.evaluations
@@ -101,7 +101,12 @@ def bridge_of(spec: LoRARLJobSpec, vocabulary: inputs.Vocabulary) -> Bridge:
     return Bridge(inputs.prompt_encoder(spec, vocabulary))
 
 
-def _episodes(spec: LoRARLJobSpec, environment: Environment, vocabulary: inputs.Vocabulary) -> Episodes:
-    bridge = bridge_of(spec, vocabulary)
+def _episodes(spec: LoRARLJobSpec, scorers: Scorers, vocabulary: inputs.Vocabulary) -> Episodes:
+    environment, reward, tools = scorers.environment, scorers.reward, None
+    assert spec.environment is not None and environment is not None, "the job has one"
+    if reward is not None:
+        parser = CallParser(vocabulary.tokenizer, environment.tools, spec.environment.tool_format)
+        tools = Tools(parser, reward)
+    bridge, decoders = bridge_of(spec, vocabulary), (vocabulary.decode, vocabulary.decode_prompts)
     # On a CPU, turns go together: a job has the same bytes again there, whatever takes how long.
-    return Episodes(spec, environment, bridge, vocabulary.decode, vocabulary.decode_prompts, together=not spec.on_gpu)
+    return Episodes(spec, environment, bridge, *decoders, together=not spec.on_gpu, tools=tools)

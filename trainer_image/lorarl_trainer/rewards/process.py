@@ -59,7 +59,7 @@ class CodeProcess:
         program: what it runs.
         expected: what the manifest should name, for errors.
         variables: of its environment, beside the trainer's own.
-        is_async: whether the function is async; known once the process is ready.
+        told: what the process said of the function when it was ready: of a reward, whether it is async.
     """
 
     program: ClassVar = Path(__file__).with_name("worker.py")
@@ -74,7 +74,7 @@ class CodeProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._is_ready = self._closed = False
-        self.is_async = False
+        self.told: Any = None
 
     def start(self) -> None:
         """Start the process unless it is running. It imports the function's module in the background.
@@ -141,7 +141,7 @@ class CodeProcess:
             )
         else:
             if reply is not None and reply[0] == "ready":
-                self._is_ready, self.is_async = True, reply[1]
+                self._is_ready, self.told = True, reply[1]
                 return
             got, hint = (
                 reply[1:]
@@ -153,6 +153,11 @@ class CodeProcess:
             )
             self.end()
         raise InputError(self._field, got, self.expected, hint)
+
+    @property
+    def is_async(self) -> bool:
+        """Whether a reward function is async; known once the process is ready."""
+        return self.told is True
 
     def _first_reply(self, connection: Connection) -> tuple[Any, ...] | None:
         """Return what the process says of its function; None if it says nothing in START_SECONDS."""

@@ -36,10 +36,10 @@ class Scorers:
     """All that a job's completions are scored with.
 
     Attributes:
-        reward: that of the reward or rewards; None for sft, dpo and distillation, and with an environment.
+        reward: that of the reward or rewards; None for sft, dpo and distillation, and with an environment of a class.
         evals: those of the evaluations that have their own reward, by their names.
         teacher: a server that scores tokens; None without one.
-        environment: plays episodes, in place of a reward; None without one.
+        environment: plays episodes, with tools beside a reward, or in place of one; None without one.
         patience: seconds that `ready` waits; None leaves that to each.
     """
 

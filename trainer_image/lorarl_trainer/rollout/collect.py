@@ -25,17 +25,33 @@ type End = Literal["done", "turns", "tokens"] | Cause
 
 
 @dataclass(frozen=True)
+class ToolUse:
+    """The tool calls of an episode.
+
+    Attributes:
+        malformed: those that named no tool, or had no arguments that it takes.
+        failed: those that raised, or took too long.
+    """
+
+    calls: int = 0
+    malformed: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True)
 class Course:
     """How an episode went.
 
     Attributes:
         turns: turns that the model made.
         seconds: that the environment took.
+        tools: None without tools.
     """
 
     turns: int
     seconds: float
     ended: End
+    tools: ToolUse | None = None
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_api.v1alpha1 import EnvironmentSpec, LoRARLJobSpec
 from lorarl_trainer.data.bridge import Bridge
 from lorarl_trainer.data.encoding import EncodedRow
+from lorarl_trainer.data.tool_calls import CallParser, ToolCall
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.protocols.workers import Workers
-from lorarl_trainer.rewards.environment.environment import FIELD, Environment, Episode, EpisodeFailedError
-from lorarl_trainer.rewards.scores import Outcome, collect
-from lorarl_trainer.rollout.collect import Course, End, ScoredRollouts, require_version
+from lorarl_trainer.rewards.environment.environment import FIELD, Environment, Episode, EpisodeFailedError, Result
+from lorarl_trainer.rewards.environment.worker import FAILED, MALFORMED, error_text
+from lorarl_trainer.rewards.scores import Outcome, Scorer, ToScore, collect
+from lorarl_trainer.rollout.collect import Course, End, ScoredRollouts, ToolUse, require_version
 from lorarl_trainer.rollout.turns import Turns
 from lorarl_trainer.samples.requests import GenerationRequest
 from lorarl_trainer.samples.sample import Completion
@@ -38,9 +40,11 @@ class _Played:
         rewards: those that turns got.
         components: the last value of each.
         seconds: that its environment took.
+        results: why each tool call was answered with an error, or empty; None without tools.
     """
 
     row: EncodedRow
+    results: list[str] | None = None
     turns: list[Completion] = field(default_factory=list)
     response: list[int] = field(default_factory=list)
     mask: list[bool] = field(default_factory=list)
@@ -64,7 +68,9 @@ class _Played:
     @property
     def course(self) -> Course:
         """How it went."""
-        return Course(len(self.turns), self.seconds, self.ended)
+        faults = self.results
+        used = None if faults is None else ToolUse(len(faults), faults.count(MALFORMED), faults.count(FAILED))
+        return Course(len(self.turns), self.seconds, self.ended, used)
 
     def completion(self, version: int) -> Completion:
         """Return all after the prompt, by this adapter version."""
@@ -81,10 +87,24 @@ class _Played:
 
 
 @dataclass(frozen=True)
+class Tools:
+    """What an episode with tools needs beside them.
+
+    Attributes:
+        parser: finds calls in turns.
+        scorer: of the last turn, the model's answer.
+    """
+
+    parser: CallParser
+    scorer: Scorer
+
+
+@dataclass(frozen=True)
 class Episodes:
     """Plays episodes with a job's environment.
 
     Attributes:
+        tools: None with a class, which opens, answers and rewards episodes.
         decode: turns the tokens of turns into texts, without special tokens.
         decode_all: the same with special tokens, for people.
         together: see `Turns`.
@@ -96,6 +116,7 @@ class Episodes:
     decode: Callable[[Sequence[Any]], list[str]]
     decode_all: Callable[[Sequence[Any]], list[str]]
     together: bool
+    tools: Tools | None = None
 
     @property
     def field(self) -> str:
@@ -125,9 +146,9 @@ class Episodes:
             LorarlError: a worker failed.
         """
         began = time.perf_counter()
-        played = [_Played(row) for row in rows]
+        played = [_Played(row, [] if self.tools else None) for row in rows]
         waiting = iter(range(len(rows)))
-        players = min(len(rows), self._most)
+        players = min(len(rows), self._limits.concurrency)
         turns = Turns(workers, players, together=self.together)
 
         async def play_next() -> None:
@@ -152,9 +173,9 @@ class Episodes:
         )
 
     @property
-    def _most(self) -> int:
+    def _limits(self) -> EnvironmentSpec:
         assert self.spec.environment is not None, "it makes this job's episodes"
-        return self.spec.environment.concurrency
+        return self.spec.environment
 
     async def _play(
         self, number: int, played: _Played, request: GenerationRequest, start: int, turns: Turns, version: int
@@ -166,13 +187,14 @@ class Episodes:
                     await self._converse(number, played, episode, request, turns, version)
                 finally:
                     played.seconds = episode.seconds
-            played.outcome = _outcome(played)
+            played.outcome = await self._scored(played, self.tools) if self.tools else _outcome(played)
         except EpisodeFailedError as failed:
             played.outcome = Outcome.failed(failed.cause, failed.message)
         except InputError as error:  # a text that the chat template or the tokenizer does not take
             played.outcome = Outcome.failed("wrong_type", str(error))
         if played.outcome.cause:
             played.ended = played.outcome.cause
+            played.outcome = replace(played.outcome, reward=played.outcome.reward or FIELD)
         played.take_back()
 
     async def _converse(
@@ -184,20 +206,18 @@ class Episodes:
         turns: Turns,
         version: int,
     ) -> None:
-        opened = self.bridge.opened(played.row, await episode.reset(played.row.row.raw))
-        most = self.spec.rollout.max_prompt_tokens
-        if len(opened.prompt_ids) > most:
-            found = (
-                f"reset returned a text of {len(opened.prompt_ids):,} tokens; spec.rollout.maxPromptTokens is {most}"
-            )
+        if self.tools is None:
+            played.row = self.bridge.opened(played.row, await episode.reset(played.row.row.raw))
+        most, length = self.spec.rollout.max_prompt_tokens, len(played.row.prompt_ids)
+        if length > most:
+            found = f"reset returned a text of {length:,} tokens; spec.rollout.maxPromptTokens is {most}"
             raise EpisodeFailedError("too_long", found)
-        played.row = opened
         for room in self._rooms(played):
             made = await turns.of(
                 number,
                 replace(
                     request,
-                    tokens=[*opened.prompt_ids, *played.response],
+                    tokens=[*played.row.prompt_ids, *played.response],
                     begun=len(played.response),
                     max_tokens=room,
                 ),
@@ -205,21 +225,66 @@ class Episodes:
             require_version([made], version)
             played.turns.append(made)
             played.append(made.tokens.tolist(), made=True)
-            answer = await episode.step(self.decode([made.tokens])[0])
-            played.rewards += [] if answer.reward is None else [answer.reward]
-            played.components |= answer.components
-            if answer.done:
-                played.ended = "done"
+            answers = self._called(played, episode, self.tools) if self.tools else self._stepped(played, episode)
+            if (answer := await answers) is None:
                 return
-            if not made.finished:
-                break
-            ended = made.tokens[-1] in self.bridge.stop_ids
-            played.append(self.bridge.tokens(opened.row, answer.text, ended=ended), made=False)
+            played.append(answer, made=False)
+
+    async def _stepped(self, played: _Played, episode: Episode) -> list[int] | None:
+        """Return the tokens with which the class answers the last turn; None if no turn follows it."""
+        made = played.turns[-1]
+        answer = await episode.step(self.decode([made.tokens])[0])
+        played.rewards += [] if answer.reward is None else [answer.reward]
+        played.components |= answer.components
+        if answer.done:
+            played.ended = "done"
+        if answer.done or not made.finished:
+            return None
+        return self.bridge.tokens(played.row.row, answer.text, ended=self._ended(made))
+
+    async def _called(self, played: _Played, episode: Episode, tools: Tools) -> list[int] | None:
+        """Return the tokens with the results of the calls of the last turn; None if no turn follows it."""
+        made, ended = played.turns[-1], self._ended(played.turns[-1])
+        calls = tools.parser.calls(self.decode_all([made.tokens[: len(made.tokens) - ended]])[0])
+        if made.finished and not calls:
+            played.ended = "done"
+            return None
+        if not made.finished or len(played.turns) == self._limits.max_turns:  # no turn would see the results
+            return None
+        results = [await self._result(call, episode) for call in calls]
+        assert played.results is not None, "there are tools"
+        played.results += [result.fault for result in results]
+        answers = [(call.name, result.text) for call, result in zip(calls, results, strict=True)]
+        return self.bridge.results(played.row.row, answers, ended=ended)
+
+    async def _result(self, call: ToolCall, episode: Episode) -> Result:
+        if call.fault:
+            return Result(**error_text(call.fault, MALFORMED))
+        return await episode.call(call.name, call.arguments or {})
+
+    def _ended(self, made: Completion) -> bool:
+        """Whether a turn ended with a stop token, and not with a text of `rollout.stop`."""
+        return bool(made.finished and made.tokens[-1] in self.bridge.stop_ids)
+
+    async def _scored(self, played: _Played, tools: Tools) -> Outcome:
+        """Score the last turn as the answer to the row."""
+        row, last = played.row.row, played.turns[-1]
+        answer = ToScore(
+            row.prompt,
+            self.decode([last.tokens])[0],
+            row.answer,
+            row.raw,
+            played.ended == "tokens",
+            sum(played.mask),
+            played.row.prompt_ids,
+            last.tokens,
+        )
+        (outcome,) = await tools.scorer.score([answer])
+        return replace(outcome, reward=outcome.reward or tools.scorer.field) if outcome.cause else outcome
 
     def _rooms(self, played: _Played) -> Iterator[int]:
         """Yield how many tokens each turn may have, until no more turns may come."""
-        environment, most = self.spec.environment, self.spec.rollout.max_response_tokens
-        assert environment is not None
+        environment, most = self._limits, self.spec.rollout.max_response_tokens
         for _ in range(environment.max_turns):
             played.ended = "tokens"
             if (left := most - len(played.response)) <= 0:
@@ -241,13 +306,20 @@ def episode_metrics(courses: Sequence[Course]) -> dict[str, float]:
     episode/turns: turns of the model, mean. episode/environment_seconds: that an environment took, mean over the
     episodes. episode/ended_WHY: share of the episodes, 0 to 1, that the environment ended (done), a limit of turns
     (turns) or tokens (tokens), or that failed for a cause (timeout, exception, crash, wrong_type, ...).
+    tools/calls, tools/malformed, tools/failed: see `ToolUse`, mean over the episodes; only with tools.
     """
     if not courses:
         return {}
+    uses = [course.tools for course in courses if course.tools is not None]
     ends = [course.ended for course in courses]
     kinds = dict.fromkeys(("done", "turns", "tokens", *sorted(ends)))
     return {
         "episode/turns": float(np.mean([course.turns for course in courses])),
         "episode/environment_seconds": float(np.mean([course.seconds for course in courses])),
         **{f"episode/ended_{kind}": ends.count(kind) / len(ends) for kind in kinds},
+        **{
+            f"tools/{kind}": float(np.mean([getattr(use, kind) for use in uses]))
+            for kind in ("calls", "malformed", "failed")
+            if uses
+        },
     }

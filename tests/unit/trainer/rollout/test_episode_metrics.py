@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lorarl_trainer.rollout.collect import Course
+from lorarl_trainer.rollout.collect import Course, ToolUse
 from lorarl_trainer.rollout.episodes import episode_metrics
 
 
@@ -20,3 +20,9 @@ def test_each_end_and_each_cause_has_its_share() -> None:
 
 def test_a_job_without_an_environment_has_no_such_metrics() -> None:
     assert episode_metrics([]) == {}
+
+
+def test_tool_calls_are_counted_by_how_they_went() -> None:
+    courses = [Course(3, 0.5, "done", ToolUse(2, 1, 0)), Course(1, 0.1, "done", ToolUse())]
+    found = {name: value for name, value in episode_metrics(courses).items() if name.startswith("tools/")}
+    assert found == {"tools/calls": 1.0, "tools/malformed": 0.5, "tools/failed": 0.0}

@@ -108,3 +108,6 @@ def test_a_job_with_an_environment_needs_a_reward_for_single_completions() -> No
     with pytest.raises(InputError, match="my_env:Episode, which plays episodes"):
         resolve(Request("out/any", data="rows.jsonl"), job)
     assert resolve(Request("out/any", data="rows.jsonl", reward="exact"), job).spec.environment is None
+    job = LoRARLJob.model_validate(manifest({"spec.environment": {"tools": ["my_tools:search", "my_tools:add"]}}))
+    with pytest.raises(InputError, match="my_tools:search, my_tools:add, which plays episodes"):
+        resolve(Request("out/any", data="rows.jsonl"), job)

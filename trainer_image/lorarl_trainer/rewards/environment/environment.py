@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from lorarl_api.v1alpha1 import EnvironmentSpec
 from lorarl_trainer.data.cells import Prompt
-from lorarl_trainer.rewards.environment.worker import MOST_CHARACTERS, RESET, STEP
+from lorarl_trainer.rewards.environment.worker import CALL, MOST_CHARACTERS, RESET, STEP
 from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.process import EXIT_SECONDS, CodeFolders, CodeProcess
 from lorarl_trainer.rewards.scores import Cause
@@ -25,6 +25,8 @@ from lorarl_trainer.threads import in_background
 FIELD = "spec.environment"
 _LONGEST_LINE = 12 * MOST_CHARACTERS + (1 << 16)
 """Bytes of a reply: JSON takes at most 12 for a character, and components come to it."""
+_GRACE_SECONDS = 5.0
+"""A tool that takes too long is interrupted, if it can be. After so much more its process is ended."""
 
 
 class EpisodeFailedError(Exception):
@@ -51,6 +53,18 @@ class Answer:
     components: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Result:
+    """What answers a tool call.
+
+    Attributes:
+        fault: `malformed` or `failed` if the text is an error; empty otherwise.
+    """
+
+    text: str
+    fault: str
+
+
 class _Process(CodeProcess):
     """A process that has imported the class, and forks for each episode."""
 
@@ -70,18 +84,26 @@ class _Process(CodeProcess):
         return ours
 
 
+class _ToolsProcess(_Process):
+    """A process that has imported tools, and forks for each episode."""
+
+    program: ClassVar = Path(__file__).with_name("tools.py")
+    expected: ClassVar = "functions package.module:function with type hints and docstrings"
+
+
 class Environment:
-    """Plays episodes with a user's class. Call `ready` before the first one, and `close` at the end."""
+    """Plays episodes with a user's class, or with tools. Call `ready` before the first one, and `close` at the end."""
 
     field = FIELD
 
     def __init__(self, spec: EnvironmentSpec, code: CodeFolders, output: Output | None = None) -> None:
         """Nothing starts before `warm_up`.
 
-        `code`: where the class may be. `output`: gets what it prints; None for this process's own output.
+        `code`: where class or tools may be. `output`: gets what they print; None for this process's own output.
         """
         self._limit, self._output = spec.timeout_seconds, output or Output()
-        self._process = _Process(spec.function, code, spec.timeout_seconds, f"{FIELD}.function", self._output)
+        kind, field = (_ToolsProcess, "tools") if spec.tools else (_Process, "function")
+        self._process = kind(",".join(spec.code), code, spec.timeout_seconds, f"{FIELD}.{field}", self._output)
         self._beginning = asyncio.Lock()
 
     def warm_up(self) -> None:
@@ -89,13 +111,19 @@ class Environment:
         self._process.start()
 
     async def ready(self) -> None:
-        """Wait until the class is imported.
+        """Wait until the class or the tools are imported.
 
         Raises:
-            InputError: there is no such module or class, it lacks a method, or importing its module fails or hangs.
+            InputError: there is no such module, class or function, it lacks what it needs, or importing its module
+                fails or hangs.
         """
         async with self._beginning:
             await in_background(self._process.ready)
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """JSON schemas of the tools, once it is ready; empty with a class."""
+        return self._process.told or []
 
     @contextlib.asynccontextmanager
     async def episode(self, seed: int) -> AsyncIterator[Episode]:
@@ -143,22 +171,27 @@ class Episode:
         """Return what the environment says to a turn of the model. Raises EpisodeFailedError if it does not."""
         return Answer(**await self._call(STEP, text))
 
-    async def _call(self, method: str, given: Any) -> dict[str, Any]:
-        began = time.perf_counter()
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> Result:
+        """Return what answers the call of a tool. Raises EpisodeFailedError if nothing does."""
+        given = name, arguments, self._limit
+        return Result(**await self._call(CALL, given, self._limit + _GRACE_SECONDS, name))
+
+    async def _call(self, method: str, given: Any, limit: float = 0.0, name: str = "") -> dict[str, Any]:
+        name, began = name or method, time.perf_counter()
         self._output.trim()
         try:
-            async with asyncio.timeout(self._limit):
+            async with asyncio.timeout(limit or self._limit):
                 self._writer.write(pickle.dumps((method, given)))
                 await self._writer.drain()
                 line = await self._reader.readline()
         except TimeoutError as error:
-            message = f"{method} took more than {self._limit:g} s, the environment's timeoutSeconds"
+            message = f"{name} took more than {self._limit:g} s, the environment's timeoutSeconds"
             raise EpisodeFailedError("timeout", message) from error
         except (ValueError, OSError) as error:
-            raise EpisodeFailedError("crash", f"the process ended in {method}: {error}") from error
+            raise EpisodeFailedError("crash", f"the process ended in {name}: {error}") from error
         finally:
             self.seconds += time.perf_counter() - began
-        return _understood(line, method)
+        return _understood(line, name)
 
 
 def _understood(line: bytes, method: str) -> dict[str, Any]:

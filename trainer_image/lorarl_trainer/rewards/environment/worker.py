@@ -4,9 +4,11 @@ So an episode that hangs, crashes or uses up its memory costs itself alone. Pyth
 and episodes begin in no time. It is started by its path and imports only the standard library at first. Its connection
 carries what `lorarl_trainer.rewards.worker` describes up to "ready", and then sockets, one for each episode:
 
-    to an episode:    pickled (seed,), then (RESET, row) and (STEP, text)
+    to an episode:    pickled (seed,), then (RESET, row) and (STEP, text), or (CALL, (name, arguments, seconds))
     from an episode:  a line of JSON for each: {"opening": ...}, {"text", "reward", "done", "components"},
-                      {"failed": [cause, message]}, or at last {"ended": how the process ended}
+                      {"text", "fault"}, {"failed": [cause, message]}, or at last {"ended": how the process ended}
+
+With tools in place of a class, the program is `tools.py`, which runs as this one does.
 """
 
 from __future__ import annotations
@@ -36,16 +38,21 @@ from lorarl_trainer.rewards.worker import RefusedError, check, end_with_parent, 
 if TYPE_CHECKING:
     import io
 
-RESET, STEP = "reset", "step"
+RESET, STEP, CALL = "reset", "step", "call"
 TEXT, REWARD, DONE = "text", "reward", "done"
 MOST_CHARACTERS = 1_000_000
 """A text with more is a mistake: no model reads it."""
 TOO_LONG, WRONG_TYPE = "too_long", "wrong_type"
+MALFORMED, FAILED = "malformed", "failed"
+"""Why a call was answered with an error: the model called a tool wrongly, or the tool did not come to an end."""
 _A_MAPPING = f"step must return a mapping with {TEXT}, {REWARD} or {DONE}"
 
 
-def main() -> None:
-    """Play episodes until the trainer ends this process, or itself ends."""
+def main(load: Callable[[str, Sequence[str], str], Callable[[], Any]]) -> None:
+    """Play episodes until the trainer ends this process, or itself ends.
+
+    `load`: returns what makes the player of an episode; its attribute `about` goes to the trainer.
+    """
     connection, children = Connection(int(sys.argv[1])), dict[int, tuple[int, int]]()
 
     def end_children() -> None:
@@ -59,9 +66,9 @@ def main() -> None:
         cast("io.TextIOWrapper", stream).reconfigure(line_buffering=True, errors="backslashreplace")
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each episode takes two
-    if (kind := loaded(connection, load_class)) is None:
+    if (kind := loaded(connection, load)) is None:
         return
-    connection.send(("ready", False))
+    connection.send(("ready", getattr(kind, "about", None) if load is not load_class else None))
     with contextlib.suppress(EOFError):
         _serve(connection, kind, children)
     end_children()
@@ -189,9 +196,12 @@ def _play(episode: socket.socket, kind: Callable[[], Any]) -> None:
     def answer(method: str, given: Any) -> dict[str, Any]:
         nonlocal player
         player = kind() if player is None else player
+        if method == CALL:
+            reply: dict[str, Any] = player.call(*given, loop)
+            return reply
         returned = getattr(player, method)(given)
         if inspect.isawaitable(returned):
-            returned = loop.run_until_complete(_awaited(returned))
+            returned = loop.run_until_complete(awaited(returned))
         return _opening(returned) if method == RESET else turn(returned)
 
     while True:
@@ -199,11 +209,12 @@ def _play(episode: socket.socket, kind: Callable[[], Any]) -> None:
         try:
             reply = answer(method, given)
         except Exception as error:  # noqa: BLE001  a user's class may raise anything
-            reply = _failed("exception", f"{method}: {logged(error, __file__)}")
+            reply = failed("exception", f"{method}: {logged(error, __file__)}")
         _say(episode, reply)
 
 
-async def _awaited(returned: Any) -> Any:
+async def awaited(returned: Any) -> Any:
+    """Return what something that can be awaited comes to."""
     return await returned
 
 
@@ -214,12 +225,12 @@ def _say(episode: socket.socket, reply: Mapping[str, Any]) -> None:
 def _opening(returned: Any) -> dict[str, Any]:
     """Accept what opens an episode: a text, or chat messages."""
     if isinstance(returned, str) and returned:
-        return _unfit(RESET, returned) or {"opening": returned}
+        return unfit(RESET, returned) or {"opening": returned}
     if isinstance(returned, list | tuple) and returned and all(map(_is_message, returned)):
         messages = [{key: str(message[key]) for key in ("role", "content")} for message in returned]
-        return _unfit(RESET, "".join(message["content"] for message in messages)) or {"opening": messages}
+        return unfit(RESET, "".join(message["content"] for message in messages)) or {"opening": messages}
     expected = "a text, or a list of messages with role and content, both texts"
-    return _failed(WRONG_TYPE, f"reset returned {shown(returned)}; it must return {expected}")
+    return failed(WRONG_TYPE, f"reset returned {shown(returned)}; it must return {expected}")
 
 
 def _is_message(value: Any) -> bool:
@@ -229,39 +240,45 @@ def _is_message(value: Any) -> bool:
 def turn(returned: Any) -> dict[str, Any]:
     """Accept what `step` returned, and return it for the trainer, or why it is of no use."""
     if returned is None:
-        return _failed(WRONG_TYPE, f"step returned None; {_A_MAPPING}")
+        return failed(WRONG_TYPE, f"step returned None; {_A_MAPPING}")
     if not isinstance(returned, Mapping) or not {TEXT, REWARD, DONE} & set(returned):
-        return _failed(WRONG_TYPE, f"step returned {shown(returned)}; {_A_MAPPING}")
+        return failed(WRONG_TYPE, f"step returned {shown(returned)}; {_A_MAPPING}")
     done, text, reward = returned.get(DONE, False), returned.get(TEXT), returned.get(REWARD)
     if not isinstance(done, bool):
-        return _failed(WRONG_TYPE, f"step returned {shown(done)} as {DONE!r}; it must be True or False")
+        return failed(WRONG_TYPE, f"step returned {shown(done)} as {DONE!r}; it must be True or False")
     if text is None and done:
         text = ""
     if not isinstance(text, str):
-        return _failed(WRONG_TYPE, f"step returned {shown(text)} as {TEXT!r}, and is not {DONE}; it must be a text")
-    if too_long := _unfit(STEP, text):
+        return failed(WRONG_TYPE, f"step returned {shown(text)} as {TEXT!r}, and is not {DONE}; it must be a text")
+    if too_long := unfit(STEP, text):
         return too_long
     components = {key: value for key, value in returned.items() if key not in (TEXT, DONE, REWARD)}
     value, cause, message, numbers = check({REWARD: 0.0 if reward is None else reward, **components}, REWARD)
     if cause is not None:
-        return _failed(cause, f"step {message}")
+        return failed(cause, f"step {message}")
     return {TEXT: text, DONE: done, REWARD: None if reward is None else value, "components": dict(numbers)}
 
 
-def _unfit(method: str, text: str) -> dict[str, Any] | None:
+def unfit(method: str, text: str) -> dict[str, Any] | None:
     """Return why a text is of no use to a model; None if it is of use."""
     if len(text) <= MOST_CHARACTERS:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            return _failed(WRONG_TYPE, f"{method} returned a text that is no Unicode ({error.reason})")
+            return failed(WRONG_TYPE, f"{method} returned a text that is no Unicode ({error.reason})")
         return None
-    return _failed(TOO_LONG, f"{method} returned a text of {len(text):,} characters; at most {MOST_CHARACTERS:,}")
+    return failed(TOO_LONG, f"{method} returned a text of {len(text):,} characters; at most {MOST_CHARACTERS:,}")
 
 
-def _failed(cause: str, message: str) -> dict[str, Any]:
+def error_text(message: str, fault: str) -> dict[str, Any]:
+    """Return an error that answers a tool call, as the model sees it."""
+    return {"text": f"Error: {message}"[:1000].encode(errors="replace").decode(), "fault": fault}
+
+
+def failed(cause: str, message: str) -> dict[str, Any]:
+    """Return the reply that an episode failed."""
     return {"failed": [cause, message]}
 
 
 if __name__ == "__main__":
-    main()
+    main(load_class)

@@ -73,3 +73,54 @@ class Narrow:
 
 def function(row): return 1.0
 """
+
+
+TOOLS = """
+import asyncio, os, random, subprocess, sys, time
+
+counted = 0
+
+async def add(x: int, y: int = 2) -> int:
+    \"\"\"Add two numbers.
+
+    Args:
+        x: The first.
+        y: The second.
+    \"\"\"
+    await asyncio.sleep(0)
+    return x + y
+
+def count() -> dict:
+    \"\"\"Count the calls.\"\"\"
+    global counted
+    counted += 1
+    return {"calls": counted, "drawn": random.randrange(10**9)}
+
+async def waits() -> str:
+    \"\"\"Wait.\"\"\"
+    await asyncio.sleep(1e6)
+
+def odd(how: str) -> str:
+    \"\"\"Do something odd.
+
+    Args:
+        how: What to do.
+    \"\"\"
+    if how == "raises": return {}["level"]
+    if how == "leaves": sys.exit(3)
+    if how == "sleeps": time.sleep(1e6)
+    if how == "loops":
+        while True: pass
+    if how == "waits for a child": subprocess.run(["sleep", "1000"])
+    if how == "floods": return "x" * 10_000_000
+    if how == "no unicode": return "\\ud800"
+    if how == "none": return None
+    if how == "object": return object()
+    if how == "dies": os.kill(os.getpid(), 9)
+
+def bare(x): return x
+
+def undescribed(x: int) -> int:
+    \"\"\"Return it.\"\"\"
+    return x
+"""

@@ -1,0 +1,178 @@
+"""Finds the tool calls in a turn of the model, as its family writes them.
+
+Transformers parses them (`parse_response`): a schema with regular expressions says where calls are and what is in them.
+A tokenizer may bring its family's schema; those of families whose tokenizers do not are here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from lorarl_api.v1alpha1 import ToolFormat
+from lorarl_trainer.errors import InputError
+
+type Tools = Sequence[Mapping[str, Any]]
+"""JSON schemas of functions, as chat templates take them."""
+
+_FIELD = "spec.environment.toolFormat"
+_BLOCKS = {"type": "array", "x-regex-iterator": r"<tool_call>(.*?)(?:</tool_call>|\Z)"}
+_AS_JSON = {"type": "object", "x-parser": "json"}
+_NAME, _ARGUMENTS = {"type": "string"}, {"type": "object"}
+
+
+def _schema(calls: Mapping[str, Any], items: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a response schema. Calls within a thought are no calls."""
+    after_thoughts = r"^(?:.*</think>)?(.*)$"
+    return {"type": "object", "x-regex": after_thoughts, "properties": {"tool_calls": {**calls, "items": items}}}
+
+
+def _marked(name: str, argument: str) -> dict[str, Any]:
+    """Return the schema of a call whose parts are between marks."""
+    properties = {"name": _NAME | {"x-regex": name}, "arguments": _ARGUMENTS | {"x-regex-key-value": argument}}
+    return {"type": "object", "properties": properties, "required": ["name"]}
+
+
+SCHEMAS: dict[ToolFormat, dict[str, Any]] = {
+    "hermes": _schema(
+        _BLOCKS,
+        _AS_JSON | {"properties": {"name": _NAME, "arguments": _ARGUMENTS}, "required": ["name", "arguments"]},
+    ),
+    "qwen3_xml": _schema(
+        _BLOCKS,
+        _marked(r"<function=([^>\n]+)>", r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>"),
+    ),
+    "glm45": _schema(
+        _BLOCKS,
+        _marked(r"^\s*([^\s<]+)", r"<arg_key>(?P<key>.*?)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>"),
+    ),
+    "llama3_json": _schema(
+        {
+            "type": "array",
+            "x-regex-substitutions": [[r"^\s*<\|python_tag\|>", ""]],
+            "x-regex-iterator": r'^\s*(\{\s*"(?:name|type)".*)$',
+        },
+        _AS_JSON | {"properties": {"name": _NAME, "parameters": _ARGUMENTS}, "required": ["name", "parameters"]},
+    ),
+}
+_MARKS: dict[str, ToolFormat] = {
+    "<arg_key>": "glm45",
+    "<function=": "qwen3_xml",
+    "<tool_call>": "hermes",
+    "<|python_tag|>": "llama3_json",
+}
+"""What the chat template of a family has, and none before it."""
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call that the model wrote.
+
+    Attributes:
+        fault: what is wrong with it; empty if nothing is. Then `name` is of a tool.
+    """
+
+    name: str = ""
+    arguments: Mapping[str, Any] | None = None
+    fault: str = ""
+
+
+class CallParser:
+    """Finds tool calls in turns.
+
+    Attributes:
+        name: of the format, or whose it is.
+    """
+
+    def __init__(self, tokenizer: Any, tools: Tools, chosen: ToolFormat | None = None) -> None:
+        """Parse as the tokenizer's family writes calls of these tools, or as `chosen` says.
+
+        Raises:
+            InputError: neither names a format.
+        """
+        schema, self.name = None if chosen else _own_schema(tokenizer), "the tokenizer's response_schema"
+        if schema is None:
+            schema = SCHEMAS[family := chosen or _found(tokenizer)]
+            self.name = family
+        calls = schema["properties"]["tool_calls"]
+        self._items: Mapping[str, Any] = calls["items"]
+        # Each call is parsed by itself, so that a malformed one costs no other.
+        apart = {key: value for key, value in calls.items() if key != "items"} | {"items": {}}
+        self._schema = {**schema, "properties": {"tool_calls": apart}}
+        self._parameters = {tool["function"]["name"]: tool["function"]["parameters"]["properties"] for tool in tools}
+
+    def calls(self, turn: str) -> list[ToolCall]:
+        """Return the calls of a turn, which has its special tokens, but for the one that ended it."""
+        from transformers.utils.chat_parsing_utils import recursive_parse
+
+        try:
+            found: Mapping[str, Any] = recursive_parse(turn, self._schema) or {}
+        except (ValueError, TypeError) as error:  # a schema of a tokenizer may expect more of a turn
+            return [ToolCall(fault=f"the tool call is malformed: {_reason(error)}")]
+        return [self._call(raw, recursive_parse) for raw in found.get("tool_calls") or []]
+
+    def _call(self, raw: Any, parse: Any) -> ToolCall:
+        try:
+            # The form of the Chat Completions API has name and arguments in `function`.
+            call = (parsed := parse(raw, self._items)).get("function", parsed)
+            name, arguments = call["name"].strip(), call.get("arguments", call.get("parameters"))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            return ToolCall(fault=f"the tool call is malformed: {_reason(error)}")
+        if name not in self._parameters:
+            return ToolCall(fault=f"there is no tool {name!r}; the tools are {', '.join(self._parameters)}")
+        typed = {key: _typed(value, self._parameters[name].get(key, {})) for key, value in (arguments or {}).items()}
+        return ToolCall(name, typed)
+
+
+def example_of(tool: Mapping[str, Any]) -> ToolCall:
+    """Return a call of a tool, with made-up values for the arguments that it needs."""
+    parameters = tool["function"]["parameters"]
+    needed = {key: parameters["properties"][key] for key in parameters.get("required", ())}
+    return ToolCall(tool["function"]["name"], {key: _made_up(schema) for key, schema in needed.items()})
+
+
+def _made_up(schema: Mapping[str, Any]) -> Any:
+    kind = schema.get("type", "string")
+    values = {"integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {}, "null": None}
+    return schema["enum"][0] if schema.get("enum") else values.get(kind if isinstance(kind, str) else kind[0], "text")
+
+
+def _own_schema(tokenizer: Any) -> dict[str, Any] | None:
+    own = getattr(tokenizer, "response_schema", None)
+    return own if isinstance(own, dict) and "items" in own.get("properties", {}).get("tool_calls", {}) else None
+
+
+def _found(tokenizer: Any) -> ToolFormat:
+    for mark, family in _MARKS.items():
+        if mark in str(tokenizer.chat_template):
+            return family
+    raise InputError(
+        _FIELD,
+        "a model whose chat template does not show how it writes tool calls",
+        f"one of {', '.join(get_args(ToolFormat))}",
+        "Set the one that the model was trained with, or use a model with tools, such as Qwen's, GLM's or Llama 3's.",
+    )
+
+
+def _reason(error: Exception) -> str:
+    """Return in a few words why a call cannot be parsed."""
+    causes: Iterator[BaseException | None] = iter((error.__cause__, error.__context__))
+    if isinstance(at := next(filter(None, causes), None), json.JSONDecodeError):
+        return f"it is no JSON ({at})"
+    if missing := re.match(r"Required fields (\[.*?\]) are missing", str(error)):
+        return f"it lacks {missing[1]}"
+    return "it has not the form in which tools are called"
+
+
+def _typed(value: Any, parameter: Mapping[str, Any]) -> Any:
+    """Return an argument of formats that know only texts, of the type in the tool's schema."""
+    wanted = parameter.get("type", "string")
+    if not isinstance(value, str) or "string" in ([wanted] if isinstance(wanted, str) else wanted):
+        return value
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
+    return value

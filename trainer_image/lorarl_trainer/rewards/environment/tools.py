@@ -1,0 +1,128 @@
+"""The program of tools: it imports a user's functions once, and runs the calls of each episode in a fork of itself.
+
+It runs as `worker.py` beside it does. What a call leaves behind in a module is there for the next one of its episode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from transformers.utils import chat_template_utils
+
+from lorarl_trainer.rewards.environment.worker import (
+    FAILED,
+    MALFORMED,
+    WRONG_TYPE,
+    awaited,
+    error_text,
+    failed,
+    main,
+    unfit,
+)
+from lorarl_trainer.rewards.worker import RefusedError, load_named, logged, shown
+
+
+class Toolbox:
+    """The functions that the model may call in an episode, by their names.
+
+    Attributes:
+        about: their JSON schemas, as chat templates take them.
+    """
+
+    def __init__(self, functions: Mapping[str, Callable[..., Any]], about: Sequence[Mapping[str, Any]]) -> None:
+        """Offer functions that these schemas describe."""
+        self._functions, self.about = functions, about
+
+    def __call__(self) -> Toolbox:
+        """Return the player of an episode, which is its own process."""
+        return self
+
+    def call(
+        self, name: str, arguments: Mapping[str, Any], seconds: float, loop: asyncio.AbstractEventLoop
+    ) -> dict[str, Any]:
+        """Return the text that answers a call, and why it is an error, if it is one."""
+        function = self._functions[name]
+        try:
+            inspect.signature(function).bind(**arguments)
+        except TypeError as error:
+            return error_text(f"{name}: {error}", MALFORMED)
+        try:
+            returned = _called(function, arguments, seconds, loop)
+        except _CutError:
+            return error_text(f"{name} took more than {seconds:g} s", FAILED)
+        except BaseException as error:  # noqa: BLE001  a user's function may raise anything, SystemExit included
+            logged(error, __file__)
+            return error_text(f"{type(error).__name__}: {error}", FAILED)
+        try:
+            text = returned if isinstance(returned, str) else json.dumps(returned, ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError):
+            expected = "it must return a text, or what json.dumps takes"
+            return failed(WRONG_TYPE, f"{name} returned {type(returned).__name__} {shown(returned)}; {expected}")
+        if wrong := unfit(name, text):
+            return error_text(wrong["failed"][1], FAILED)
+        return {"text": text, "fault": ""}
+
+
+class _CutError(BaseException):
+    """A call took too long. Functions that expect exceptions do not expect this one."""
+
+
+def _called(
+    function: Callable[..., Any], arguments: Mapping[str, Any], seconds: float, loop: asyncio.AbstractEventLoop
+) -> Any:
+    """Call a function, and interrupt it after so many seconds."""
+
+    def cut(*_: object) -> None:
+        raise _CutError
+
+    task = None
+    signal.signal(signal.SIGALRM, cut)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        returned = function(**arguments)
+        if not inspect.isawaitable(returned):
+            return returned
+        task = loop.create_task(awaited(returned))
+        return loop.run_until_complete(task)
+    except _CutError:
+        if task is not None:
+            task.cancel()  # takes effect in the next call
+        raise
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def load_tools(names: str, places: Sequence[str], source: str) -> Toolbox:
+    """Import functions, whose names have commas between them, and describe them by signature and docstring.
+
+    Raises:
+        RefusedError: one cannot be used; see `load_named` for the arguments.
+    """
+    chat_template_utils.is_torch_available = lambda: False  # or it imports torch, for tensors as arguments
+    functions: dict[str, Callable[..., Any]] = {}
+    about = []
+    for name in names.split(","):
+        own = name.partition(":")[2]
+        define = f"Define it as def {own}(query: str) -> str, with a docstring that describes it and each argument."
+        function, where = load_named(name, places, source, define)
+        try:
+            schema = chat_template_utils.get_json_schema(function)
+        except Exception as error:
+            got = f"{name} in {where}, which cannot be described to the model ({' '.join(str(error).split())})"
+            hint = "Give each argument a type hint, and the docstring a line for each under Args:."
+            raise RefusedError(got, hint) from error
+        called = schema["function"]["name"]
+        if called in functions:
+            raise RefusedError(f"two functions named {called}", "Name each function once, and rename one of two.")
+        functions[called] = function
+        about.append(json.loads(json.dumps(schema)))
+    return Toolbox(functions, about)
+
+
+if __name__ == "__main__":
+    main(load_tools)
