@@ -76,6 +76,26 @@ _MINISTRAL_3 = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10_000.0, "bet
     "apply_yarn_scaling": False,  # vLLM's word for what the two before say
     "llama_4_scaling_beta": 0.5,
 }
+_GEMMA_4 = (
+    _COMMON
+    | {"num_hidden_layers": 6, "head_dim": 32, "global_head_dim": 64, "sliding_window": 8, "initializer_range": 0.03}
+    | {"layer_types": ["sliding_attention", "full_attention"] * 3, "tie_word_embeddings": True}
+    | {"num_kv_shared_layers": 2, "use_double_wide_mlp": True, "final_logit_softcapping": 3.0}
+    | {"hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": VOCABULARY}
+    | {
+        "rope_parameters": {
+            "sliding_attention": _rope(1e4),
+            "full_attention": _rope(1e6) | {"rope_type": "proportional", "partial_rotary_factor": 0.25},
+        }
+    }
+)
+"""As E2B: the last layers take the keys of earlier ones, and each layer has embeddings."""
+_GEMMA_4_ALIKE = {"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "use_double_wide_mlp": False} | {
+    "attention_k_eq_v": True,
+    "num_global_key_value_heads": 1,
+    "use_bidirectional_attention": "vision",
+}
+"""As 31B: keys and values that see everything have one projection, and fewer heads."""
 _FSDP_FAMILIES: dict[str, dict[str, Any]] = {
     "gemma2": {"head_dim": 32, "sliding_window": 8, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 2.0}
     | {"final_logit_softcapping": 3.0, "tie_word_embeddings": True},
@@ -103,6 +123,7 @@ _FSDP_FAMILIES: dict[str, dict[str, Any]] = {
     "stablelm": {"partial_rotary_factor": 0.25, "use_qkv_bias": True},
     "ministral3": {"head_dim": 32, "rope_parameters": _MINISTRAL_3},
     "gpt2": {"n_inner": 160, "num_key_value_heads": 4, "tie_word_embeddings": True},
+    "gemma4_text": _GEMMA_4,
 }
 _MULTIMODAL_ROPE = {"partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
 SEEING: dict[str, dict[str, Any]] = {
@@ -114,6 +135,17 @@ SEEING: dict[str, dict[str, Any]] = {
         "image_token_index": 60,
         "boi_token_index": 61,
         "eoi_token_index": 62,
+    },
+    "gemma4": {
+        "text_config": _GEMMA_4,
+        "vision_config": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+        | {"num_key_value_heads": 2, "head_dim": 16, "patch_size": 8, "position_embedding_size": 64},
+        "audio_config": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+        | {"subsampling_conv_channels": [8, 4], "output_proj_dims": 32},
+        # Beyond the vocabulary: Transformers takes any of these for an image, also in text.
+        "image_token_id": VOCABULARY,
+        "video_token_id": VOCABULARY + 1,
+        "audio_token_id": VOCABULARY + 2,
     },
     "qwen3_5": {
         "text_config": _COMMON
@@ -132,7 +164,7 @@ SEEING: dict[str, dict[str, Any]] = {
     },
 }
 """Models that also take images."""
-FSDP_SHAPES = (*_FSDP_FAMILIES, *SEEING, "ministral3-beyond", "mistral-short", "qwen2-yarn")
+FSDP_SHAPES = (*_FSDP_FAMILIES, *SEEING, "ministral3-beyond", "mistral-short", "qwen2-yarn", "gemma4-alike")
 """What `trainer.backend: fsdp` alone trains: families, a window that cuts sequences off, and scaled positions."""
 _VARIANTS: dict[str, dict[str, Any]] = {
     # GPU kernels want heads of 64 or more; the CPU's attention takes 32.
@@ -167,6 +199,7 @@ _VARIANTS: dict[str, dict[str, Any]] = {
     "short": {"sliding_window": 8},
     "beyond": {"rope_parameters": _MINISTRAL_3 | {"original_max_position_embeddings": 8}}
     | {"llama_4_scaling": {"original_max_position_embeddings": 8, "beta": 0.5}},
+    "alike": _GEMMA_4_ALIKE,
     "yarn": {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10_000.0}}
     | {"max_position_embeddings": 256},
 }
@@ -182,8 +215,8 @@ def build(architecture: str, seed: int = 0) -> Any:
     families = _FAMILIES | _FSDP_FAMILIES | _REFUSED_MIXTURES
     config = sees or _COMMON | {"tie_word_embeddings": False} | families[family]
     for variant in variants:
-        own = {"text_config": config["text_config"] | _VARIANTS[variant]} if sees else _VARIANTS[variant]
-        config = config | own
+        changed = _VARIANTS[variant]
+        config = config | ({"text_config": config["text_config"] | changed} if sees else changed)
     torch.manual_seed(seed)
     made = transformers.AutoConfig.for_model(family, **config)
     model = getattr(transformers, auto_class(family)).from_config(made, dtype=torch.float32)
@@ -193,6 +226,11 @@ def build(architecture: str, seed: int = 0) -> Any:
                 parameter.uniform_(0.5, 1.5)
             elif name.endswith("bias"):
                 parameter.normal_(std=0.3)
+            if family.startswith("gemma4") and name.endswith("q_norm.weight"):
+                parameter.mul_(0.2)  # nothing else scales its scores
+        for name, buffer in model.named_buffers():
+            if name.endswith("layer_scalar"):
+                buffer.uniform_(0.5, 1.5)
     return model.eval()
 
 

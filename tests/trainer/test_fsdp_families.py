@@ -71,7 +71,7 @@ def test_the_language_model_alone_is_adapted_and_in_memory(colocated, tmp_path: 
     )
 
 
-@pytest.mark.parametrize("architecture", ["gemma2", "phi", "cohere2", "qwen3_5"])
+@pytest.mark.parametrize("architecture", ["gemma2", "phi", "cohere2", "qwen3_5", "gemma4", "gemma4-alike"])
 def test_gradients_are_those_of_transformers(colocated, tmp_path: Path, architecture: str) -> None:
     """Capped scores and logits, a bias of the logits, windows and scaled logits have gradients of lorarl's."""
     worker: Colocated = colocated(architecture, trainer__backend=None)

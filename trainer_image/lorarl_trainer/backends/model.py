@@ -33,7 +33,8 @@ class AdaptedModel(ABC):
 
     Attributes:
         targets: the adapters, in the model's order.
-        linear_names: Hugging Face names of all linear layers but the output layer, in use or not.
+        linear_names: Hugging Face names of all linear layers but the output layer, in use or not, and of other modules
+            that PEFT takes for one of them.
         excluded_names: those that only `adapter.excludeModules` keeps from having an adapter.
         parameters: the trainable parameters of this rank by the module's names. Nothing else has a gradient.
         parallel: the ranks that share the model, and those that share a batch.

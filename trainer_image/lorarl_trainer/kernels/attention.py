@@ -17,6 +17,8 @@ from lorarl_trainer.kernels.segments import Extents
 
 Statistics = tuple[torch.Tensor, ...]
 """Of each query and head, the logarithm of the sum of exp(score): in [A, T], or in a batch's shape for each batch."""
+_WIDEST = 256
+"""Heads that flash attention takes. Gemma 4 has some of 512."""
 Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """By queries, keys and values."""
 
@@ -26,7 +28,7 @@ def _attend_flash(
 ) -> tuple[torch.Tensor, Statistics]:
     """See `attend`. Flash attention takes no float32."""
     inputs = (query_T_A_D, key_K_G_D, value_K_G_D)
-    if query_T_A_D.dtype == torch.float32:
+    if _is_not_for_flash(query_T_A_D):
         return _attend_in_batches(*inputs, extents, scale)
     if _has_flash_3():
         return _attend_flash_3(*inputs, extents, scale)
@@ -34,6 +36,10 @@ def _attend_flash(
         *inputs, *_ends(extents), 0.0, True, False, scale=scale
     )
     return output_T_A_D, (statistics_A_T,)
+
+
+def _is_not_for_flash(query_T_A_D: torch.Tensor) -> bool:
+    return query_T_A_D.dtype == torch.float32 or query_T_A_D.shape[-1] > _WIDEST
 
 
 @cache
@@ -78,7 +84,7 @@ def _attend_flash_backward(
     scale: float,
 ) -> Gradients:
     tensors = (by_output_T_A_D, query_T_A_D, key_K_G_D, value_K_G_D, output_T_A_D)
-    if query_T_A_D.dtype == torch.float32:
+    if _is_not_for_flash(query_T_A_D):
         return _attend_in_batches_backward(*tensors, statistics, extents, scale)
     # Of dropout, which there is none of (as in torch.nn.attention.varlen).
     random_state, unused = query_T_A_D.new_zeros(2, dtype=torch.uint64), query_T_A_D.new_empty(0)

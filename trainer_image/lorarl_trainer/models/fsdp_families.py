@@ -21,6 +21,7 @@ from lorarl_trainer.models.fsdp_family import (
     biased,
     norms,
 )
+from lorarl_trainer.models.gemma4 import GEMMA_4
 from lorarl_trainer.models.layer_kinds import LAYER_KINDS, kinds_of
 
 FSDP_FAMILIES: dict[str, FsdpFamily] = {
@@ -47,6 +48,7 @@ FSDP_FAMILIES: dict[str, FsdpFamily] = {
         in_files={"language_model.model.": "model.language_model.", "language_model.lm_head.": "lm_head."},
         sees=True,
     ),
+    **GEMMA_4,
     "qwen3_5": FsdpFamily(
         "Qwen3.5, 3.6 and 3.8, dense (0.8B to 27B), on text",
         "Qwen3_5ForConditionalGeneration",
@@ -203,7 +205,7 @@ FSDP_FAMILIES: dict[str, FsdpFamily] = {
         {**ATTENTION, **GATED, **biased(USUAL_NORMS)},
         {"model.embed_tokens.weight": "v h", **biased(norms("model.norm"))},
         tied=False,
-        biases={"use_qkv_bias": BIASED_QKV},
+        if_set={"use_qkv_bias": BIASED_QKV},
         only={"qk_layernorm": False, "use_parallel_residual": False},
         serves_adapters=False,
     ),
@@ -304,6 +306,8 @@ def sizes_by_word(config: Mapping[str, Any], *, hidden: int, key_heads: int, hea
         for kind in {*kinds_of(config)} & {*LAYER_KINDS}
         for name, size in LAYER_KINDS[kind].words(config).items()
     }
+    if uneven := FSDP_FAMILIES[config["model_type"]].uneven:
+        words.update(uneven.words(config))
     return {
         **words,
         "h": hidden,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,27 @@ LLAMA = {**ATTENTION, **GATED, **USUAL_NORMS}
 
 
 @dataclass(frozen=True)
+class Uneven:
+    """Layers with attention that differ from each other in their sizes or in their tensors.
+
+    Each function takes a config.json with usual names, and raises KeyError if that leaves out a size.
+
+    Attributes:
+        kinds: the kind of each layer.
+        by_kind: the sizes of a layer's tensors, in words, by kind.
+        words: what its own words mean.
+        key_widths: how wide the keys are of each layer that has its own.
+        unused: what tensors in files begin with that some of the layers do not have.
+    """
+
+    kinds: Callable[[Mapping[str, Any]], list[str]]
+    by_kind: Mapping[str, Mapping[str, str]]
+    words: Callable[[Mapping[str, Any]], dict[str, int]]
+    key_widths: Callable[[Mapping[str, Any]], tuple[int, ...]]
+    unused: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class FsdpFamily:
     """Models with one `model_type` in config.json, and where their tensors are.
 
@@ -47,6 +68,7 @@ class FsdpFamily:
         layer: the sizes of the tensors of a layer with attention, by name.
         outside: those of the others, without an output layer of the embedding's size.
         layers: where the layers are.
+        uneven: how its layers with attention differ from each other, if they do.
         kinds: the kinds of layers that its models have beside attention, of `LAYER_KINDS`.
         shares_base: vLLM can use the trainer's tensors.
         tied: the output layer is the embedding if config.json does not say.
@@ -55,8 +77,11 @@ class FsdpFamily:
         defaults: what Transformers takes for what config.json leaves out.
         in_files: what names of tensors begin with in files, and with what in the model, if these differ.
         sees: it takes images too. Its language model alone is trained, on text, and what sees is left out.
-        biases: the sizes of a layer's tensors that are there if config.json sets the key.
-        only: what config.json may say, by key. Transformers or vLLM computes no other value.
+        hears: it takes sound too. The same holds.
+        if_set: the sizes of a layer's tensors that are there if config.json sets the key.
+        outside_if_set: likewise, of those outside of layers.
+        linears_outside: linear layers outside of layers, beside the output layer.
+        only: what config.json may say, by key, or a tuple of that. Transformers or vLLM computes no other value.
         serves_adapters: vLLM by itself does. If not, lorarl's rollouts are made with an adapter all the same.
     """
 
@@ -68,6 +93,7 @@ class FsdpFamily:
         default_factory=lambda: {"model.embed_tokens.weight": "v h", "model.norm.weight": "h"}
     )
     layers: str = "model.layers"
+    uneven: Uneven | None = None
     kinds: Collection[str] = ()
     shares_base: bool = True
     tied: bool = True
@@ -76,7 +102,10 @@ class FsdpFamily:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     in_files: Mapping[str, str] = field(default_factory=dict)
     sees: bool = False
-    biases: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    hears: bool = False
+    if_set: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    outside_if_set: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    linears_outside: Collection[str] = ()
     only: Mapping[str, Any] = field(default_factory=dict)
     serves_adapters: bool = True
 
@@ -109,9 +138,11 @@ class FsdpFamily:
     ) -> dict[str, tuple[int, ...]]:
         """Return the shape of each tensor by its name.
 
-        `kinds` are those of the layers, in their order. `options` are the keys of config.json that are true.
+        `kinds` are those of the layers, in their order. `options` are the keys of config.json that are set.
         """
         named = dict(self.outside)
+        for option, more in self.outside_if_set.items():
+            named.update(more if option in options else {})
         if not tied:
             named["lm_head.weight"] = "v h"
         for number, kind in enumerate(kinds):
@@ -124,9 +155,9 @@ class FsdpFamily:
 
     def _layer_of(self, kind: str, options: Collection[str]) -> dict[str, str]:
         """Return the sizes of the tensors of a layer of a kind."""
-        each = dict(self.layer)
-        for option, biases in self.biases.items():
-            each.update(biases if option in options else {})
+        each = dict(self.uneven.by_kind[kind] if self.uneven else self.layer)
+        for option, more in self.if_set.items():
+            each.update(more if option in options else {})
         if other := LAYER_KINDS.get(kind):
             beside = {name: words for name, words in each.items() if not name.startswith("self_attn.")}
             return {**other.tensors, **beside}

@@ -135,6 +135,11 @@ def keeps_states(language: Any) -> bool:
     return any(kind in LAYER_KINDS for kind in getattr(language, "layer_types", None) or ())
 
 
+def shares_keys(language: Any) -> bool:
+    """Return whether a language model's configuration has layers that take the keys and values of earlier ones."""
+    return bool(getattr(language, "num_kv_shared_layers", None))
+
+
 def states_of(config: Mapping[str, Any]) -> list[State]:
     """Return what the layers that keep a state keep of a sequence; see `kinds_of`."""
     return [LAYER_KINDS[kind].state(config) for kind in kinds_of(config) if kind in LAYER_KINDS]

@@ -70,7 +70,8 @@ class ModelSizes(ModelShape):
         found = []
         for name, shape in self.shapes.items():
             module = name.removesuffix(".weight")
-            if name.startswith(self.decoder) and module != name and len(shape) == 2 and last_part(module) != ROUTER:
+            inside = name.startswith(self.decoder) or module in self.linears_outside
+            if inside and module != name and len(shape) == 2 and last_part(module) != ROUTER:
                 inputs, outputs = shape if self.transposed else reversed(shape)
                 found.append(LinearSize(module, last_part(module) not in SPLIT_INPUTS, inputs, outputs))
         return tuple(found)
@@ -192,6 +193,8 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
             active_experts=config[_ACTIVE] if mixture else 0,
             whole_norms=family is not None and family.whole_norms,
             states=tuple(states_of(config)),
+            key_widths=other.uneven.key_widths(config) if other and other.uneven else (),
+            linears_outside=other.linears_outside if other else (),
         )
     except KeyError as missing:
         raise _incomplete(missing) from missing
@@ -210,8 +213,9 @@ def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
             sizes = sizes_by_word(named, hidden=shape.hidden, key_heads=shape.key_heads, head=shape.head)
         except KeyError as missing:
             raise _incomplete(missing) from missing
-        options = [key for key, value in config.items() if value is True]
-        shapes = other.shapes(sizes, kinds_of(named), tied=shape.tied, options=options)
+        options = [key for key, value in named.items() if value]
+        kinds = (other.uneven.kinds if other.uneven else kinds_of)(named)
+        shapes = other.shapes(sizes, kinds, tied=shape.tied, options=options)
         return ModelSizes(**vars(shape), shapes=shapes)
     family = FAMILIES[config["model_type"]]
     try:
@@ -243,6 +247,10 @@ def read_model_sizes(folder: Path) -> ModelSizes:
     if family := FSDP_FAMILIES.get(str(config.get("model_type"))):
         shapes = family.named_in_full(shapes)
     shape, described = shape_of(config), sizes_of(config).shapes
+    if family and family.uneven:
+        # Files have them also for layers that do not use them.
+        beginnings = family.uneven.unused
+        shapes = {name: size for name, size in shapes.items() if name in described or not _of(beginnings, name)}
     if fault := _other_model(described, shapes) or _other_depth(shape, shapes) or _lacks(shape, described, shapes):
         raise InputError(
             "spec.model.uri",
@@ -255,6 +263,11 @@ def read_model_sizes(folder: Path) -> ModelSizes:
     # A tied model may have been saved with its output layer.
     kept = {name: size for name, size in shapes.items() if not (shape.tied and name == "lm_head.weight")}
     return ModelSizes(**vars(shape), shapes=kept)
+
+
+def _of(beginnings: tuple[str, ...], name: str) -> bool:
+    """Return whether a tensor's name in its layer begins with one of these."""
+    return name.partition(".layers.")[2].partition(".")[2].startswith(beginnings)
 
 
 def _other_model(described: Mapping[str, tuple[int, ...]], there: Mapping[str, tuple[int, ...]]) -> str | None:

@@ -17,7 +17,6 @@ _CONVOLUTIONS = "its short convolutions keep a state of another kind than Qwen3.
 _LATENT = "its latent attention, one compressed key for all heads, was not compared"
 _BESIDE = "PEFT 0.21 mistakes adapters on its dense or shared MLPs for expert adapters, and drops them"
 _NOT_BY_EXPERT = "PEFT 0.21 reads no adapter on single experts of it"
-_GEMMA_4 = "its layers share keys, add embeddings, and differ in their heads"
 _LLAMA_4 = "its attention in chunks, and its fused experts, were not compared"
 _OWN_CODE = "it needs custom code from its repository, which lorarl does not run"
 _DENSE, _MIXTURE = "Qwen3", "Qwen3-30B-A3B"
@@ -38,6 +37,16 @@ class Refused:
     instead: str
 
 
+_GEMMA_4_EXPERTS = Refused(
+    "Gemma 4 26B-A4B",
+    "its experts beside a dense MLP were not compared, and PEFT 0.21 reads no adapter on single experts of it",
+    "Gemma 4 E4B or 31B",
+)
+REFUSED_WITH: Mapping[tuple[str, str], Refused] = {
+    ("gemma4", "enable_moe_block"): _GEMMA_4_EXPERTS,
+    ("gemma4_text", "enable_moe_block"): _GEMMA_4_EXPERTS,
+}
+"""Models of a family that is trained, by `model_type` and what config.json sets for them."""
 REFUSED: Mapping[str, Refused] = {
     "qwen3_5_text": Refused(
         "Qwen3.5, its text part alone", "vLLM 0.26 has no model of it", "Qwen3.5 in its published files (`qwen3_5`)"
@@ -49,8 +58,6 @@ REFUSED: Mapping[str, Refused] = {
     "glm4_moe": Refused("GLM-4.5, 4.6 and 4.7", _BESIDE, _MIXTURE),
     "glm4_moe_lite": Refused("GLM-4.7-Flash", _LATENT, _MIXTURE),
     "glm_moe_dsa": Refused("GLM-5", "its latent attention, over chosen tokens alone, was not compared", _MIXTURE),
-    "gemma4": Refused("Gemma 4", "its layers share keys, add embeddings, and differ in their heads", "Gemma 3"),
-    "gemma4_text": Refused("Gemma 4, its text part alone", _GEMMA_4, "Gemma 3"),
     "nemotron_h": Refused("Nemotron-3, Nemotron Nano 2", _MAMBA, f"{_DENSE} or {_MIXTURE}"),
     "deepseek_v2": Refused("DeepSeek V2", _LATENT, "a DeepSeek-R1-Distill of Qwen or Llama"),
     "deepseek_v3": Refused("DeepSeek V3, V3.1 and R1", _LATENT, "a DeepSeek-R1-Distill of Qwen or Llama"),

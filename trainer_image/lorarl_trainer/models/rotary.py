@@ -47,6 +47,7 @@ def require_same_positions(config: Mapping[str, Any], longest: int) -> None:
     Raises:
         InputError: with the key of vLLM's own that makes both the same.
     """
+    _require_positions_by_kind(config)
     if rope_type(config) != "yarn":
         return
     rope = rope_of(config)
@@ -70,6 +71,17 @@ def require_same_positions(config: Mapping[str, Any], longest: int) -> None:
             f"Lower spec.rollout.maxPromptTokens and maxResponseTokens to {scaled} together, or set llama_4_scaling: "
             f"{json.dumps(same)} in a copy's config.json, for serving too.",
         )
+
+
+def _require_positions_by_kind(config: Mapping[str, Any]) -> None:
+    """Refuse positions of layers that see everything, in Gemma 4, which vLLM or Transformers computes otherwise."""
+    if not str(config.get("model_type")).startswith("gemma4"):
+        return
+    rope = rope_of(config).get("full_attention") or {"rope_type": "proportional"}
+    found = {"rope_type": rope.get("rope_type"), "factor": rope.get("factor", 1.0)}
+    if found != (same := {"rope_type": "proportional", "factor": 1.0}):
+        got, expected = (json.dumps({"full_attention": one}) for one in (found, same))
+        raise refused(f"rope_parameters {got}", f"{expected}: vLLM reads no factor", "Choose another model.")
 
 
 def _yarn_attention(rope: Mapping[str, Any]) -> float:

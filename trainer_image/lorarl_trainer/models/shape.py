@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from lorarl_api.v1alpha1 import AdapterSpec
@@ -27,6 +28,8 @@ class ModelShape:
         active_experts: those that a token is sent to.
         whole_norms: queries and keys are normalised, all heads together.
         states: of the layers that keep a state in the place of keys and values.
+        key_widths: how wide the keys are of each layer that has its own, if layers differ in that.
+        linears_outside: linear layers outside of the decoder's layers that may have an adapter.
     """
 
     layers: int
@@ -47,6 +50,15 @@ class ModelShape:
     active_experts: int = 0
     whole_norms: bool = False
     states: tuple[State, ...] = ()
+    key_widths: tuple[int, ...] = ()
+    linears_outside: Collection[str] = ()
+
+    @property
+    def unsplit(self) -> str | None:
+        """Why the model is not split over ranks, if it is not."""
+        if self.states:
+            return "whose layers keep a state: one that is split over ranks was not compared"
+        return "whose layers differ in their heads: a split of them was not compared" if self.key_widths else None
 
     @property
     def attention_layers(self) -> int:
@@ -54,8 +66,9 @@ class ModelShape:
         return self.layers - len(self.states)
 
     def attends_plainly(self, longest: int) -> bool:
-        """Return whether attention sees all of a sequence of so many tokens, and does not change its scores."""
-        return not self.soft_cap and (self.window is None or self.window >= longest)
+        """Return whether flash attention computes it: it sees all of so many tokens, with scores and heads as usual."""
+        plain = not self.soft_cap and not self.key_widths
+        return plain and (self.window is None or self.window >= longest)
 
     def expert_rank(self, adapter: AdapterSpec) -> int | None:
         """Return the rank of an adapter on each expert's layers; None for a model without experts."""

@@ -18,11 +18,11 @@ from lorarl_trainer.models.fsdp_families import FSDP_FAMILIES, with_usual_names
 from lorarl_trainer.models.fsdp_family import FsdpFamily
 from lorarl_trainer.models.layer_kinds import ATTENTION_KINDS
 from lorarl_trainer.models.mixtures import require_known_mixture
-from lorarl_trainer.models.refused_families import REFUSED, refused
+from lorarl_trainer.models.refused_families import REFUSED, REFUSED_WITH, refused
 from lorarl_trainer.models.rotary import require_known_rope, require_same_positions, rope_of, rope_type
 
 _OTHER_INPUTS = ("vision_config", "audio_config", "text_config", "thinker_config")
-_SEEING = ("vision_config", "text_config")
+_SEEING: tuple[str, ...] = ("vision_config", "text_config")
 """What a model that also takes images has, if its language model is trained alone."""
 _STATE_SPACE = ("mamba_d_state", "mamba_d_ssm", "ssm_cfg", "ssm_state_size", "state_size", "hybrid_override_pattern")
 _ACTIVATIONS = ("silu", "swish")
@@ -77,7 +77,10 @@ def family_of(config: Mapping[str, Any]) -> Family | FsdpFamily:
 def is_served_merged(config: Mapping[str, Any]) -> bool:
     """Return whether vLLM by itself serves a model's adapters only merged into it."""
     family = FSDP_FAMILIES.get(str(config.get("model_type")))
-    return family is not None and not family.serves_adapters
+    if family is None:
+        return False
+    # Where values are keys, vLLM has two projections for them, and gives the adapter to the keys' alone.
+    return not family.serves_adapters or bool(with_usual_names(config).get("attention_k_eq_v"))
 
 
 def is_known_to_megatron(config: Mapping[str, Any]) -> bool:
@@ -103,8 +106,9 @@ def window_of(config: Mapping[str, Any]) -> int | None:
 
 
 def _require_no_refused_family(config: Mapping[str, Any]) -> None:
-    kind = str(config.get("model_type"))
-    if found := REFUSED.get(kind):
+    kind, all_keys = str(config.get("model_type")), {**(config.get("text_config") or {}), **config}
+    variants = (one for (family, key), one in REFUSED_WITH.items() if family == kind and all_keys.get(key))
+    if found := REFUSED.get(kind) or next(variants, None):
         raise refused(
             f"model_type {kind} ({found.models}): {found.why}",
             f"a model of a supported family ({SUPPORTED}, and those that docs/models.md lists)",
@@ -123,6 +127,7 @@ def _require_plain_weights(config: Mapping[str, Any]) -> None:
 def _require_language_model(config: Mapping[str, Any]) -> None:
     family = FSDP_FAMILIES.get(str(config.get("model_type")))
     known = _SEEING if family is not None and family.sees else ()
+    known += ("audio_config",) if family is not None and family.hears else ()
     if parts := [name for name in _OTHER_INPUTS if config.get(name) and name not in known]:
         raise refused(
             f"{', '.join(parts)}: a model of images, sound or several parts", "a model of text alone", _ANOTHER
@@ -170,8 +175,9 @@ def _family(config: Mapping[str, Any], backend: BackendName | None) -> Family | 
 
 def _require_known_values(only: Mapping[str, object], config: Mapping[str, Any]) -> None:
     for key, value in only.items():
-        if (found := config.get(key, value)) != value:
-            got, expected = (f"{key}: {json.dumps(one)}" for one in (found, value))
+        values = value if isinstance(value, tuple) else (value,)
+        if (found := config.get(key, values[0])) not in values:
+            got, expected = (f"{key}: {' or '.join(map(json.dumps, several))}" for several in ((found,), values))
             raise refused(got, f"{expected}, all that vLLM or lorarl computes in this family", "Choose another model.")
 
 

@@ -196,5 +196,7 @@ def shared_key_bytes(model: ModelSizes, execution: ExecutionPlan) -> int:
 
 
 def _key_width(model: ModelSizes, execution: ExecutionPlan) -> int:
-    """Return the width of one rank's keys: it has at least one head."""
+    """Return the width of one rank's keys, in the widest layer: it has at least one head."""
+    if model.key_widths:
+        return max(model.key_widths)
     return max(1, model.key_heads // execution.layout.trainer_ranks) * model.head

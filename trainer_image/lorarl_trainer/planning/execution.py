@@ -160,6 +160,8 @@ def kv_bytes_per_token(model: ModelShape, plan: ExecutionPlan) -> int:
 
     Every rank has at least one head.
     """
+    if model.key_widths:
+        return 2 * sum(model.key_widths) * plan.compute.bytes
     heads = max(1, model.key_heads // plan.layout.engine_ranks)
     return 2 * model.attention_layers * heads * model.head * plan.compute.bytes
 

@@ -17,7 +17,7 @@ def splits_evenly(model: ModelSizes, ranks: int) -> bool:
 
     Several ranks may have the same head of keys and values.
     """
-    if model.states:
+    if model.unsplit:
         return ranks == 1
     even = not any(size % ranks for size in (model.heads, model.width("up_proj"), model.vocabulary))
     return even and (model.key_heads % ranks == 0 or ranks % model.key_heads == 0)
@@ -88,11 +88,11 @@ def _require_trainer(model: ModelSizes, ranks: int) -> None:
 
 def _require_division(side: str, model: ModelSizes, ranks: int) -> None:
     """Refuse ranks that would not have equal parts. Megatron and vLLM may copy a key-value head to several ranks."""
-    if model.states and ranks > 1:
+    if model.unsplit and ranks > 1:
         raise InputError(
             f"spec.{side}.tensorParallelSize",
-            f"{ranks} for a model whose layers keep a state",
-            "1: a state that is split over ranks was not compared",
+            f"{ranks} for a model {model.unsplit}",
+            "1",
             "Remove it.",
         )
     divided = {"attention heads": model.heads, "rows of its MLP": model.width("up_proj")}

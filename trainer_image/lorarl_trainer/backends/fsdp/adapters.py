@@ -9,7 +9,7 @@ import torch
 
 from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.lora.files import MAGNITUDE
-from lorarl_trainer.lora.targets import Target
+from lorarl_trainer.lora.targets import Target, last_part
 from lorarl_trainer.lora.tensor_names import PEFT_PREFIX
 
 _ADAPTER = ".default"
@@ -26,6 +26,15 @@ def linear_names(model: Any) -> list[str]:
         for name, module in model.named_modules()
         if isinstance(module, torch.nn.Linear | Conv1D) and module is not head
     ]
+
+
+def names_like_linears(model: Any) -> list[str]:
+    """Return the names of all modules that PEFT takes for one of the linear layers, if it is given its last part.
+
+    Gemma 4's vision tower has modules of such names that PEFT puts no adapter on, and refuses.
+    """
+    head, last = model.get_output_embeddings(), set(map(last_part, linear_names(model)))
+    return [name for name, module in model.named_modules() if last_part(name) in last and module is not head]
 
 
 def attach(model: Any, adapter: AdapterSpec, targets: Sequence[Target]) -> Any:

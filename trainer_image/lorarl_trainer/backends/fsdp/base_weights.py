@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from lorarl_trainer.lora.tensor_names import PEFT_PREFIX
 
+_QUERY_KEY_VALUE = ("q_proj", "k_proj", "v_proj")
 _FUSED = (
-    ("q_proj", "k_proj", "v_proj"),
+    _QUERY_KEY_VALUE,
     ("gate_proj", "up_proj"),
     ("in_proj_qkv", "in_proj_z"),
     ("in_proj_b", "in_proj_a"),
@@ -23,17 +26,39 @@ def fuse_neighbours(model: torch.nn.Module) -> dict[frozenset[str], torch.Tensor
     found = {}
     for prefix, module in model.named_modules():
         for names in _FUSED:
-            layers = [getattr(module, name, None) for name in names]
-            if not all(isinstance(layer, torch.nn.Linear) for layer in layers):
+            layers = [layer for name in names if isinstance(layer := getattr(module, name, None), torch.nn.Linear)]
+            if not layers or (len(layers) < len(names) and not _takes_keys_elsewhere(names, module)):
                 continue
             for kind in ("weight", "bias"):
-                parts = [getattr(layer, kind) for layer in layers if layer is not None]
+                parts = [getattr(layer, kind) for layer in layers]
                 if all(isinstance(part, torch.Tensor) for part in parts):
-                    whole = torch.cat([part.detach() for part in parts])
-                    for part, view in zip(parts, whole.split([len(part) for part in parts]), strict=True):
+                    own = [part.detach() for part in parts]
+                    own += _elsewhere(own, module) if len(own) < len(names) else []
+                    whole = torch.cat(own)
+                    for part, view in zip(parts, whole.split([len(one) for one in own]), strict=False):
                         part.data = view
                     found[frozenset(f"{prefix}.{name}.{kind}" for name in names)] = whole
+            if names == _QUERY_KEY_VALUE and len(layers) == 1:
+                found[frozenset([f"{prefix}.k_norm.weight"])] = (
+                    module.q_norm.weight.detach()
+                )  # of keys that are dropped
     return found
+
+
+def _takes_keys_elsewhere(names: tuple[str, ...], module: torch.nn.Module) -> bool:
+    """Return whether a layer of attention has queries, and takes its values or keys from elsewhere."""
+    return names == _QUERY_KEY_VALUE and hasattr(module, "num_key_value_groups") and hasattr(module, "q_proj")
+
+
+def _elsewhere(own: list[torch.Tensor], attention: Any) -> list[torch.Tensor]:
+    """Return what vLLM has in the place of a layer's values, or of its keys and values.
+
+    Where values are the keys, it computes both. Where both are an earlier layer's, it computes some and drops them.
+    """
+    if len(own) == 2:
+        return own[1:]
+    rows = len(own[0]) // attention.num_key_value_groups
+    return [own[0].new_zeros(2 * rows, *own[0].shape[1:])]
 
 
 def hf_name(name: str) -> str:

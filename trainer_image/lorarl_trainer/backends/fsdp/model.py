@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from lorarl_api.v1alpha1 import AdapterSpec
-from lorarl_trainer.backends.fsdp.adapters import adapter_name, attach, linear_names, row_lengths
+from lorarl_trainer.backends.fsdp.adapters import adapter_name, attach, linear_names, names_like_linears, row_lengths
 from lorarl_trainer.backends.fsdp.attention import PACKED, Current, let_find
 from lorarl_trainer.backends.fsdp.base_weights import fuse_neighbours, hf_name
 from lorarl_trainer.backends.fsdp.loading import decoder_layers, language_model, leave_out_what_sees, load_base
@@ -65,7 +65,7 @@ class FsdpModel(AdaptedModel):
         # Only the rank's share has to fit on its device.
         place = torch.device("cpu") if self.lockstep else self.device
         base = load_base(model_path, getattr(torch, plan.compute.dtype), packed=plan.trainer.packed)
-        self.linear_names = linear_names(base)
+        self.linear_names = names_like_linears(base)
         leave_out_what_sees(base)
         base.to(place)
         if clock is not None:
@@ -130,7 +130,9 @@ class FsdpModel(AdaptedModel):
         return [hf_name(name)]
 
     def base_in_hf_names(self) -> dict[frozenset[str], torch.Tensor]:
-        return {frozenset([hf_name(name)]): p for name, p in self.base_parameters()} | dict(self._fused)
+        saved, buffers = self.module.state_dict().keys(), self.module.named_buffers()
+        named = (*self.base_parameters(), *((name, buffer) for name, buffer in buffers if name in saved))
+        return {frozenset([hf_name(name)]): tensor for name, tensor in named} | dict(self._fused)
 
     def _batch(self, samples: Sequence[Sample]) -> MicroBatch:
         if self._packing is None:

@@ -103,6 +103,7 @@ class AdapterLayers(Feature):
     MergedColumnParallelLinearWithLoRA: Any = used("vllm.lora.layers:MergedColumnParallelLinearWithLoRA")
     MergedQKVParallelLinearWithLoRA: Any = used("vllm.lora.layers:MergedQKVParallelLinearWithLoRA")
     QKVParallelLinearWithLoRA: Any = used("vllm.lora.layers:QKVParallelLinearWithLoRA")
+    ReplicatedLinearWithLoRA: Any = used("vllm.lora.layers:ReplicatedLinearWithLoRA")
     RowParallelLinearWithLoRA: Any = used("vllm.lora.layers:RowParallelLinearWithLoRA")
     UnquantizedLinearMethod: Any = used("vllm.model_executor.layers.linear:UnquantizedLinearMethod")
 
@@ -271,6 +272,21 @@ class CpuDeltaNets(Feature):
     get_forward_context: Any = used("vllm.forward_context:get_forward_context")
 
 
+class SharedKeys(Feature):
+    """`patches/shared_keys.py`, on a CPU."""
+
+    what = "layers that take the keys of others"
+    follows = ("vllm.v1.worker.utils:add_kv_sharing_layers_to_kv_cache_groups",)
+    add_layers: Place = replaced("vllm.v1.worker.gpu_model_runner:add_kv_sharing_layers_to_kv_cache_groups")
+
+
+class GpuSharedKeys(Feature):
+    """`patches/shared_keys.py`, on a GPU."""
+
+    what = "layers that take the keys of others"
+    add_layers: Place = replaced("vllm.v1.worker.gpu.attn_utils:add_kv_sharing_layers_to_kv_cache_groups")
+
+
 class Models(Feature):
     """`patches/models.py`."""
 
@@ -334,7 +350,10 @@ class SleepingMemory(Feature):
 ALWAYS = (Build, Requests, Scheduling, AdapterSlots, AdapterLayers, AdapterLookup, Models, BaseModel)
 ON_GPU = (AdapterGraphs, Sampling, Attention, LeanStart, GpuWorker)
 ON_CPU = (CpuWorker, CpuSampling)
-FOR_SOME = (Experts, GpuExperts, CpuExperts, CpuDeltaNets, Routing, AdapterModels, SleepingMemory)
+FOR_SOME = (
+    *(Experts, GpuExperts, CpuExperts, CpuDeltaNets, SharedKeys, GpuSharedKeys),
+    *(Routing, AdapterModels, SleepingMemory),
+)
 FEATURES = (*ALWAYS, *ON_GPU, *ON_CPU, *FOR_SOME)
 
 

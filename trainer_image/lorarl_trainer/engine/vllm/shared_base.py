@@ -79,6 +79,9 @@ class SharedBase:
                 self.shared_bytes += tensor.nbytes
             else:
                 self.copied_bytes += tensor.nbytes
+        for name, buffer in model.named_buffers():
+            if (tensor := self._tensors.get(frozenset([name]))) is not None:
+                buffer.copy_(tensor)  # a number in a model's files that is not a parameter
 
     def _counterpart(self, model: torch.nn.Module, name: str, parameter: torch.Tensor) -> torch.Tensor | None:
         """Return the trainer's tensor for a parameter of vLLM's, in vLLM's layout."""

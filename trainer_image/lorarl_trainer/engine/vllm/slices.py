@@ -160,6 +160,12 @@ class KVCacheGroupSpec(Protocol):
     kv_cache_spec: KVCacheSpec
 
 
+@slice_of("vllm.v1.kv_cache_interface:UniformTypeKVCacheSpecs")
+class UniformTypeKVCacheSpecs(Protocol):
+    kv_cache_specs: dict[str, Any]
+    """By layer."""
+
+
 @slice_of("vllm.v1.kv_cache_interface:KVCacheConfig")
 class KVCacheConfig(Protocol):
     kv_cache_groups: Sequence[KVCacheGroupSpec]

@@ -22,8 +22,9 @@ from lorarl_trainer.engine.vllm.patches.cpu_linear import cpu_linear
 from lorarl_trainer.engine.vllm.patches.cpu_sampler import cpu_sampler
 from lorarl_trainer.engine.vllm.patches.models import trained_model
 from lorarl_trainer.engine.vllm.patches.sampler import rollout_sampler
+from lorarl_trainer.engine.vllm.patches.shared_keys import shared_keys
 from lorarl_trainer.engine.vllm.patches.start import lean_start
-from lorarl_trainer.models.layer_kinds import keeps_states
+from lorarl_trainer.models.layer_kinds import keeps_states, shares_keys
 
 
 @contextmanager
@@ -42,6 +43,8 @@ def _replacements(config: EngineConfig, hf_config: Any) -> Iterator[AbstractCont
     yield for_rollouts()
     yield trained_model(hf_config.architectures or ())
     yield adapters.one_adapter_layers(config.expert_rank)
+    if shares_keys(hf_config.get_text_config()):
+        yield shared_keys()
     if not names.on_gpu():
         yield cpu_sampler()
         yield cpu_linear()

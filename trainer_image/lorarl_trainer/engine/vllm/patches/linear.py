@@ -21,6 +21,7 @@ import torch
 from torch.nn.functional import linear, pad
 
 from lorarl_trainer.engine.vllm.names import AdapterLayers
+from lorarl_trainer.models.gemma4 import values_are_keys
 
 FEWEST_ROWS = 16
 """Rows of a product on CPU. MKL shares fewer rows out among threads so that their number changes the rounding."""
@@ -37,6 +38,7 @@ def linear_classes() -> tuple[type, ...]:
     qkv: Any = AdapterLayers.QKVParallelLinearWithLoRA
     merged_qkv: Any = AdapterLayers.MergedQKVParallelLinearWithLoRA
     row: Any = AdapterLayers.RowParallelLinearWithLoRA
+    replicated: Any = AdapterLayers.ReplicatedLinearWithLoRA
 
     class OneAdapterColumn(_OneAdapter, column):
         pass
@@ -48,12 +50,23 @@ def linear_classes() -> tuple[type, ...]:
         pass
 
     class OneAdapterMergedQKV(_OneAdapter, merged_qkv):
-        pass
+        def create_lora_weights(self, max_loras: int, lora_config: Any, model_config: Any) -> None:
+            super().create_lora_weights(max_loras, lora_config, model_config)
+            self.alike = values_are_keys(model_config.get_text_config(), self.base_layer.prefix)
+
+        def set_lora(self, index: int, lora_a: list[torch.Tensor], lora_b: list[torch.Tensor]) -> None:
+            """Give values the adapter of keys where a model has one layer for both, and vLLM two."""
+            a, b = ([*parts[:2], parts[1]] if self.alike else parts for parts in (lora_a, lora_b))
+            super().set_lora(index, a, b)
 
     class OneAdapterRow(_OneAdapter, row):
         pass
 
-    return OneAdapterColumn, OneAdapterMergedColumn, OneAdapterQKV, OneAdapterMergedQKV, OneAdapterRow
+    class OneAdapterReplicated(_OneAdapter, replicated):
+        pass
+
+    of_parts = OneAdapterMergedColumn, OneAdapterQKV, OneAdapterMergedQKV
+    return OneAdapterColumn, *of_parts, OneAdapterRow, OneAdapterReplicated
 
 
 class _OneAdapter:
