@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -89,11 +88,9 @@ def test_attacks_score_0_by_cause_and_the_others_are_scored(scorer) -> None:
 
 
 def test_all_tests_of_a_completion_have_one_limit(scorer) -> None:
-    made = scorer(score="share", timeout_seconds=3.0, seconds_per_test=2.1)
-    began = time.monotonic()
-    [outcome] = score(made, "import time\ndef add(a, b): time.sleep(1.2); return a + b")
-    assert time.monotonic() - began < 4.5
-    assert outcome.value == 0.5
+    made = scorer(score="share", timeout_seconds=6.0, seconds_per_test=5.0)
+    [outcome] = score(made, "import time\ndef add(a, b): time.sleep(2); return a + b")
+    assert outcome.value == 0.5, "two of four tests ended in time"
     assert outcome.components["stopped_timeout"] == 1.0
 
 
