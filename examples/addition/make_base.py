@@ -131,6 +131,19 @@ def learning_rate_at(step: int) -> float:
     return LEARNING_RATE * min(1.0, step / 50) * decay
 
 
+def update(model: Any, optimizer: Any, ids: Any, labels: Any) -> float:
+    """Make one update on the labels, both (rows, tokens), where they are not -100; return the loss before it."""
+    import torch
+
+    logits = model(ids).logits[:, :-1]
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return float(loss.item())
+
+
 def pretrain(model: Any, train: Sequence[tuple[int, int]], seed: int) -> None:
     """Train on the corpus's next tokens, with a line of progress every five seconds."""
     import torch
@@ -145,15 +158,10 @@ def pretrain(model: Any, train: Sequence[tuple[int, int]], seed: int) -> None:
         for group in optimizer.param_groups:
             group["lr"] = learning_rate_at(step)
         ids, labels = make_batch(train, generator)
-        logits = model(ids).logits[:, :-1]
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        loss = update(model, optimizer, ids, labels)
         now = time.monotonic()
         if now - shown >= 5 or step == STEPS:
-            print(f"base model: step {step}/{STEPS}, loss {loss.item():.3f}, {now - started:.0f} s", flush=True)
+            print(f"base model: step {step}/{STEPS}, loss {loss:.3f}, {now - started:.0f} s", flush=True)
             shown = now
 
 

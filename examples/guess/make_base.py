@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from addition.make_base import EOS, TOKEN_ID, make_model, make_tokenizer
+from addition.make_base import EOS, TOKEN_ID, make_model, make_tokenizer, update
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{{ '<|eos|>' if m.role == 'assistant' else '\n' }}{% endfor %}"
 PROMPT, TURNS, DIGITS = "guess 0 to 9", 4, 10
@@ -67,15 +67,9 @@ def make(out: Path, seed: int, threads: int) -> None:
     model, generator = make_model(), random.Random(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     for step in range(1, STEPS + 1):
-        ids, labels = batch(generator)
-        logits = model(ids).logits[:, :-1]
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        loss = update(model, optimizer, *batch(generator))
         if step % 50 == 0:
-            print(f"base model: step {step}/{STEPS}, loss {loss.item():.3f}", flush=True)
+            print(f"base model: step {step}/{STEPS}, loss {loss:.3f}", flush=True)
     tokenizer = make_tokenizer()
     tokenizer.chat_template = TEMPLATE
     model.save_pretrained(out / "base")

@@ -13,7 +13,7 @@ import pytest
 
 from lorarl_trainer.data.tool_calls import SCHEMAS
 from lorarl_trainer.progress import read_rows
-from run.command import COMMAND, digest
+from run.command import COMMAND, Ended, digest
 from run.jobs import Job, published
 from support.tiny_tokenizers import TOOLS_CHATML
 
@@ -51,13 +51,18 @@ def adapter(job: Job) -> str:
     return digest(job.checkpoints / published(job)[-1] / "lora_adapter/adapter_model.safetensors")
 
 
-def test_a_run_and_a_resumed_one_end_in_the_same_bytes(tmp_path: Path, base: Path, backend: str) -> None:
-    whole, resumed = (played(tmp_path / name, base, backend) for name in ("whole", "resumed"))
+def whole_as_resumed(whole: Job, resumed: Job) -> Ended:
+    """Make the same run twice, the second in two parts, with the same adapter; return the first."""
     ended = whole.run()
     assert ended.code == 0, ended.stderr
     assert resumed.run(f"trainer.steps={STEPS // 2}").code == 0
     assert resumed.run().code == 0
     assert adapter(whole) == adapter(resumed)
+    return ended
+
+
+def test_a_run_and_a_resumed_one_end_in_the_same_bytes(tmp_path: Path, base: Path, backend: str) -> None:
+    ended = whole_as_resumed(*(played(tmp_path / name, base, backend) for name in ("whole", "resumed")))
     rows = [row for row in ended.rows if "reward_mean" in row]
     assert all(1 <= row["episode/turns"] <= 3 and row["episode/environment_seconds"] > 0 for row in rows)
     assert all(
@@ -87,12 +92,7 @@ def look(word: str) -> str:
 
 
 def test_a_run_with_tools_and_a_resumed_one_end_in_the_same_bytes(tmp_path: Path, base: Path, backend: str) -> None:
-    called, resumed = (_with_tools(tmp_path / name, base, backend) for name in ("whole", "resumed"))
-    ended = called.run()
-    assert ended.code == 0, ended.stderr
-    assert resumed.run(f"trainer.steps={STEPS // 2}").code == 0
-    assert resumed.run().code == 0
-    assert adapter(called) == adapter(resumed)
+    ended = whole_as_resumed(*(_with_tools(tmp_path / name, base, backend) for name in ("whole", "resumed")))
     rows = [row for row in ended.rows if "reward_mean" in row]
     assert sum(row["tools/calls"] for row in rows) > 0 and all("tools/malformed" in row for row in rows)
     shown = [json.loads(line) for line in (ended.out / "samples.jsonl").read_text().splitlines()]

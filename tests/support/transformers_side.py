@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +20,15 @@ from lorarl_trainer.samples.sample import Sample
 def peft_model(base: Path, adapter: Path, *, trainable: bool = False) -> PeftModel:
     """The adapter on the base."""
     return PeftModel.from_pretrained(plain_model(base), adapter, is_trainable=trainable).eval()
+
+
+def peft_model_without_warnings(base: Path, adapter: Path) -> PeftModel:
+    """The adapter on the base. PEFT warns of no part that it did not read."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        model = peft_model(base, adapter)
+    assert [str(warning.message) for warning in told if "adapter" in str(warning.message)] == []
+    return model
 
 
 def plain_model(base: Path) -> torch.nn.Module:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,9 @@ from lorarl_trainer.trained_adapters.model import Decoding, load_adapted
 from lorarl_trainer.trained_adapters.source import find_adapter
 from support import tiny_models
 from support.in_process import Colocated, samples_of, worst
-from support.loop_runs import adapter_digest, run_in_process
 from support.silent_faults import SLOW, engine_ignores, train_with
 from support.tiny_tokenizers import write_tokenizer
 from support.transformers_side import hf_logprobs, peft_model, plain_model
-from trainer.test_resume import start, whole_run
 from trainer.test_scheduler import groups
 
 PAGE = 32 * 2 * 2 * 32 * 4
@@ -105,11 +102,3 @@ def test_an_adapter_on_the_language_model_is_merged_and_asked(tmp_path: Path, mo
         assert torch.allclose(merged(input_ids=ids).logits, expected, atol=1e-4)
     assert not torch.allclose(plain, expected, atol=1e-2)
     assert any(".visual." in name for name, _ in merged.named_parameters())
-
-
-def test_an_interrupted_run_ends_in_the_same_bytes(colocated, tmp_path: Path) -> None:
-    changes = {"architecture": "qwen3_5", "trainer__backend": None}
-    expected, _ = whole_run(colocated, tmp_path / "whole", **changes)
-    asyncio.run(run_in_process(start(colocated, tmp_path / "parts", **changes), stop_after=2))
-    asyncio.run(run_in_process(start(colocated, tmp_path / "parts", **changes)))
-    assert adapter_digest(tmp_path / "parts") == expected

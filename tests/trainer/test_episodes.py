@@ -27,6 +27,7 @@ from lorarl_trainer.samples.wire import Samples
 from run.make_base import main as make_base
 from support.in_process import STOP, Colocated, OneWorker, update_request, worst
 from support.tiny_tokenizers import CHATML, write_tokenizer
+from trainer.test_delta_nets import LONG
 
 ENVIRONMENT = """
 import asyncio, random
@@ -220,3 +221,18 @@ def test_an_episode_of_a_mixture_has_the_routing_of_all_its_tokens(
     assert all(sample.routing is not None for sample in trained)
     assert worst(mixture.trainer_logprobs(trained), [one.rollout_logprobs for one in trained]) < 2e-5
     mixture.close()
+
+
+@pytest.mark.parametrize("architecture", ["qwen3_5", "gemma4_text"])
+def test_states_and_shared_keys_are_right_in_each_turn(
+    model_folder: Callable[[str], Path], tmp_path: Path, architecture: str
+) -> None:
+    """With states, a turn begins with the prompt again; else it finds the keys of the turns before."""
+    folder = shutil.copytree(model_folder(architecture), tmp_path / "model")
+    write_tokenizer(folder, template=None)
+    worker = start(folder, tmp_path)
+    made = play(worker, tmp_path, rows(8), chat_template=False, ends=tuple(range(48, 64)))
+    assert max(course.turns for course in made.courses) == 3
+    trained = samples(made)
+    assert worst(worker.trainer_logprobs(trained), [one.rollout_logprobs for one in trained]) < LONG
+    worker.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,8 +14,16 @@ from lorarl_trainer.models.model_sizes import read_model_sizes, sizes_of
 from lorarl_trainer.storage.downloads import read_model_config
 from support import tiny_models
 from support.in_process import Colocated, prompts, samples_of, update_request, worst
-from support.transformers_side import hf_logprobs, mean_logprob_gradients, peft_model, plain_model
+from support.loop_runs import adapter_digest, run_in_process
+from support.transformers_side import (
+    hf_logprobs,
+    mean_logprob_gradients,
+    peft_model,
+    peft_model_without_warnings,
+    plain_model,
+)
 from trainer.test_parity import TOLERANCE
+from trainer.test_resume import start, whole_run
 
 
 @pytest.mark.parametrize("architecture", tiny_models.FSDP_SHAPES)
@@ -55,10 +63,7 @@ def test_the_language_model_alone_is_adapted_and_in_memory(colocated, tmp_path: 
     worker.randomise()
     worker.sync()
     samples = samples_of(prompts(), rollouts := worker.generate(prompts()))
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        model = peft_model(worker.model, worker.write_peft(tmp_path / "adapter"))
-    assert [str(warning.message) for warning in told if "adapter" in str(warning.message)] == []
+    model = peft_model_without_warnings(worker.model, worker.write_peft(tmp_path / "adapter"))
     adapted = [name for name, _ in model.named_modules() if name.endswith(".lora_A.default")]
     assert len(adapted) == 2 * 7 == len(worker.built.modules)
     assert all(name.startswith("base_model.model.model.language_model.layers.") for name in adapted)
@@ -69,6 +74,15 @@ def test_the_language_model_alone_is_adapted_and_in_memory(colocated, tmp_path: 
     assert base.copied_bytes == 0 and base.shared_bytes == sum(
         parameter.nbytes for _, parameter in worker.worker.backend.model.base_parameters()
     )
+
+
+@pytest.mark.parametrize("architecture", ["gemma4", "qwen3_5"])
+def test_an_interrupted_run_ends_in_the_same_bytes(colocated, tmp_path: Path, architecture: str) -> None:
+    changes = {"architecture": architecture, "trainer__backend": None}
+    expected, _ = whole_run(colocated, tmp_path / "whole", **changes)
+    asyncio.run(run_in_process(start(colocated, tmp_path / "parts", **changes), stop_after=2))
+    asyncio.run(run_in_process(start(colocated, tmp_path / "parts", **changes)))
+    assert adapter_digest(tmp_path / "parts") == expected
 
 
 @pytest.mark.parametrize("architecture", ["gemma2", "phi", "cohere2", "qwen3_5", "gemma4", "gemma4-alike"])

@@ -107,7 +107,7 @@ class EnvironmentSpec(Model):
     )
 
     @property
-    def code(self) -> list[str]:
+    def functions(self) -> list[str]:
         """The names of the class, or of the tools."""
         return [self.function] if self.function else self.tools or []
 

@@ -208,16 +208,20 @@ class LoRARLJobSpec(Checked):
         return self.environment is not None and self.environment.function is not None
 
     @property
-    def reward_sources(self) -> dict[str, RewardSource]:
-        """The sources of reward functions, also those of evaluations, and of the environment, by their path
-        (`spec.reward.source`).
-        """
+    def user_code(self) -> dict[str, RewardSpec | EnvironmentSpec]:
+        """What may name code of the user's, by its path: rewards, also those of evaluations, and the environment."""
         of: dict[str, RewardSpec | EnvironmentSpec] = {**self.rewards_by_path}
         of |= {
             f"spec.data.evals[{index}].reward": each.reward for index, each in enumerate(self.data.evals) if each.reward
         }
-        of |= {"spec.environment": self.environment} if self.environment else {}
-        return {f"{path}.source": code.source for path, code in of.items() if code.source}
+        return of | ({"spec.environment": self.environment} if self.environment else {})
+
+    @property
+    def reward_sources(self) -> dict[str, RewardSource]:
+        """The sources of reward functions, also those of evaluations, and of the environment, by their path
+        (`spec.reward.source`).
+        """
+        return {f"{path}.source": code.source for path, code in self.user_code.items() if code.source}
 
     @property
     def failed_shares(self) -> dict[str, float]:

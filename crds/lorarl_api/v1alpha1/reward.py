@@ -145,6 +145,11 @@ class RewardSpec(Model):
         return pattern
 
     @property
+    def functions(self) -> list[str]:
+        """The name of the function, if that is what scores."""
+        return [self.function] if self.function else []
+
+    @property
     def kind(self) -> str:
         """The function, the type, or the name of the field that is set."""
         if self.reasoning_gym:

@@ -93,7 +93,7 @@ def evaluation_digest(spec: LoRARLJobSpec, source: EvalSource, rows_sha256: str 
         "code": [code.get(reward.function or "") for reward in rewards],
         "template": code.get("chatTemplate"),
         **(
-            {"environment": [_plays(spec.environment), *map(code.get, spec.environment.code)]}
+            {"environment": [_plays(spec.environment), *map(code.get, spec.environment.functions)]}
             if spec.environment
             else {}
         ),

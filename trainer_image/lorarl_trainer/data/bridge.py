@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lorarl_trainer.data.cells import ASSISTANT, Message, Prompt
+from lorarl_trainer.data.cells import ASSISTANT, Message, Prompt, as_messages
 from lorarl_trainer.data.encoder import PromptEncoder
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.rows import Row
 from lorarl_trainer.errors import InputError
 
 _FIELD = "spec.environment"
-_USER, _TOOL = "user", "tool"
+_TOOL = "tool"
 _SAID = "lorarl-stand-in"
 _FIRST, _SECOND = "What is next?", "And after that?"
 _WITH_TURNS = (
@@ -69,7 +69,7 @@ class Bridge:
         Raises:
             InputError: the template refuses the text.
         """
-        return self._ids(row, [{"role": _USER, "content": text}], ended=ended)
+        return self._ids(row, as_messages(text), ended=ended)
 
     def results(self, row: Row, results: Sequence[tuple[str, str]], *, ended: bool) -> list[int]:
         """Return the same, with what answers the turn's tool calls: the name and the result of each."""
@@ -82,7 +82,7 @@ class Bridge:
             InputError: the template refuses calls, or does not write them after what opens a turn.
         """
         called = {"type": "function", "id": "call00001", "function": {"name": name, "arguments": dict(arguments)}}
-        opening = _messages(row)
+        opening = as_messages(row.prompt)
         opened = self._encoder.render(row, opening, open_turn=True)
         asked = {"role": ASSISTANT, "content": "", "tool_calls": [called]}
         whole = self._encoder.render(row, [*opening, asked], open_turn=False)
@@ -119,16 +119,14 @@ class Bridge:
         if not self._encoder.uses_template:
             return
         names = [tool["function"]["name"] for tool in row.tools or ()]
-        first, second = (
-            [_result(name, text) for name in names] or [{"role": _USER, "content": text}] for text in (_FIRST, _SECOND)
-        )
+        first, second = ([_result(name, text) for name in names] or as_messages(text) for text in (_FIRST, _SECOND))
         try:
             fits = self._after(row, [first, second]) == self._after(row, [second]) and all(
                 self._after(row, [reply]).count(reply[0]["content"]) == len(reply) for reply in (first, second)
             )
             found = f"whose conversations {'do not keep what tools return' if names else 'change'} once another turn "
             found += "follows"
-            opened = self._encoder.render(row, _messages(row), open_turn=True)
+            opened = self._encoder.render(row, as_messages(row.prompt), open_turn=True)
             if any(name not in opened for name in names):
                 fits, found = False, "that does not show the model its tools"
         except InputError as error:
@@ -138,7 +136,7 @@ class Bridge:
 
     def _after(self, row: Row, replies: Sequence[Sequence[Message]]) -> str:
         """Return what the template writes after the last turn of a conversation with these replies."""
-        opening, said = _messages(row), _SAID
+        opening, said = as_messages(row.prompt), _SAID
         while any(said in message["content"] for part in (opening, *replies) for message in part):
             said += "."
         turns = [message for reply in replies for message in ({"role": ASSISTANT, "content": said}, *reply)]
@@ -161,10 +159,6 @@ class Bridge:
         stops = "|".join(map(re.escape, sorted(self._encoder.stops, key=len, reverse=True)))
         end = re.match(rf"\s*(?:{stops})", after) if stops else None
         return (after[: end.end()], after[end.end() :]) if end else ("", after)
-
-
-def _messages(row: Row) -> list[Message]:
-    return [{"role": _USER, "content": row.prompt}] if isinstance(row.prompt, str) else list(row.prompt)
 
 
 def _result(name: str, text: str) -> Message:

@@ -43,6 +43,11 @@ def prompt_of(value: Any, field: str, where: str, column: str = "") -> Prompt:
     )
 
 
+def as_messages(prompt: Prompt) -> list[Message]:
+    """Return a prompt as chat messages: a text is one of the user's."""
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+
+
 def messages_hint(value: Any) -> str:
     """Return what to do about a value that should be a list of chat messages. Other tools' forms are in every row."""
     if isinstance(value, bytes):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from lorarl_api.v1alpha1 import DataSource
-from lorarl_trainer.data.cells import Message, Prompt, brief, unicode
+from lorarl_trainer.data.cells import Prompt, as_messages, brief, unicode
 from lorarl_trainer.data.columns import cell
 from lorarl_trainer.errors import InputError
 
@@ -23,7 +22,7 @@ def with_system(prompt: Prompt, raw: dict[str, Any], source: DataSource, field: 
     of = f"{field}.systemField"
     if not isinstance(text, str):
         raise InputError(of, f"{brief(text)} ({type(text).__name__}) in {where}", "a text", "Write it as a text.")
-    messages: Sequence[Message] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    messages = as_messages(prompt)
     if messages[0]["role"] != "system":
         return [{"role": "system", "content": unicode(text, of, where)}, *messages]
     if messages[0]["content"] != text:

@@ -10,7 +10,7 @@ from datetime import datetime
 from itertools import accumulate, batched, pairwise
 from typing import Any
 
-from lorarl_trainer.data.cells import ASSISTANT, Message, brief, renaming
+from lorarl_trainer.data.cells import ASSISTANT, Message, as_messages, brief, renaming
 from lorarl_trainer.data.lessons import Conversation, Tokens
 from lorarl_trainer.data.rows import Row
 from lorarl_trainer.data.turns import Turn, says, turn_of
@@ -82,7 +82,7 @@ class PromptEncoder:
                 false.
         """
         if self.uses_template:
-            return self.ids([self.render(row, _messages(row), open_turn=True) for row in rows])
+            return self.ids([self.render(row, as_messages(row.prompt), open_turn=True) for row in rows])
         return [self._with_prefix(ids) for ids in self.ids([_text(row) for row in rows])]
 
     def encode_example(self, row: Row) -> tuple[list[int], list[int]]:
@@ -115,7 +115,7 @@ class PromptEncoder:
             return prompt_ids, self.closed(
                 self.ids([(turn := turn_of("", answer, answer, self.stops)).answer])[0], turn
             )
-        turn = self.turn(row, _messages(row), {"role": ASSISTANT, "content": answer})
+        turn = self.turn(row, as_messages(row.prompt), {"role": ASSISTANT, "content": answer})
         prompt_ids, answer_ids = self.pieces(row, [turn.opened, turn.answer])
         return prompt_ids, self.closed(answer_ids, turn)
 
@@ -242,7 +242,7 @@ class PromptEncoder:
             return False
         first, second = (
             self._tokenizer.apply_chat_template(
-                list(_messages(row)),
+                list(as_messages(row.prompt)),
                 tokenize=False,
                 add_generation_prompt=row.lesson is None,
                 tools=row.tools,
@@ -373,10 +373,6 @@ def _default_prefix(tokenizer: Any) -> list[int]:
     full = tokenizer("a")["input_ids"]
     starts = (i for i in range(len(full)) if full[i : i + len(bare)] == bare)
     return list(full[: next(starts, 0)])
-
-
-def _messages(row: Row) -> list[Message]:
-    return [{"role": "user", "content": row.prompt}] if isinstance(row.prompt, str) else row.prompt
 
 
 def _text(row: Row) -> str:

@@ -11,6 +11,7 @@ from lorarl_trainer.data.cells import (
     Message,
     Prompt,
     answer_text,
+    as_messages,
     brief,
     content_alone,
     is_message,
@@ -38,7 +39,7 @@ def pair_of(raw: dict[str, Any], source: DataSource, field: str, where: str) -> 
     before = chosen[:-1] if _is_chat(chosen) and _is_chat(rejected) and _same(chosen[:-1], rejected[:-1]) else []
     if (given := cell(raw, source.prompt_field)) is not None:
         prompt = prompt_of(given, f"{field}.promptField", where)
-        own = _messages(prompt)
+        own = as_messages(prompt)
         if len(before) > len(own) and _same(before[-len(own) :], own):
             prompt = before  # a system message or earlier turns, of which the column has the last one
     elif before:
@@ -58,7 +59,7 @@ def pair_of(raw: dict[str, Any], source: DataSource, field: str, where: str) -> 
 
 def _completion(value: Any, prompt: Prompt, field: str, where: str) -> str:
     if _is_chat(value):
-        before = _messages(prompt)
+        before = as_messages(prompt)
         answer = value[len(before) :] if _same(value[: len(before)], before) else value
         if len(answer) == 1 and answer[0]["role"] == ASSISTANT:
             value = content_alone(answer[0], field, where)
@@ -74,10 +75,6 @@ def _completion(value: Any, prompt: Prompt, field: str, where: str) -> str:
     text = answer_text(value, field, where)
     assert text is not None, "missing values are refused"
     return text
-
-
-def _messages(prompt: Prompt) -> list[Message]:
-    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
 
 
 def _is_chat(value: Any) -> bool:

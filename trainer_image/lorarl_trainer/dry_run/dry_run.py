@@ -93,7 +93,8 @@ async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
                 prepared = await prepare(job, secrets, out_dir / UNPUBLISHED, scorers, clock, on_bytes=on_bytes)
             model, data = prepared.model, prepared.rows
             _print(*model_lines(job, model), "", *data_lines(job, data, model.vocabulary))
-            _print(*[""] * bool(scorers.reward or scorers.evals or scorers.teacher))
+            if scorers.reward or scorers.evals or scorers.teacher:
+                _print("")
             adapter = prepared.stored.initial_adapter if prepared.stored else None
             template = model.vocabulary.tokenizer.chat_template
             _print(*(f"warning: {warning}" for warning in [*unusual_settings(spec), *doubts(adapter, spec, template)]))

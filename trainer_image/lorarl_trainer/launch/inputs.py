@@ -218,10 +218,8 @@ def _require_turns(spec: LoRARLJobSpec, bridge: Bridge, row: Row, vocabulary: Vo
     bridge.require(row)
     if not row.tools or spec.environment is None:
         return
-    parser, example = (
-        CallParser(vocabulary.tokenizer, row.tools, spec.environment.tool_format),
-        example_of(row.tools[0]),
-    )
+    parser = CallParser(vocabulary.tokenizer, row.tools, spec.environment.tool_format)
+    example = example_of(row.tools[0])
     try:
         written = bridge.call(row, example.name, example.arguments or {})
     except InputError:  # templates that show no calls of the past are no worse for new ones

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_api.v1alpha1 import LoRARLJob, LoRARLJobSpec
 from lorarl_trainer.checkpoint.identity import evaluation_digest
 from lorarl_trainer.install.locks import installed_version
 
@@ -43,7 +43,7 @@ def provenance(
             "metadata": {"labels", "annotations", *(job.metadata.model_extra or {})},
         },
     )
-    functions = sorted(set(_functions(kept["spec"])))
+    functions = sorted(set(_functions(job.spec)))
     path = [*sys.path, str(Path.cwd()), str(folder.resolve())]
     code = {name: digest for name in functions if (digest := code_digest(name, path))}
     template = {"chatTemplate": hashlib.sha256(chat_template.encode()).hexdigest()} if chat_template else {}
@@ -85,15 +85,8 @@ def code_digest(function: str, path: Sequence[str]) -> str | None:
     return None
 
 
-def _functions(part: Any) -> Iterator[str]:
-    """Yield each function of a user that the manifest names, wherever it does."""
-    if isinstance(part, dict):
-        in_manifest = (part.get("source") or {}).get("sha256")  # the digest of its code
-        for key, value in part.items():
-            if key in ("function", "tools") and isinstance(value, str | list):
-                yield from [] if in_manifest else [value] if isinstance(value, str) else value
-            else:
-                yield from _functions(value)
-    elif isinstance(part, list):
-        for value in part:
-            yield from _functions(value)
+def _functions(spec: LoRARLJobSpec) -> Iterator[str]:
+    """Yield the functions and classes of the user's whose code has no digest in the manifest."""
+    for code in spec.user_code.values():
+        if not (code.source and code.source.sha256):
+            yield from code.functions

@@ -207,11 +207,7 @@ class Episodes:
         version: int,
     ) -> None:
         if self.tools is None:
-            played.row = self.bridge.opened(played.row, await episode.reset(played.row.row.raw))
-        most, length = self.spec.rollout.max_prompt_tokens, len(played.row.prompt_ids)
-        if length > most:
-            found = f"reset returned a text of {length:,} tokens; spec.rollout.maxPromptTokens is {most}"
-            raise EpisodeFailedError("too_long", found)
+            played.row = await self._opened(played.row, episode)
         for room in self._rooms(played):
             made = await turns.of(
                 number,
@@ -229,6 +225,15 @@ class Episodes:
             if (answer := await answers) is None:
                 return
             played.append(answer, made=False)
+
+    async def _opened(self, row: EncodedRow, episode: Episode) -> EncodedRow:
+        """Return a row with what the class opens its episode with as its prompt."""
+        opened = self.bridge.opened(row, await episode.reset(row.row.raw))
+        most, length = self.spec.rollout.max_prompt_tokens, len(opened.prompt_ids)
+        if length > most:
+            found = f"reset returned a text of {length:,} tokens; spec.rollout.maxPromptTokens is {most}"
+            raise EpisodeFailedError("too_long", found)
+        return opened
 
     async def _stepped(self, played: _Played, episode: Episode) -> list[int] | None:
         """Return the tokens with which the class answers the last turn; None if no turn follows it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,10 +61,10 @@ class Generation:
             )
             for row, seed in zip(rows, seeds, strict=True)
         ]
-        starts = [
+        starts = (
             seed_of(self.spec.trainer.seed, f"episode of evaluation {name}", index // evaluation.samples)
             for index in range(len(rows))
-        ]
+        )
         rollouts = await self.roll_out(rows, requests, adapter_version, scorer, limits, when, starts)
         shown = self.shown(rollouts, evaluation.samples)
         self.progress.emit(Sampled(step=step, samples=shown, evaluation=True, name=name))
@@ -89,18 +89,18 @@ class Generation:
         scorer: Scorer | Episodes,
         limits: Mapping[str, float],
         when: str,
-        starts: Sequence[int],
+        starts: Iterable[int],
     ) -> ScoredRollouts:
         """Generate and score the completion that is wanted of each row, or play its episode.
 
         `limits` has `maxFailedShare` by the path of each reward. `when` says in which step or evaluation, for errors.
-        `starts`: seeds of what episodes begin with; see `Episodes.play`.
+        `starts`: seeds of what episodes begin with, see `Episodes.play`; looked at only by these.
 
         Raises:
             LorarlError: too few completions could be scored, or a worker failed.
         """
         if isinstance(scorer, Episodes):
-            rollouts = await scorer.play(self.workers, rows, requests, starts, adapter_version)
+            rollouts = await scorer.play(self.workers, rows, requests, list(starts), adapter_version)
         else:
             rollouts = await generate_and_score(self.workers, scorer, self.decode, rows, requests, adapter_version)
         self.require_scored(rollouts.outcomes, limits, when)

@@ -97,10 +97,10 @@ class Rounds:
             for row, seed in zip(rows_S, seeds_S, strict=True)
         ]
         # One per group: its episodes begin alike, so that their rewards can be compared.
-        starts_S = [
+        starts_S = (
             seed_of(self.spec.trainer.seed, "episode", step, (before + index) // self.group_size)
             for index in range(len(rows_S))
-        ]
+        )
         rollouts = await self._generation.roll_out(
             rows_S, requests_S, adapter_version, self.scorer, limits, when, starts_S
         )

@@ -41,6 +41,20 @@ def test_what_made_the_adapter_is_there_and_the_cluster_is_not(tmp_path: Path) -
     assert json.loads(json.dumps(made_of)) == made_of
 
 
+def test_the_code_is_that_of_rewards_and_environments_alone(tmp_path: Path) -> None:
+    for name in ("letters", "games"):
+        (tmp_path / f"{name}.py").write_text("def score(): ...\n")
+    given = {"shown": {"tools": [{"a": 1}], "function": "letters:score"}}
+    changes = {"spec.reward": None, "spec.environment": {"function": "games:Game"}}
+    job = load_job(json.dumps(manifest(changes | {"spec.data.chatTemplateArguments": given})))
+    assert list(provenance(job, {}, tmp_path)["rewardCode"]) == ["games:Game"]
+    tools = {"spec.environment": {"tools": ["games:look", "letters:score"]}}
+    assert list(provenance(load_job(json.dumps(manifest(tools))), {}, tmp_path)["rewardCode"]) == [
+        "games:look",
+        "letters:score",
+    ]
+
+
 EVALUATED: dict[str, Any] = {
     "spec.reward": {"function": "letters:score"},
     "spec.data.eval": {"uri": "file:e.jsonl"},

@@ -39,9 +39,8 @@ def fuse_neighbours(model: torch.nn.Module) -> dict[frozenset[str], torch.Tensor
                         part.data = view
                     found[frozenset(f"{prefix}.{name}.{kind}" for name in names)] = whole
             if names == _QUERY_KEY_VALUE and len(layers) == 1:
-                found[frozenset([f"{prefix}.k_norm.weight"])] = (
-                    module.q_norm.weight.detach()
-                )  # of keys that are dropped
+                # Of keys that are dropped.
+                found[frozenset([f"{prefix}.k_norm.weight"])] = module.q_norm.weight.detach()
     return found
 
 

@@ -103,7 +103,7 @@ class Environment:
         """
         self._limit, self._output = spec.timeout_seconds, output or Output()
         kind, field = (_ToolsProcess, "tools") if spec.tools else (_Process, "function")
-        self._process = kind(",".join(spec.code), code, spec.timeout_seconds, f"{FIELD}.{field}", self._output)
+        self._process = kind(",".join(spec.functions), code, spec.timeout_seconds, f"{FIELD}.{field}", self._output)
         self._beginning = asyncio.Lock()
 
     def warm_up(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lorarl_api.v1alpha1 import ServerReward
+from lorarl_trainer.data.cells import as_messages
 from lorarl_trainer.rewards.scores import ToScore
 
 PATHS = {"chat": "/chat/completions", "classify": "/classify", "pooling": "/pooling"}
@@ -48,8 +49,7 @@ def request_body(spec: ServerReward, sample: ToScore) -> dict[str, Any]:
             "temperature": 0.0,
             "max_tokens": spec.effective_max_tokens,
         }
-    prompt = sample.prompt
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(turn) for turn in prompt]
+    messages = [dict(turn) for turn in as_messages(sample.prompt)]
     return {"model": spec.model, "messages": [*messages, {"role": "assistant", "content": sample.completion}]}
 
 
