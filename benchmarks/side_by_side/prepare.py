@@ -31,6 +31,7 @@ POSITIONS = 131_072
 SHARD = "4GB"
 END = 1
 SPECIAL = {"pad": "<pad>", "eos": "<eos>", "unk": "<unk>"}
+VISION = {"hidden_size": 64, "intermediate_size": 64, "depth": 1, "num_heads": 2, "out_hidden_size": 2560}
 MATMUL_SIZE, MATMUL_SECONDS = 8192, 2.0
 
 
@@ -49,22 +50,29 @@ def main() -> None:
 def make_model(shape: Shape, folder: Path, device: str) -> float:
     """Write a model of this shape, a tokenizer and the prompts unless they exist; return the seconds it took."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    import transformers
 
     if (folder / Work().prompts_file).exists():
         return 0.0
     clock = time.perf_counter()
-    config = AutoConfig.for_model(
-        **shape.config,
-        max_position_embeddings=POSITIONS,
-        rope_theta=1e6,
-        pad_token_id=0,
-        eos_token_id=END,
-        bos_token_id=None,
-    )
+    own = shape.config | {
+        "max_position_embeddings": POSITIONS,
+        "pad_token_id": 0,
+        "eos_token_id": END,
+        "bos_token_id": None,
+    }
+    if not shape.more:
+        own["rope_theta"] = 1e6  # those of the others are by kind of layer
+    if shape.sees:
+        family = own.pop("model_type")
+        tied = {"tie_word_embeddings": shape.tie_word_embeddings}
+        config = transformers.AutoConfig.for_model(family, text_config=own, vision_config=VISION, **tied)
+    else:
+        config = transformers.AutoConfig.for_model(**own)
+    maker = transformers.AutoModelForImageTextToText if shape.sees else transformers.AutoModelForCausalLM
     torch.manual_seed(0)
     with torch.device(device):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        model = maker.from_config(config, dtype=torch.bfloat16)
     if shape.ragged:
         with torch.no_grad():
             model.lm_head.weight[END] = 0

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -15,7 +17,8 @@ class Shape:
     If it is `ragged`, the end token's logit is always zero, while those of the V - 1 other tokens are normal with the
     variance 0.02^2 x hidden size: lengths are geometric, with a mean of V x exp(variance / 2).
 
-    In a mixture of experts, the linear layers are those that a token goes through.
+    In a mixture of experts, the linear layers are those that a token goes through. `more` has what only one family
+    names. Of a model that `sees`, these are the sizes of its language model; what sees in it is tiny.
     """
 
     name: str
@@ -34,11 +37,14 @@ class Shape:
     moe_intermediate_size: int | None = None
     norm_topk_prob: bool | None = None
     ragged: bool = False
+    sees: bool = False
+    more: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def config(self) -> dict[str, int | float | bool | str]:
-        """The arguments of transformers' AutoConfig.for_model."""
-        return {key: value for key, value in vars(self).items() if key not in ("name", "ragged") and value is not None}
+    def config(self) -> dict[str, Any]:
+        """The arguments of transformers' AutoConfig.for_model, of a language model."""
+        own = ("name", "ragged", "sees", "more")
+        return {key: value for key, value in vars(self).items() if key not in own and value is not None} | self.more
 
     @property
     def head(self) -> int:
@@ -57,7 +63,24 @@ class Shape:
         ]
         inner = self.moe_intermediate_size or self.intermediate_size
         mlp = [(self.hidden_size, inner)] * 2 + [(inner, self.hidden_size)]
-        return [*attention, *mlp * (self.num_experts_per_tok or 1)] * self.num_hidden_layers
+        whole = [*attention, *mlp * (self.num_experts_per_tok or 1)] * (self.num_hidden_layers // self.interval)
+        return whole + [*self.delta_net, *mlp] * (self.num_hidden_layers - self.num_hidden_layers // self.interval)
+
+    @property
+    def interval(self) -> int:
+        """One layer of so many has attention; the others have a delta net."""
+        return int(self.more.get("full_attention_interval", 1))
+
+    @property
+    def delta_net(self) -> list[tuple[int, int]]:
+        """(in, out) of the linear layers of a gated delta net."""
+        if self.interval == 1:
+            return []
+        heads = self.more["linear_num_value_heads"]
+        keys = self.more["linear_num_key_heads"] * self.more["linear_key_head_dim"]
+        values = heads * self.more["linear_value_head_dim"]
+        inputs = [(self.hidden_size, width) for width in (2 * keys + values, values, heads, heads)]
+        return [*inputs, (values, self.hidden_size)]
 
     @property
     def decoder_parameters(self) -> int:
@@ -95,6 +118,16 @@ QWEN3_A3B = Shape(
     moe_intermediate_size=768,
     norm_topk_prob=True,
 )
+DELTA_NETS = {"full_attention_interval": 4, "linear_num_key_heads": 16, "linear_num_value_heads": 32}
+DELTA_NETS |= {"linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4}
+GEMMA_4: dict[str, Any] = {
+    "num_kv_shared_layers": 18,
+    "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 7,
+    "global_head_dim": 512,
+    "sliding_window": 512,
+    "hidden_size_per_layer_input": 256,
+    "vocab_size_per_layer_input": 262_144,
+}
 SHAPES = {
     shape.name: shape
     for shape in (
@@ -112,6 +145,9 @@ SHAPES = {
         # Mixtures: Qwen3-30B-A3B, and a quarter of its layers, for a peer that has the base twice.
         QWEN3_A3B,
         replace(QWEN3_A3B, name="a3b-12", num_hidden_layers=12),
+        # Delta nets in three layers of four, and layers of two sizes of which some take the keys of others.
+        Shape("qwen3.5-4b", 2560, 9216, 32, 16, 4, 248_320, True, "qwen3_5", 256, sees=True, more=DELTA_NETS),
+        Shape("gemma4-e4b", 2560, 10_240, 42, 8, 2, 262_144, True, "gemma4_text", 256, more=GEMMA_4),
         # For a trial of the benchmark, not for figures.
         Shape("tiny", 256, 512, 2, 4, 2, 2048, tie_word_embeddings=True),
     )

@@ -17,7 +17,11 @@ SYNC_SECONDS = 1e-3
 
 
 @pytest.mark.parametrize(
-    "architecture", ["qwen3-gpu", "qwen2-gpu", "llama-gpu", "phi3-gpu", "gemma2-gpu", "qwen3_5-gpu-deltas"]
+    "architecture",
+    [
+        *("qwen3-gpu", "qwen2-gpu", "llama-gpu", "phi3-gpu", "gemma2-gpu", "qwen3_5-gpu-deltas", "qwen3_5-gpu-real"),
+        *("gemma4_text-gpu-heads", "gemma4_text-gpu-heads-alike"),
+    ],
 )
 def test_rollout_and_trainer_agree_over_ten_steps(on_gpu, architecture: str) -> None:
     worker: Colocated = on_gpu(architecture, trainer__backend="fsdp")

@@ -178,6 +178,10 @@ _VARIANTS: dict[str, dict[str, Any]] = {
     # Positions on a quarter of those heads, and keys as wide as values, which vLLM's kernels want.
     "deltas": {"rope_parameters": _rope(1e4) | _MULTIMODAL_ROPE | {"mrope_section": [4, 2, 2]}}
     | {"linear_key_head_dim": 64, "linear_value_head_dim": 64},
+    # The heads of published models: Qwen3.5's, and Gemma 4's of two sizes.
+    "real": {"head_dim": 256, "linear_key_head_dim": 128, "linear_value_head_dim": 128}
+    | {"rope_parameters": _rope(1e4) | _MULTIMODAL_ROPE | {"mrope_section": [11, 11, 10]}},
+    "heads": {"head_dim": 256, "global_head_dim": 512, "sliding_window": 64},
     "tied": {"tie_word_embeddings": True},
     "scaled": {"rope_parameters": LLAMA_3},
     "smollm2": {
