@@ -21,6 +21,9 @@ Without it, requests that have just been admitted are stopped again at once. 2% 
 in the KV cache of a 7B model on an H200, and costs 2% of its room.
 """
 
+FLASH_3_HEAD = 256
+"""The widest head that flash attention 3 takes."""
+
 _LOGITS_OF_SAMPLER = 3
 """Copies of a step's logits in float32 that vLLM's own sampler makes: them, their log-softmax, and a temporary."""
 
@@ -75,6 +78,7 @@ def engine_arguments(
         enable_sleep_mode=bool(plan.offload),
         kv_cache_memory_bytes=plan.kv_cache_bytes - _own_logits(config, hf_config),
         **device_arguments(device, plan),
+        **kernels_of_triton(hf_config.get_text_config(), on_gpu=names.on_gpu()),
     )
 
 
@@ -106,6 +110,17 @@ def device_arguments(device: Device, plan: EnginePlan) -> dict[str, Any]:
             "cudagraph_capture_sizes": capture_sizes(plan.sequences),
         },
     }
+
+
+def kernels_of_triton(text: Any, *, on_gpu: bool) -> dict[str, Any]:
+    """Return the arguments for a language model on whose layers vLLM would use kernels of CUTLASS's DSL.
+
+    On Hopper it would do so for prompts in a delta net, and for heads wider than flash attention 3 takes. These kernels
+    are compiled at each start. Triton's are kept between starts, and are also there without the DSL.
+    """
+    widest = max(getattr(text, name, None) or 0 for name in ("head_dim", "global_head_dim"))
+    attention = {"attention_backend": "TRITON_ATTN"} if on_gpu and widest > FLASH_3_HEAD else {}
+    return attention | ({"gdn_prefill_backend": "triton"} if on_gpu and keeps_states(text) else {})
 
 
 def capture_sizes(sequences: int) -> list[int]:

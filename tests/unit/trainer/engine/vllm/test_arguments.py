@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lorarl_trainer.engine.vllm.arguments import capture_sizes
+from lorarl_trainer.engine.vllm.arguments import capture_sizes, kernels_of_triton
 from lorarl_trainer.engine.vllm.imports import environment
 
 
@@ -25,3 +25,20 @@ def test_vllm_learns_that_there_is_no_multicast(
     if told is not None:
         monkeypatch.setenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", told)
     assert environment().get("VLLM_ALLREDUCE_USE_SYMM_MEM") == expected
+
+
+@pytest.mark.parametrize(
+    ("family", "config", "chosen"),
+    [
+        ("qwen2", {}, {}),
+        ("gemma3_text", {"head_dim": 256}, {}),
+        ("gemma4_text", {"head_dim": 256, "global_head_dim": 512}, {"attention_backend": "TRITON_ATTN"}),
+        ("qwen3_5_text", {"head_dim": 256}, {"gdn_prefill_backend": "triton"}),
+    ],
+)
+def test_kernels_that_each_start_would_compile_are_left_out(family: str, config: dict, chosen: dict) -> None:
+    from transformers import AutoConfig
+
+    text = AutoConfig.for_model(family, **config)
+    assert kernels_of_triton(text, on_gpu=True) == chosen
+    assert kernels_of_triton(text, on_gpu=False) == {}
