@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from lorarl_api.faults import Fault, ManifestError, from_pydantic, from_rule, shown
+from lorarl_api.faults import Fault, ManifestError, dotted, from_pydantic, from_rule, shown
 from lorarl_api.rules import broken_rules
 from lorarl_api.v1alpha1 import API_VERSION, KIND, RULES_LATER, LoRARLJob
 from lorarl_api.yaml_reader import read_documents, read_value
@@ -75,6 +76,8 @@ def faults(document: Any) -> list[Fault]:
         job = job_of(document)
     except ValidationError as error:
         return from_pydantic(error)
+    if numbers := list(_numbers(document, ())):
+        return numbers
     return [from_rule(document, path, rule) for path, rule in broken_rules(job)]
 
 
@@ -90,6 +93,19 @@ def _identity(document: dict[Any, Any]) -> list[Fault]:
         elif document[key] != wanted:
             found.append(Fault(key, shown(document[key]), wanted, f"Write {key}: {wanted}, or validate another file."))
     return found
+
+
+def _numbers(value: Any, path: tuple[str | int, ...]) -> Iterator[Fault]:
+    """The faults of numbers that an API server cannot keep. A field of a free form, such as a template's, has any."""
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _numbers(inner, (*path, key))
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        yield Fault(
+            dotted(path), shown(value, path), "an integer of at most 64 bits", "Put it in quotes, if it is a text."
+        )
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield Fault(dotted(path), shown(value, path), "a finite number", "Put it in quotes, if it is a text.")
 
 
 def assign(document: Any, overrides: Sequence[str]) -> None:

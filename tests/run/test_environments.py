@@ -18,7 +18,7 @@ from run.jobs import Job, published
 from support.tiny_tokenizers import TOOLS_CHATML
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = 4
+STEPS = 2
 ENVIRONMENT = """
 import asyncio, random, time
 
@@ -114,8 +114,8 @@ def _with_tools(folder: Path, base: Path, backend: str) -> Job:
     job = Job(folder, model, backend=backend)
     (job.folder / "my_tools.py").write_text(TOOLS)
     job.change(
-        environment={"tools": ["my_tools:look"], "maxTurns": 3},
-        rollout={"maxPromptTokens": 512, "maxResponseTokens": 400, "stop": ["a", "e", "i", " "]},
+        environment={"tools": ["my_tools:look"], "maxTurns": 2},
+        rollout={"maxPromptTokens": 512, "maxResponseTokens": 280, "stop": ["a", "e", "i", " "]},
         trainer={"steps": STEPS},
     )
     return job

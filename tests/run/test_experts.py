@@ -116,6 +116,7 @@ def test_workers_that_share_experts_go_on_where_one_stopped(
     assert score == pytest.approx(scores[STEPS], abs=0.05), "Transformers and PEFT say the same"
 
 
+@pytest.mark.long
 def test_a_killed_training_goes_on_to_the_same_bytes(
     mixture: Path, adapter: Mapping[str, Any], learnt: tuple[Job, Ended], tmp_path: Path
 ) -> None:

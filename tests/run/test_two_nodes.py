@@ -89,6 +89,7 @@ def test_two_nodes_find_the_gradient_and_the_adapter_that_one_finds(
     assert adapter < TOLERANCE
 
 
+@pytest.mark.long
 def test_each_node_fetches_the_model_once_and_a_lost_node_is_replaced(on_two_nodes: OnTwoNodes) -> None:
     """The other node and the driver stay."""
     nodes, job = on_two_nodes.nodes, on_two_nodes.job

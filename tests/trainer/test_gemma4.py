@@ -45,7 +45,9 @@ def test_published_files_are_of_all_linear_layers_of_the_language_model(
     assert worker.rollouts.base.copied_bytes == 0
 
 
-@pytest.mark.parametrize("layer", ["per_layer_model_projection", "per_layer_input_gate"])
+@pytest.mark.parametrize(
+    "layer", ["per_layer_model_projection", pytest.param("per_layer_input_gate", marks=pytest.mark.long)]
+)
 def test_a_layer_of_the_embeddings_that_ignores_the_adapter_is_named(colocated, layer: str) -> None:
     worker: Colocated = colocated("gemma4", trainer__backend=None, **SLOW)
     with pytest.raises(PolicyDriftError, match=rf"do not apply the same adapter.* They differ in .*{layer}"):

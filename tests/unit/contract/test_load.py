@@ -204,6 +204,16 @@ def test_yaml_is_read_as_kubernetes_reads_it(trap: Trap) -> None:
             "spec.trainer.warmupSteps: got 300, must be at most trainer.steps. "
             "Lower warmupSteps, or raise trainer.steps.",
         ),
+        (
+            {"spec.data.chatTemplateArguments": {"since": [2**63]}},
+            "spec.data.chatTemplateArguments.since[0]: got 9223372036854775808, expected an integer of at most "
+            "64 bits. Put it in quotes, if it is a text.",
+        ),
+        (
+            {"spec.cluster": {"podTemplateOverrides": {"worker": {"metadata": {"annotations": {"a": float("inf")}}}}}},
+            "spec.cluster.podTemplateOverrides.worker.metadata.annotations.a: got Infinity, expected a finite number. "
+            "Put it in quotes, if it is a text.",
+        ),
     ],
 )
 def test_the_message_of_a_fault(changes: dict[str, Any], sentence: str) -> None:
