@@ -44,7 +44,8 @@ class Shape:
     def config(self) -> dict[str, Any]:
         """The arguments of transformers' AutoConfig.for_model, of a language model."""
         own = ("name", "ragged", "sees", "more")
-        return {key: value for key, value in vars(self).items() if key not in own and value is not None} | self.more
+        sizes = {key: value for key, value in vars(self).items() if key not in own and value is not None}
+        return {**sizes, **self.more}
 
     @property
     def head(self) -> int:
