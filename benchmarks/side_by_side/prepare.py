@@ -77,6 +77,8 @@ def make_model(shape: Shape, folder: Path, device: str) -> float:
         for name, parameter in model.named_parameters():
             if name.endswith("A_log"):  # of a random number, which may be 0 in bf16
                 parameter.clamp_(min=-5)
+            elif shape.model_type == "gemma4_text" and name.endswith("q_norm.weight"):
+                parameter.fill_(parameter.numel() ** -0.5)  # nothing else scales its scores
     if shape.ragged:
         with torch.no_grad():
             model.lm_head.weight[END] = 0

@@ -13,6 +13,8 @@ from lorarl_trainer.samples.requests import LOGPROB_DIFFERENCE
 from support.in_process import Colocated, prompts, random_adapter, samples_of, update_request, worst
 
 MEAN_DIFFERENCE = 0.02
+DEEPER = 0.06
+"""In models of more layers, of several kinds: 0.030 to 0.052 on an H200. In fp32, Gemma 4's are 6e-6 apart there."""
 SYNC_SECONDS = 1e-3
 
 
@@ -28,11 +30,12 @@ def test_rollout_and_trainer_agree_over_ten_steps(on_gpu, architecture: str) -> 
     worker.randomise(scale=0.02)
     base = worker.worker.backend.base_digest()
     worker.sync()
+    bound = DEEPER if architecture.startswith(("qwen3_5", "gemma4")) else MEAN_DIFFERENCE
     for _ in range(10):
         samples = samples_of(prompts(64), worker.generate(prompts(64)))
-        limits = AgreementLimits(tolerance=0.05)
+        limits = AgreementLimits(tolerance=2.5 * bound)
         result = worker.worker.update(update_request(samples, learning_rate=1e-4, limits=limits))
-        assert result.disagreement is None and result.metrics[LOGPROB_DIFFERENCE] < MEAN_DIFFERENCE
+        assert result.disagreement is None and result.metrics[LOGPROB_DIFFERENCE] < bound
         worker.sync()
     assert worker.worker.backend.base_digest() == base
 

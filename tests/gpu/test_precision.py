@@ -9,16 +9,22 @@ import pytest
 
 from support.in_process import Colocated, prompts, samples_of
 from support.shaped_models import save_shape
+from support.tiny_models import save
 from unit.trainer.planning.shapes import SMOLLM2
 
 SURE = SMOLLM2 | {"num_hidden_layers": 8, "initializer_range": 0.06}
 """Sure of where it looks and of what it says, as a trained model is. TF32 does not show in a model that is not."""
 
 
-@pytest.mark.parametrize("backend", ["megatron", "fsdp"])
-def test_trainer_and_engine_agree_in_fp32(tmp_path: Path, backend: str) -> None:
+@pytest.mark.parametrize(
+    ("backend", "architecture"),
+    [("megatron", None), ("fsdp", None), ("fsdp", "gemma4_text-gpu-heads"), ("fsdp", "gemma4_text-gpu-heads-alike")],
+)
+def test_trainer_and_engine_agree_in_fp32(tmp_path: Path, backend: str, architecture: str | None) -> None:
     own = {"cluster__gpusPerNode": 1, "trainer__precision": "fp32", "trainer__backend": backend}
-    worker = Colocated(save_shape(SURE, tmp_path / "model"), tmp_path, **own)
+    folder = tmp_path / "model"
+    model = save(architecture, folder) if architecture else save_shape(SURE, folder)
+    worker = Colocated(model, tmp_path, **own)
     try:
         worker.randomise(scale=0.02)
         worker.sync()

@@ -69,6 +69,13 @@ def judge(spec: LoRARLJobSpec, config: Mapping[str, Any], there: Gpu | Host | No
     require_layout(spec, model)
     if spec.generates and not spec.on_gpu:
         _require_heads_of_cpus(model)
+    if spec.generates and spec.on_gpu and model.states and spec.precision == "fp32":
+        raise InputError(
+            "spec.trainer.precision",
+            "fp32 for a model with delta nets",
+            "bf16, in which vLLM has kernels for them on GPUs",
+            "Set spec.trainer.precision: bf16.",
+        )
     family, merged = family_of(config).models, _MERGED if is_served_merged(config) else ()
     if there is None:
         plan = decide(spec, model, _UNKNOWN_GPU if spec.on_gpu else None)

@@ -259,6 +259,12 @@ def test_a_model_whose_layers_keep_a_state_is_not_split() -> None:
         judge(gpu_job("cluster.gpusPerNode=2", "rollout.tensorParallelSize=2"), QWEN_3_5_4B)
 
 
+def test_delta_nets_are_of_bf16_on_a_gpu() -> None:
+    with pytest.raises(InputError, match=r"trainer\.precision: got fp32 for a model with delta nets, expected bf16"):
+        judge(gpu_job("trainer.precision=fp32"), QWEN_3_5_4B)
+    judge(gpu_job("trainer.precision=fp32", "cluster.gpusPerNode=0"), QWEN_3_5_4B)
+
+
 @pytest.mark.parametrize("family", REFUSED)
 def test_families_that_are_asked_for_are_refused_with_their_own_reason(family: str) -> None:
     """Whatever else of its config.json is known: published files have these."""

@@ -272,6 +272,26 @@ class CpuDeltaNets(Feature):
     get_forward_context: Any = used("vllm.forward_context:get_forward_context")
 
 
+_FLA = "vllm.third_party.flash_linear_attention.ops"
+
+
+class GpuDeltaNets(Feature):
+    """`patches/gpu_delta_nets.py`: the kernels of Triton among whose configurations a delta net's prompts search."""
+
+    what = "delta nets without a search among kernels"
+    price = "the first start searches for minutes, and prompts are rounded otherwise at each start"
+    states: Any = used(f"{_FLA}.chunk_delta_h:chunk_gated_delta_rule_fwd_kernel_h_blockdim64")
+    outputs: Any = used(f"{_FLA}.chunk_o:chunk_fwd_kernel_o")
+    products: Any = used(f"{_FLA}.chunk_scaled_dot_kkt:chunk_scaled_dot_kkt_fwd_kernel")
+    sums: Any = used(f"{_FLA}.cumsum:chunk_local_cumsum_scalar_kernel")
+    norms: Any = used(f"{_FLA}.l2norm:l2norm_fwd_kernel")
+    wide_norms: Any = used(f"{_FLA}.l2norm:l2norm_fwd_kernel1")
+    inverses: Any = used(f"{_FLA}.solve_tril:merge_16x16_to_64x64_inverse_kernel")
+    small_inverses: Any = used(f"{_FLA}.solve_tril:merge_16x16_to_32x32_inverse_kernel")
+    tile_inverses: Any = used(f"{_FLA}.solve_tril:solve_tril_16x16_kernel")
+    representations: Any = used(f"{_FLA}.wy_fast:recompute_w_u_fwd_kernel")
+
+
 class SharedKeys(Feature):
     """`patches/shared_keys.py`, on a CPU."""
 
@@ -351,7 +371,7 @@ ALWAYS = (Build, Requests, Scheduling, AdapterSlots, AdapterLayers, AdapterLooku
 ON_GPU = (AdapterGraphs, Sampling, Attention, LeanStart, GpuWorker)
 ON_CPU = (CpuWorker, CpuSampling)
 FOR_SOME = (
-    *(Experts, GpuExperts, CpuExperts, CpuDeltaNets, SharedKeys, GpuSharedKeys),
+    *(Experts, GpuExperts, CpuExperts, CpuDeltaNets, GpuDeltaNets, SharedKeys, GpuSharedKeys),
     *(Routing, AdapterModels, SleepingMemory),
 )
 FEATURES = (*ALWAYS, *ON_GPU, *ON_CPU, *FOR_SOME)

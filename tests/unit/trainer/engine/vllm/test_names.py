@@ -28,6 +28,7 @@ OF_PYTHON = (ContextVar, ExitStack, Path, re.Pattern, str, list, dict, set, type
 LIBRARIES = {name for kind in OF_TORCH + OF_PYTHON for name in dir(kind)}
 LIBRARIES |= {"architectures", "batch_decode", "from_pretrained", "get_text_config", "layer_types"}  # of Transformers
 LIBRARIES |= {"max_position_embeddings", "vision_config", "vocab_size"}
+LIBRARIES |= {"configs", "fn"}  # of Triton
 LIBRARIES |= {"__annotations__", "__code__", "__version__", "co_names", "element_ty"}
 
 
