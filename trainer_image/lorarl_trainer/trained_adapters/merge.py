@@ -105,7 +105,8 @@ def _write(model: AdaptedModel, merged: Any, out: Path, check: Callable[[Path], 
     shutil.rmtree(partial, ignore_errors=True)  # of a merge that was killed
     try:
         partial.mkdir(parents=True)
-        merged.save_pretrained(partial)
+        # Packed weights would be left out of the files' own format: Transformers 5.12 does not pack them again.
+        merged.save_pretrained(partial, save_original_format=not model.unpacked)
         _settings(model.defaults).to_json_file(partial / "generation_config.json", keys_to_pop=["compile_config"])
         _share_weights(partial)
         checked = check(partial)
