@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,10 @@ from safetensors.torch import load_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from lorarl_trainer.backends.fsdp.loading import load_base
-from lorarl_trainer.errors import PolicyDriftError
+from lorarl_trainer.errors import LorarlError, PolicyDriftError
 from lorarl_trainer.models.model_sizes import read_model_sizes
 from lorarl_trainer.storage.downloads import read_model_config
+from lorarl_trainer.trained_adapters import merge as merging
 from lorarl_trainer.trained_adapters.merge import merge
 from lorarl_trainer.trained_adapters.model import Decoding, load_adapted
 from lorarl_trainer.trained_adapters.source import find_adapter
@@ -95,6 +97,16 @@ def test_an_adapter_on_packed_files_is_merged_and_asked(tmp_path: Path) -> None:
         )
         assert torch.allclose(merged(input_ids=ids).logits, expected, atol=1e-4)
     assert not torch.allclose(unadapted, expected, atol=1e-2)
+
+
+def test_a_merge_that_leaves_weights_out_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Transformers 5.12.1 leaves out all weights that it has read from packed ones."""
+    packed, plain = pack(tiny_models.save("gpt_oss-words", tmp_path / "base"), tmp_path / "models")
+    adapter = _adapter(packed, plain, tmp_path / "adapter")
+    monkeypatch.setattr(merging, "load_adapted", lambda source: replace(load_adapted(source), unpacked=False))
+    with pytest.raises(LorarlError, match=r"left weights out .* they have [\d,]+ of [\d,]+ values"):
+        merge(find_adapter(str(adapter), None, (), str(packed)), tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()
 
 
 def _adapter(packed: Path, plain: Path, folder: Path) -> Path:
