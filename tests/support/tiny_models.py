@@ -59,8 +59,6 @@ _REFUSED_MIXTURES: dict[str, dict[str, Any]] = {
     "exaone_moe": {"head_dim": 32, "moe_intermediate_size": 96, "num_experts": 4, "num_experts_per_tok": 2}
     | {"num_shared_experts": 1, "mlp_layer_types": ["dense", "sparse"], "sliding_window": 4096}
     | {"layer_types": ["full_attention", "full_attention"]},
-    "gpt_oss": {"head_dim": 32, "intermediate_size": 96, "num_local_experts": 4, "num_experts_per_tok": 2}
-    | {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
 }
 """Their reasons have tests."""
 
@@ -96,6 +94,10 @@ _GEMMA_4_ALIKE = {"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "
     "use_bidirectional_attention": "vision",
 }
 """As 31B: keys and values that see everything have one projection, and fewer heads."""
+_GPT_OSS_ROPE = {"rope_type": "yarn", "factor": 8.0, "rope_theta": 10_000.0, "beta_fast": 32.0, "beta_slow": 1.0} | {
+    "original_max_position_embeddings": 32,
+    "truncate": False,
+}
 _FSDP_FAMILIES: dict[str, dict[str, Any]] = {
     "gemma2": {"head_dim": 32, "sliding_window": 8, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 2.0}
     | {"final_logit_softcapping": 3.0, "tie_word_embeddings": True},
@@ -124,6 +126,9 @@ _FSDP_FAMILIES: dict[str, dict[str, Any]] = {
     "ministral3": {"head_dim": 32, "rope_parameters": _MINISTRAL_3},
     "gpt2": {"n_inner": 160, "num_key_value_heads": 4, "tie_word_embeddings": True},
     "gemma4_text": _GEMMA_4,
+    "gpt_oss": {"head_dim": 32, "intermediate_size": 96, "num_local_experts": 4, "num_experts_per_tok": 2}
+    | {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"], "swiglu_limit": 7.0}
+    | {"rope_parameters": _GPT_OSS_ROPE},
 }
 _MULTIMODAL_ROPE = {"partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
 SEEING: dict[str, dict[str, Any]] = {
@@ -204,6 +209,7 @@ _VARIANTS: dict[str, dict[str, Any]] = {
     "beyond": {"rope_parameters": _MINISTRAL_3 | {"original_max_position_embeddings": 8}}
     | {"llama_4_scaling": {"original_max_position_embeddings": 8, "beta": 0.5}},
     "alike": _GEMMA_4_ALIKE,
+    "words": {"vocab_size": 128},
     "yarn": {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10_000.0}}
     | {"max_position_embeddings": 256},
 }
@@ -230,6 +236,9 @@ def build(architecture: str, seed: int = 0) -> Any:
                 parameter.uniform_(0.5, 1.5)
             elif name.endswith("bias"):
                 parameter.normal_(std=0.3)
+            elif name.endswith("sinks"):
+                parameter.normal_()
+                parameter.copy_(parameter.bfloat16())  # as in published files
             if family.startswith("gemma4") and name.endswith("q_norm.weight"):
                 parameter.mul_(0.2)  # nothing else scales its scores
         for name, buffer in model.named_buffers():

@@ -63,6 +63,12 @@ NEVER_ADAPTED = (
 """The last parts of names that never get an adapter, of either side: excluding them changes nothing and is right."""
 
 
+_OF_EXPERTS = frozenset(
+    {"mlp", "experts", "gate_up_proj", "gate_proj", "up_proj", "down_proj", "linear_fc1", "linear_fc2"}
+)
+"""Parts of the names of experts' layers."""
+
+
 @dataclass(frozen=True)
 class Linear:
     """A linear layer of the Megatron model.
@@ -132,6 +138,23 @@ def excluded_names(
         for left_out in ((), exclude_modules)
     )
     return [name for name in wanted if name not in set(kept)]
+
+
+def require_no_experts(target_modules: Sequence[str]) -> None:
+    """Refuse names of experts' layers, for a model whose experts stay as they are.
+
+    Raises:
+        InputError: naming the first.
+    """
+    for pattern in target_modules:
+        if _OF_EXPERTS & set(pattern.replace("*", "").split(".")):
+            raise InputError(
+                "spec.adapter.targetModules",
+                repr(pattern),
+                "linear layers of attention: the experts of this model stay as they are, since vLLM 0.26 takes no "
+                "adapter on them on a CPU, and none on a GPU was compared",
+                f"Use [{ALL_LINEAR}], or name q_proj, k_proj, v_proj or o_proj.",
+            )
 
 
 def served_names(targets: Sequence[Target]) -> list[str]:

@@ -22,6 +22,7 @@ from lorarl_trainer.models.fsdp_family import (
     norms,
 )
 from lorarl_trainer.models.gemma4 import GEMMA_4
+from lorarl_trainer.models.gpt_oss import GPT_OSS
 from lorarl_trainer.models.layer_kinds import LAYER_KINDS, kinds_of
 
 FSDP_FAMILIES: dict[str, FsdpFamily] = {
@@ -49,6 +50,7 @@ FSDP_FAMILIES: dict[str, FsdpFamily] = {
         sees=True,
     ),
     **GEMMA_4,
+    "gpt_oss": GPT_OSS,
     "qwen3_5": FsdpFamily(
         "Qwen3.5, 3.6 and 3.8, dense (0.8B to 27B), on text",
         "Qwen3_5ForConditionalGeneration",
@@ -306,8 +308,9 @@ def sizes_by_word(config: Mapping[str, Any], *, hidden: int, key_heads: int, hea
         for kind in {*kinds_of(config)} & {*LAYER_KINDS}
         for name, size in LAYER_KINDS[kind].words(config).items()
     }
-    if uneven := FSDP_FAMILIES[config["model_type"]].uneven:
-        words.update(uneven.words(config))
+    family = FSDP_FAMILIES[config["model_type"]]
+    for own in (family.words, family.uneven.words if family.uneven else None):
+        words.update(own(config) if own else {})
     return {
         **words,
         "h": hidden,

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lorarl_trainer.models.layer_kinds import LAYER_KINDS
+from lorarl_trainer.models.packed_weights import plain_shapes
+from lorarl_trainer.models.shape import FrozenExperts
 
 ATTENTION = {
     "self_attn.q_proj.weight": "q h",
@@ -82,6 +84,11 @@ class FsdpFamily:
         outside_if_set: likewise, of those outside of layers.
         linears_outside: linear layers outside of layers, beside the output layer.
         only: what config.json may say, by key, or a tuple of that. Transformers or vLLM computes no other value.
+        requires: refuses what else of a config.json with usual names Transformers or vLLM does not compute.
+        words: what its own words mean for such a config.json. Raises KeyError if that leaves out a size.
+        frozen_experts: likewise, the experts of a family whose experts get no adapter.
+        quantized: how the weights of its files may be quantized, by `quant_method`. They are read to the job's
+            precision, once.
         serves_adapters: vLLM by itself does. If not, lorarl's rollouts are made with an adapter all the same.
     """
 
@@ -107,6 +114,10 @@ class FsdpFamily:
     outside_if_set: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     linears_outside: Collection[str] = ()
     only: Mapping[str, Any] = field(default_factory=dict)
+    requires: Callable[[Mapping[str, Any]], None] | None = None
+    words: Callable[[Mapping[str, Any]], dict[str, int]] | None = None
+    frozen_experts: Callable[[Mapping[str, Any]], FrozenExperts] | None = None
+    quantized: str | None = None
     serves_adapters: bool = True
 
     def named_in_full(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
@@ -117,8 +128,9 @@ class FsdpFamily:
         top, _, _ = self.layers.partition(".")
         decoder = {name.partition(".")[2].partition(".")[0] for name in self.outside if name.startswith(f"{top}.")}
         decoder.add(self.layers.partition(".")[2].partition(".")[0])
+        shapes = plain_shapes(shapes) if self.quantized else shapes
         named = {
-            self._in_model(name): shape for name, shape in shapes.items() if name.endswith(".weight") or len(shape) <= 2
+            self._in_model(name): shape for name, shape in shapes.items() if name.endswith(".weight") or len(shape) <= 3
         }
         found = {f"{top}.{name}" if name.partition(".")[0] in decoder else name: shape for name, shape in named.items()}
         if not self.sees:

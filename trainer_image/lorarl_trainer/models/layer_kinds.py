@@ -135,6 +135,11 @@ def keeps_states(language: Any) -> bool:
     return any(kind in LAYER_KINDS for kind in getattr(language, "layer_types", None) or ())
 
 
+def has_sinks(language: Any) -> bool:
+    """Return whether attention has sinks in a language model with such a configuration. None says so of itself."""
+    return bool(language.model_type == "gpt_oss")
+
+
 def shares_keys(language: Any) -> bool:
     """Return whether a language model's configuration has layers that take the keys and values of earlier ones."""
     return bool(getattr(language, "num_kv_shared_layers", None))

@@ -8,7 +8,8 @@ from lorarl_trainer.models.families import Experts, Family
 from lorarl_trainer.models.shape import ModelShape
 
 ROUTER = "gate"
-"""The last part of the name of what sends tokens to experts. It never gets an adapter."""
+ROUTERS = (ROUTER, "router")
+"""The last parts of the names of what sends tokens to experts. It never gets an adapter."""
 _GATE_UP_DOWN = ("gate_proj", "up_proj", "down_proj")
 
 

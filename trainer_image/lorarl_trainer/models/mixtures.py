@@ -10,6 +10,7 @@ from typing import Any
 
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.models.families import FAMILIES
+from lorarl_trainer.models.fsdp_families import FSDP_FAMILIES
 
 _COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """What config.json calls the number of a layer's experts."""
@@ -34,7 +35,8 @@ def require_known_mixture(config: Mapping[str, Any]) -> None:
         InputError: it names what config.json asks for.
     """
     found = next((name for name in _COUNTS if config.get(name)), None)
-    if found is None:
+    family = FSDP_FAMILIES.get(str(config.get("model_type")))
+    if found is None or (family is not None and family.frozen_experts):
         return
     if not is_mixture(config):
         raise InputError(

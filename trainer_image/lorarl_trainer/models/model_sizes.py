@@ -19,12 +19,13 @@ from lorarl_trainer.lora.targets import (
     Target,
     last_part,
     megatron_linears,
+    require_no_experts,
     resolve_targets,
 )
 from lorarl_trainer.models.families import FAMILIES
 from lorarl_trainer.models.fsdp_families import FSDP_FAMILIES, sizes_by_word, with_usual_names
 from lorarl_trainer.models.layer_kinds import kinds_of, states_of
-from lorarl_trainer.models.layer_tensors import ROUTER, tensor_shapes
+from lorarl_trainer.models.layer_tensors import ROUTERS, tensor_shapes
 from lorarl_trainer.models.shape import ModelShape
 from lorarl_trainer.models.stored_weights import require_no_other_output, require_plain_values, stored_weights
 from lorarl_trainer.models.supported_models import has_plain_layers, is_known_to_megatron, window_of
@@ -71,7 +72,7 @@ class ModelSizes(ModelShape):
         for name, shape in self.shapes.items():
             module = name.removesuffix(".weight")
             inside = name.startswith(self.decoder) or module in self.linears_outside
-            if inside and module != name and len(shape) == 2 and last_part(module) != ROUTER:
+            if inside and module != name and len(shape) == 2 and last_part(module) not in ROUTERS:
                 inputs, outputs = shape if self.transposed else reversed(shape)
                 found.append(LinearSize(module, last_part(module) not in SPLIT_INPUTS, inputs, outputs))
         return tuple(found)
@@ -96,14 +97,33 @@ class ModelSizes(ModelShape):
     @cached_property
     def of_experts(self) -> int:
         """Parameters of all experts."""
+        if frozen := self.frozen_experts:
+            return self.layers * frozen.count * 3 * self.hidden * frozen.inner
         return sum(linear.inputs * linear.outputs for linear in self.linears if is_expert(linear.name))
+
+    @property
+    def experts_at_work(self) -> tuple[int, int]:
+        """A layer's experts that a token is sent to, and how many there are; 0 and 1 for a dense model."""
+        if frozen := self.frozen_experts:
+            return frozen.active, frozen.count
+        return self.active_experts, max(1, self.experts)
+
+    @cached_property
+    def inner(self) -> int:
+        """The inner size of the MLP, or of an expert."""
+        return self.frozen_experts.inner if self.frozen_experts else self.width("up_proj")
+
+    @cached_property
+    def of_products(self) -> int:
+        """Parameters of the decoder's linear layers, and of all experts."""
+        of_linears = sum(linear.inputs * linear.outputs for linear in self.linears)
+        return of_linears + (self.of_experts if self.frozen_experts else 0)
 
     @cached_property
     def multiplied(self) -> int:
-        """Parameters of the decoder's linear layers with which a token is multiplied, of its own experts only."""
-        of_all = sum(linear.inputs * linear.outputs for linear in self.linears)
-        idle = self.experts - self.active_experts
-        return of_all - (self.of_experts * idle // self.experts if self.experts else 0)
+        """Those of them with which a token is multiplied, of its own experts only."""
+        active, count = self.experts_at_work
+        return self.of_products - self.of_experts * (count - active) // count
 
     def parameters(self, tensor_parallel_size: int, expert_ranks: int = 1) -> int:
         """Return the parameters of the base on one tensor-parallel rank, which has its share of the experts.
@@ -128,6 +148,8 @@ class ModelSizes(ModelShape):
 
     def targets(self, adapter: AdapterSpec) -> list[Target]:
         """Return the adapters; see `adapted` for the errors."""
+        if self.frozen_experts:
+            require_no_experts(adapter.target_modules)
         linears = megatron_linears(linear.name for linear in self.linears)
         return resolve_targets(linears, adapter.type, adapter.target_modules, adapter.exclude_modules)
 
@@ -194,6 +216,8 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
             whole_norms=family is not None and family.whole_norms,
             states=tuple(states_of(config)),
             key_widths=other.uneven.key_widths(config) if other and other.uneven else (),
+            frozen_experts=other.frozen_experts(config) if other and other.frozen_experts else None,
+            sinks=other is not None and "self_attn.sinks" in other.layer,
             linears_outside=other.linears_outside if other else (),
         )
     except KeyError as missing:

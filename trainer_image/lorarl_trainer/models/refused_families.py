@@ -54,7 +54,6 @@ REFUSED: Mapping[str, Refused] = {
     "qwen3_5_moe": Refused("Qwen3.5 and 3.6: 35B-A3B and larger", _SHARED, _MIXTURE),
     "qwen3_5_moe_text": Refused("the same, their text part alone", _SHARED, _MIXTURE),
     "qwen3_next": Refused("Qwen3-Next", _SHARED, _MIXTURE),
-    "gpt_oss": Refused("gpt-oss", _NOT_BY_EXPERT, _MIXTURE),
     "glm4_moe": Refused("GLM-4.5, 4.6 and 4.7", _BESIDE, _MIXTURE),
     "glm4_moe_lite": Refused("GLM-4.7-Flash", _LATENT, _MIXTURE),
     "glm_moe_dsa": Refused("GLM-5", "its latent attention, over chosen tokens alone, was not compared", _MIXTURE),

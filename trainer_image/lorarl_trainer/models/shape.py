@@ -10,6 +10,21 @@ from lorarl_trainer.lora.experts import usual_rank
 from lorarl_trainer.models.layer_kinds import State
 
 
+@dataclass(frozen=True)
+class FrozenExperts:
+    """A mixture in the place of each layer's MLP whose experts get no adapter.
+
+    Attributes:
+        count: a layer's experts.
+        active: those that a token is sent to.
+        inner: the inner size of each.
+    """
+
+    count: int
+    active: int
+    inner: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
     """What a model's config.json says.
@@ -26,9 +41,11 @@ class ModelShape:
         heads: attention heads of a layer.
         experts: in each layer, in the place of its MLP; 0 for none.
         active_experts: those that a token is sent to.
+        sinks: attention's heads have a sink each, a score that no value has.
         whole_norms: queries and keys are normalised, all heads together.
         states: of the layers that keep a state in the place of keys and values.
         key_widths: how wide the keys are of each layer that has its own, if layers differ in that.
+        frozen_experts: in the place of each layer's MLP; None for experts with adapters, and for none.
         linears_outside: linear layers outside of the decoder's layers that may have an adapter.
     """
 
@@ -48,9 +65,11 @@ class ModelShape:
     transposed: bool = False
     experts: int = 0
     active_experts: int = 0
+    sinks: bool = False
     whole_norms: bool = False
     states: tuple[State, ...] = ()
     key_widths: tuple[int, ...] = ()
+    frozen_experts: FrozenExperts | None = None
     linears_outside: Collection[str] = ()
 
     @property
@@ -58,6 +77,8 @@ class ModelShape:
         """Why the model is not split over ranks, if it is not."""
         if self.states:
             return "whose layers keep a state: one that is split over ranks was not compared"
+        if self.frozen_experts:
+            return "with sinks, and experts that stay as they are: a split of them was not compared"
         return "whose layers differ in their heads: a split of them was not compared" if self.key_widths else None
 
     @property
@@ -67,7 +88,7 @@ class ModelShape:
 
     def attends_plainly(self, longest: int) -> bool:
         """Return whether flash attention computes it: it sees all of so many tokens, with scores and heads as usual."""
-        plain = not self.soft_cap and not self.key_widths
+        plain = not self.soft_cap and not self.key_widths and not self.sinks
         return plain and (self.window is None or self.window >= longest)
 
     def expert_rank(self, adapter: AdapterSpec) -> int | None:

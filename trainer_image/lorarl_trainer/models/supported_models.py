@@ -57,6 +57,8 @@ def require_supported(
             _require_wide_window(family, config, longest)
             require_known_rope(family, config)
     _require_known_values(family.only, config)
+    if isinstance(family, FsdpFamily) and family.requires:
+        family.requires(config)
     require_same_positions(config, longest)
     if rollouts:
         _require_positions(config, longest)
@@ -117,8 +119,11 @@ def _require_no_refused_family(config: Mapping[str, Any]) -> None:
 
 
 def _require_plain_weights(config: Mapping[str, Any]) -> None:
+    family = FSDP_FAMILIES.get(str(config.get("model_type")))
     if quantization := config.get("quantization_config"):
         method = quantization.get("quant_method") if isinstance(quantization, Mapping) else quantization
+        if family is not None and family.quantized == method:
+            return
         raise refused(
             f"weights quantized by {method}", "weights in bf16, fp16 or fp32", "Name the model that was quantized."
         )

@@ -46,7 +46,7 @@ def trainer_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionP
         share += ", with all experts, which vLLM uses too"
     if (shards := execution.layout.base_shards) > 1:
         # While a layer is at work, the next one is gathered too.
-        base += model.multiplied // shards + 2 * model.multiplied // model.layers - model.multiplied
+        base += model.of_products // shards + 2 * model.of_products // model.layers - model.of_products
         share = f", layers over {shards} ranks, and two of them whole"
     source = f"its files: {base:,} parameters in {stored.name}{share}"
     yield Line("base model", base * stored.bytes, "always", source)
@@ -146,8 +146,9 @@ def engine_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPl
     yield _served_adapter(adapter, ranks, width, on_gpu=True)
     tokens, sequences = execution.engine.step_tokens, execution.engine.sequences
     mlp = 3 * model.width("up_proj") // ranks + 4 * model.hidden
-    if model.experts:
-        mlp = model.active_experts * (5 * model.width("up_proj") + 4 * model.hidden)
+    active, _ = model.experts_at_work
+    if active:
+        mlp = active * (5 * model.inner + 4 * model.hidden)
     source = f"{tokens:,} tokens of prompts in a layer, logits of {sequences} sequences in fp32"
     yield Line("vLLM activations", tokens * mlp * width + 4 * sequences * model.vocabulary, "generation", source)
     yield Line("vLLM's CUDA graphs", GRAPHS_BYTES, "always", "allowance")

@@ -19,16 +19,17 @@ def require_mixture_job(spec: LoRARLJobSpec, model: ModelSizes) -> None:
     """
     rank = spec.adapter.expert_rank
     if not model.experts:
+        why = "the model's experts stay as they are" if model.frozen_experts else "the model has no experts"
         if rank is not None:
-            raise _refused("adapter.expertRank", rank, "no value: the model has no experts", "Remove it.", "")
+            raise _refused("adapter.expertRank", rank, f"no value: {why}", "Remove it.", "")
         if spec.adapter.shares_outer:
-            expected = "perExpert: the model has no experts"
+            expected = f"perExpert: {why}"
             raise _refused("adapter.experts", spec.adapter.experts, expected, "Remove it.", "")
         if (replay := spec.trainer.router_replay) is not None:
-            expected = "no value: the model has no experts"
+            expected = f"no value: {why}"
             raise _refused("trainer.routerReplay", str(replay).lower(), expected, "Remove it.", "")
         if (ranks := spec.trainer.expert_parallel_size or 1) > 1:
-            raise _refused("trainer.expertParallelSize", ranks, "1: the model has no experts", "Remove it.", "")
+            raise _refused("trainer.expertParallelSize", ranks, f"1: {why}", "Remove it.", "")
         return
     _require_equal_shares(model.experts, spec.trainer.expert_parallel_size or 1)
     if model.whole_norms and (ranks := spec.trainer.tensor_parallel_size or 1) > 1:

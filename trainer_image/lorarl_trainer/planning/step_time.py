@@ -137,14 +137,15 @@ def decode_seconds(model: ModelSizes, plan: ExecutionPlan, speed: Speed, running
     """
     matrices = (model.multiplied + model.vocabulary * model.hidden) / plan.layout.engine_ranks
     # A dense model has no experts, and all of these are 0.
-    experts, active = model.of_experts / plan.layout.engine_ranks, model.active_experts / max(1, model.experts)
+    at_work, count = model.experts_at_work
+    experts, active = model.of_experts / plan.layout.engine_ranks, at_work / count
     chosen = 1 - (1 - active) ** running
     read = matrices - experts * active + experts * chosen / _DECODE_EXPERTS
     reading = read * plan.base_storage.bytes / speed.bandwidth
     products = 2 * matrices * running / (_DECODE_PRODUCTS * speed.operations)
     keys = running * context * kv_bytes_per_token(model, plan) / (_DECODE_ATTENTION * speed.bandwidth)
     layer = _DECODE_LAYER_SECONDS + (_DECODE_REDUCTION_SECONDS if plan.layout.engine_ranks > 1 else 0.0)
-    layer += running * model.active_experts * _DECODE_EXPERT_ROW_SECONDS
+    layer += running * at_work * _DECODE_EXPERT_ROW_SECONDS
     host = _DECODE_HOST_SECONDS + running * _DECODE_HOST_SECONDS_PER_SEQUENCE
     return max(max(reading, products) + keys + model.layers * layer, host)
 
@@ -214,8 +215,9 @@ def _recomputed(model: ModelSizes, plan: ExecutionPlan) -> float:
     if plan.trainer.recompute == "none":
         return 0.0
     # Of an MLP in a fused layer, gate and up; of a mixture, all that a token's experts compute.
-    projections = 3 * model.active_experts if model.experts else 2 if plan.trainer.fused_layers else 3
-    return 2.0 * projections * model.hidden * model.width("up_proj") * model.layers
+    active, _ = model.experts_at_work
+    projections = 3 * active if active else 2 if plan.trainer.fused_layers else 3
+    return 2.0 * projections * model.hidden * model.inner * model.layers
 
 
 def _parts(plan: ExecutionPlan, work: Work) -> float:

@@ -29,6 +29,8 @@ CPU_HEADS = (32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 _UNKNOWN_GPU = Gpu(total=0, free=0)
 _MERGED = ("vLLM by itself serves no adapters with this model, so serve it merged (lorarl merge)",)
 
+_FROZEN = ("attention alone gets adapters, with all-linear too: the experts stay as they are",)
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -76,15 +78,16 @@ def judge(spec: LoRARLJobSpec, config: Mapping[str, Any], there: Gpu | Host | No
             "bf16, in which vLLM has kernels for them on GPUs",
             "Set spec.trainer.precision: bf16.",
         )
-    family, merged = family_of(config).models, _MERGED if is_served_merged(config) else ()
+    family = family_of(config).models
+    told = *(_MERGED if is_served_merged(config) else ()), *(_FROZEN if model.frozen_experts else ())
     if there is None:
         plan = decide(spec, model, _UNKNOWN_GPU if spec.on_gpu else None)
-        return Verdict(family, (*_slower(spec, plan), *merged))
+        return Verdict(family, (*_slower(spec, plan), *told))
     if isinstance(there, Gpu):
         require_gpu(there)
     job_plan = choose_plan(spec, model, there)
     require_fit(job_plan)
-    return Verdict(family, (*_slower(spec, job_plan.execution), *merged), job_plan)
+    return Verdict(family, (*_slower(spec, job_plan.execution), *told), job_plan)
 
 
 def _require_heads_of_cpus(model: ModelShape) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from safetensors import SafetensorError
 from lorarl_trainer.errors import InputError, LorarlError, in_one_line
 from lorarl_trainer.lora.files import CONFIG_FILE
 from lorarl_trainer.lora.peft_options import refused_options
+from lorarl_trainer.models.stored_weights import stored_weights
 from lorarl_trainer.trained_adapters.merged_weights import changes_nothing, recompute
 from lorarl_trainer.trained_adapters.model import AdaptedModel, load_adapted
 from lorarl_trainer.trained_adapters.source import ARGUMENT, Source
@@ -64,6 +66,7 @@ def merge(source: Source, out: Path) -> Merged:
         )
 
     def check(written: Path) -> int:
+        _require_whole(merged, written)
         found = recompute(source.base_folder(), source.adapter, written)
         same = not found.changed if found.count else bool((after == alone).all())
         if same and not changes_nothing(source.adapter):
@@ -105,7 +108,8 @@ def _write(model: AdaptedModel, merged: Any, out: Path, check: Callable[[Path], 
     shutil.rmtree(partial, ignore_errors=True)  # of a merge that was killed
     try:
         partial.mkdir(parents=True)
-        merged.save_pretrained(partial)
+        # Packed weights would be left out of the files' own format: Transformers 5.12 does not pack them again.
+        merged.save_pretrained(partial, save_original_format=not model.unpacked)
         _settings(model.defaults).to_json_file(partial / "generation_config.json", keys_to_pop=["compile_config"])
         _share_weights(partial)
         checked = check(partial)
@@ -118,6 +122,16 @@ def _write(model: AdaptedModel, merged: Any, out: Path, check: Callable[[Path], 
         return checked
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _require_whole(merged: Any, written: Path) -> None:
+    """Require that a model's files have as many values as the model. Raises LorarlError if some were left out."""
+    there = sum(math.prod(tensor.stored.shape) for tensor in stored_weights(written).values())
+    if there < (wanted := sum(parameter.numel() for parameter in merged.parameters())):
+        raise LorarlError(
+            f"Transformers left weights out of the merged model's files: they have {there:,} of {wanted:,} values. "
+            "Nothing was written. Serve base and adapter without merging."
+        )
 
 
 def _settings(defaults: Any) -> Any:

@@ -16,6 +16,7 @@ from lorarl_trainer.launch.inputs import Vocabulary
 from lorarl_trainer.lora.files import WEIGHTS_FILE
 from lorarl_trainer.lora.tensor_names import PEFT_PREFIX, by_own_name, misfit, own_name
 from lorarl_trainer.models.fsdp_families import auto_class
+from lorarl_trainer.models.packed_weights import reading_options, take_precision
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.trained_adapters.own_tokenizer import load_own_tokenizer
 from lorarl_trainer.trained_adapters.source import ARGUMENT, Source
@@ -57,12 +58,14 @@ class AdaptedModel:
     Attributes:
         stops: token ids, any of which ends a completion.
         defaults: the base model's own settings of generation, for who generates with a merged model.
+        unpacked: weights of the base model are packed in its files.
     """
 
     model: Any
     tokenizer: Any
     stops: Sequence[int]
     defaults: Any
+    unpacked: bool
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -186,9 +189,11 @@ def load_adapted(source: Source, *, seed: int = 0) -> AdaptedModel:
         torch.manual_seed(seed)
         try:
             tokenizer = load_own_tokenizer(source)
-            kind = transformers.AutoConfig.from_pretrained(source.base, revision=source.revision).model_type
-            loader = getattr(transformers, auto_class(kind))
-            base = loader.from_pretrained(source.base, revision=source.revision, dtype=_precision(source))
+            config = transformers.AutoConfig.from_pretrained(source.base, revision=source.revision)
+            loader = getattr(transformers, auto_class(config.model_type))
+            packed, dtype = reading_options(config), _precision(source)
+            base = loader.from_pretrained(source.base, revision=source.revision, dtype=dtype, **packed)
+            take_precision(base, dtype)
         except Exception as error:  # Transformers raises nearly every type
             raise InputError(
                 ARGUMENT,
@@ -201,7 +206,7 @@ def load_adapted(source: Source, *, seed: int = 0) -> AdaptedModel:
     defaults = base.generation_config
     base.generation_config = GenerationConfig()  # generate() takes from it what its settings leave open, like penalties
     stops = stop_token_ids(tokenizer, defaults.to_dict(), base.config.to_dict())
-    return AdaptedModel(model, tokenizer, stops, defaults)
+    return AdaptedModel(model, tokenizer, stops, defaults, bool(packed))
 
 
 def _with_adapter(base: Any, source: Source) -> Any:

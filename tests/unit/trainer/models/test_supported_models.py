@@ -26,6 +26,14 @@ LLAMA3 = {
     "original_max_position_embeddings": 8192,
 }
 
+PLAIN_ROPE = {"rope_parameters": {"rope_type": "default"}}
+OWN_ROPE = {
+    "gpt_oss": {
+        "rope_parameters": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0}
+        | {"original_max_position_embeddings": 4096}
+    }
+}
+"""Of families that are taken with no other kind of positions."""
 SIZES = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 64}
 
 
@@ -130,7 +138,7 @@ def test_what_it_would_leave_out_is_refused(config: dict[str, Any], message: str
         of("qwen2", rope_scaling={"type": "yarn", "factor": 4.0}),
         of("llama", rope_scaling={**LLAMA3, "original_max_position_embeddings": 4096}),
         *(
-            {"model_type": kind, "architectures": [family.architecture], "rope_parameters": {"rope_type": "default"}}
+            {"model_type": kind, "architectures": [family.architecture]} | OWN_ROPE.get(kind, PLAIN_ROPE)
             for kind, family in FSDP_FAMILIES.items()
         ),
     ],

@@ -16,6 +16,7 @@ _FUSED = (
     ("in_proj_b", "in_proj_a"),
 )
 """Neighbours that vLLM computes in one product, in its order."""
+_OF_ALL_EXPERTS = ("gate_up_proj", "down_proj")
 
 
 def fuse_neighbours(model: torch.nn.Module) -> dict[frozenset[str], torch.Tensor]:
@@ -25,6 +26,7 @@ def fuse_neighbours(model: torch.nn.Module) -> dict[frozenset[str], torch.Tensor
     """
     found = {}
     for prefix, module in model.named_modules():
+        found.update(_experts_of_vllm(prefix, module))
         for names in _FUSED:
             layers = [layer for name in names if isinstance(layer := getattr(module, name, None), torch.nn.Linear)]
             if not layers or (len(layers) < len(names) and not _takes_keys_elsewhere(names, module)):
@@ -41,6 +43,20 @@ def fuse_neighbours(model: torch.nn.Module) -> dict[frozenset[str], torch.Tensor
             if names == _QUERY_KEY_VALUE and len(layers) == 1:
                 # Of keys that are dropped.
                 found[frozenset([f"{prefix}.k_norm.weight"])] = module.q_norm.weight.detach()
+    return found
+
+
+def _experts_of_vllm(prefix: str, module: Any) -> dict[frozenset[str], torch.Tensor]:
+    """Lay out the weights of a layer's experts as vLLM has them, [experts, outputs, inputs]; return these.
+
+    The trainer's layers compute with views that are transposed.
+    """
+    found = {}
+    for name, weight in module.named_parameters(recurse=False):
+        if name in _OF_ALL_EXPERTS and weight.dim() == 3 and module.is_transposed:
+            whole = weight.detach().transpose(1, 2).contiguous()
+            weight.data = whole.transpose(1, 2)
+            found[frozenset([f"{prefix}.{name}"])] = whole
     return found
 
 

@@ -11,6 +11,7 @@ from lorarl_trainer.backends.fsdp.attention import PACKED, register
 from lorarl_trainer.backends.fsdp.recurrent import take_own_rule
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.models.fsdp_families import auto_class
+from lorarl_trainer.models.packed_weights import reading_options, take_precision
 
 
 def load_base(model_path: Path, dtype: torch.dtype, *, packed: bool) -> Any:
@@ -32,7 +33,7 @@ def load_base(model_path: Path, dtype: torch.dtype, *, packed: bool) -> Any:
         # A base model's config.json may ask for dropout. vLLM has none, and only the adapter is trained.
         if "drop" in name and isinstance(value, float):
             setattr(language, name, 0.0)
-    options = {"config": config, "dtype": dtype, "output_loading_info": True}
+    options = {"config": config, "dtype": dtype, "output_loading_info": True, **reading_options(config)}
     if packed:
         options["attn_implementation"] = PACKED
     try:
@@ -54,6 +55,7 @@ def load_base(model_path: Path, dtype: torch.dtype, *, packed: bool) -> Any:
             "Copy or download the model again. Its config.json may be that of another model.",
         )
     take_own_rule(decoder_layers(language_model(model)))
+    take_precision(model, dtype)
     return model.requires_grad_(False)
 
 

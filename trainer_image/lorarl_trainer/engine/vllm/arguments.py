@@ -9,6 +9,7 @@ from lorarl_trainer.devices.base import Device, Host
 from lorarl_trainer.engine.vllm import names
 from lorarl_trainer.engine.vllm.config import EngineConfig
 from lorarl_trainer.models.layer_kinds import keeps_states
+from lorarl_trainer.models.packed_weights import is_packed
 from lorarl_trainer.planning.execution import EnginePlan
 
 if TYPE_CHECKING:
@@ -77,9 +78,22 @@ def engine_arguments(
         seed=seed,
         enable_sleep_mode=bool(plan.offload),
         kv_cache_memory_bytes=plan.kv_cache_bytes - _own_logits(config, hf_config),
+        hf_overrides=_overrides(hf_config),
         **device_arguments(device, plan),
         **kernels_of_triton(hf_config.get_text_config(), on_gpu=names.on_gpu()),
     )
+
+
+def _overrides(hf_config: Any) -> dict[str, Any]:
+    """Return what vLLM takes in the place of what config.json says."""
+    found: dict[str, Any] = {}
+    if is_packed(hf_config):
+        found["quantization_config"] = None  # it uses the trainer's tensors, which has read the packed weights
+    if names.on_gpu():
+        # Logits in float32, as the trainer computes them. bf16 would round the log-probabilities of a sure model by
+        # some hundredths.
+        found["head_dtype"] = "float32"
+    return found
 
 
 def _own_logits(config: EngineConfig, hf_config: Any) -> int:
@@ -99,9 +113,6 @@ def device_arguments(device: Device, plan: EnginePlan) -> dict[str, Any]:
         # vLLM gets the size of its KV cache elsewhere. It only refuses to start unless this share of the GPU is free,
         # and the plan has looked at what is free already.
         "gpu_memory_utilization": 0.01,
-        # Logits in float32, as the trainer computes them. bf16 would round the log-probabilities of a sure model by
-        # some hundredths.
-        "hf_overrides": {"head_dtype": "float32"},
         "compilation_config": {
             # torch.compile takes 25 s of a start, and vLLM already has kernels for what it would fuse.
             "mode": 0,

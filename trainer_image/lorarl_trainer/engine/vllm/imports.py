@@ -11,7 +11,7 @@ from typing import Any
 from lorarl_trainer.devices.imports import compile_at_first_call, import_without_compiler, stand_ins, without
 from lorarl_trainer.engine.vllm import binding, names
 from lorarl_trainer.engine.vllm.config import EngineConfig
-from lorarl_trainer.models.layer_kinds import keeps_states, shares_keys
+from lorarl_trainer.models.layer_kinds import has_sinks, keeps_states, shares_keys
 
 _WARMUP = "vllm.model_executor.warmup.kernel_warmup"
 """What `names.LeanStart` replaces, and what would load TorchInductor to warm it up."""
@@ -84,6 +84,8 @@ def bind_names(config: EngineConfig, hf_config: Any) -> list[str]:
         required.add(names.Routing)
     if keeps_states(hf_config.get_text_config()):
         (faster if names.on_gpu() else required).add(names.GpuDeltaNets if names.on_gpu() else names.CpuDeltaNets)
+    if has_sinks(hf_config.get_text_config()) and not names.on_gpu():
+        required.add(names.CpuSinks)
     if shares_keys(hf_config.get_text_config()):
         required.add(names.GpuSharedKeys if names.on_gpu() else names.SharedKeys)
     if config.plan.offload:

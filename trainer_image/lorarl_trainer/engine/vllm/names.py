@@ -292,6 +292,15 @@ class GpuDeltaNets(Feature):
     representations: Any = used(f"{_FLA}.wy_fast:recompute_w_u_fwd_kernel")
 
 
+class CpuSinks(Feature):
+    """`patches/cpu_sinks.py`. vLLM's own take no fp32."""
+
+    what = "sinks of attention on a CPU"
+    follows = ("vllm.v1.attention.backends.cpu_attn:CPUAttentionBackendImpl.forward",)
+    CPUAttentionBackendImpl: Any = used("vllm.v1.attention.backends.cpu_attn:CPUAttentionBackendImpl")
+    get_impl_cls: Place = replaced("vllm.v1.attention.backends.cpu_attn:CPUAttentionBackend.get_impl_cls")
+
+
 class SharedKeys(Feature):
     """`patches/shared_keys.py`, on a CPU."""
 
@@ -371,7 +380,7 @@ ALWAYS = (Build, Requests, Scheduling, AdapterSlots, AdapterLayers, AdapterLooku
 ON_GPU = (AdapterGraphs, Sampling, Attention, LeanStart, GpuWorker)
 ON_CPU = (CpuWorker, CpuSampling)
 FOR_SOME = (
-    *(Experts, GpuExperts, CpuExperts, CpuDeltaNets, GpuDeltaNets, SharedKeys, GpuSharedKeys),
+    *(Experts, GpuExperts, CpuExperts, CpuDeltaNets, GpuDeltaNets, CpuSinks, SharedKeys, GpuSharedKeys),
     *(Routing, AdapterModels, SleepingMemory),
 )
 FEATURES = (*ALWAYS, *ON_GPU, *ON_CPU, *FOR_SOME)

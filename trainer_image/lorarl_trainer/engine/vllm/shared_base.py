@@ -20,8 +20,14 @@ from lorarl_trainer.protocols.shared_base import SharesBase
 LOAD_FORMAT = "lorarl-trainer"
 """The name by which vLLM finds the loader."""
 
-_OF_EXPERTS = {"w13_weight": (("gate_proj", "up_proj"), ("w1", "w3")), "w2_weight": (("down_proj",), ("w2",))}
-"""vLLM's tensors of all experts of a layer, and what they consist of, by the names of each family."""
+_OF_EXPERTS = {
+    "w13_weight": (("gate_proj", "up_proj"), ("w1", "w3")),
+    "w2_weight": (("down_proj",), ("w2",)),
+    "w13_bias": (),
+    "w2_bias": (),
+}
+"""vLLM's tensors of all experts of a layer, and what they consist of, by the names of each family. Some files have
+them as they are."""
 _QUERY_KEY_VALUE = ["q_proj", "k_proj", "v_proj"]
 
 
@@ -87,9 +93,10 @@ class SharedBase:
         """Return the trainer's tensor for a parameter of vLLM's, in vLLM's layout."""
         *parents, module, kind = name.split(".")
         fused = getattr(model, "packed_modules_mapping", {}).get(module, [module])
-        if by_family := _OF_EXPERTS.get(kind):
+        if (by_family := _OF_EXPERTS.get(kind)) is not None:
             layer_name, experts = ".".join(parents[: parents.index("experts") + 1]), range(len(parameter))
             named = [[f"{layer_name}.{expert}.{one}.weight" for expert in experts for one in p] for p in by_family]
+            named.append([f"{layer_name}.{kind}"])
         else:
             named = [[".".join([*parents, one, kind]) for one in fused]]
         tensor = next((found for names in named if (found := self._tensors.get(frozenset(names))) is not None), None)
