@@ -121,6 +121,52 @@ def _with_tools(folder: Path, base: Path, backend: str) -> Job:
     return job
 
 
+AGENT = """
+import time
+import openai
+
+def play(row, llm):
+    if row["prompt"] == "sing":
+        raise ValueError("no more")
+    client, messages = openai.OpenAI(), [{"role": "user", "content": row["prompt"]}]
+    for _ in range(2):
+        reply = client.chat.completions.create(model=llm.model, messages=messages)
+        time.sleep(time.time() % 0.02)
+        said = reply.choices[0].message
+        messages += [said, {"role": "user", "content": f"you wrote {len(said.content)}"}]
+    return {"reward": sum(c in "aeiou" for c in said.content) / 8, "long": len(said.content)}
+"""
+
+
+def test_an_agent_is_trained_by_base_url_alone(tmp_path: Path, base: Path) -> None:
+    """Evaluations are greedy. Resumed to the same bytes: see the long test."""
+    ended = _asked(tmp_path / "whole", base).run("trainer.steps=2")
+    assert ended.code == 0, ended.stderr
+    rows = [row for row in ended.rows if "reward_mean" in row]
+    assert all(1 < row["episode/turns"] <= 2 for row in rows)
+    assert any("eval_score" in row for row in ended.rows)
+    assert "reward/long" in rows[0] and sum(row["reward_failures"] for row in rows) > 0
+    shown = [json.loads(line) for line in (ended.out / "samples.jsonl").read_text().splitlines()]
+    assert any("<|im_start|>user\nyou wrote " in sample["completion"] for sample in shown)
+
+
+@pytest.mark.long
+def test_a_run_with_an_agent_and_a_resumed_one_end_in_the_same_bytes(tmp_path: Path, base: Path) -> None:
+    whole_as_resumed(*(_asked(tmp_path / name, base) for name in ("whole", "resumed")))
+
+
+def _asked(folder: Path, base: Path) -> Job:
+    job = Job(folder, base)
+    (job.folder / "my_agent.py").write_text(AGENT)
+    job.change(
+        reward=None,
+        environment={"agent": "my_agent:play", "maxTurns": 3, "timeoutSeconds": 120},
+        rollout={"maxPromptTokens": 64, "maxResponseTokens": 180, "stop": ["a", "e", "i", " "]},
+        trainer={"steps": STEPS},
+    )
+    return job
+
+
 @pytest.mark.long
 def test_the_example_learns_to_use_what_it_is_told(tmp_path: Path) -> None:
     subprocess.run([sys.executable, ROOT / "examples/guess/make_base.py", "--out", tmp_path / "out/guess"], check=True)

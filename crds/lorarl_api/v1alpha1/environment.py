@@ -30,7 +30,7 @@ _Tool = Annotated[
 
 
 class EnvironmentSpec(Model):
-    """What answers the model turn by turn: tools of yours, or a class of yours that also rewards it.
+    """What answers the model turn by turn: tools of yours, or a class or an agent of yours that also rewards it.
 
     An episode is the prompt and all turns. rollout.maxPromptTokens is the limit of what opens it, and
     rollout.maxResponseTokens that of all that follows: what the model writes, and what it is answered.
@@ -58,6 +58,18 @@ class EnvironmentSpec(Model):
         "the reward scores it. Functions may be async. They are looked up as function is.",
         examples=[["my_tools:search"]],
     )
+    agent: str | None = Field(
+        None,
+        max_length=256,
+        pattern=_NAMED,
+        description="A Python function package.module:function, called as play(row, llm) once for each episode, in the "
+        "episode's own process. It calls the model as often as it likes, with any client of OpenAI's API: llm.base_url "
+        "and llm.api_key lead to it, and llm.model is its name. It returns the episode's reward: a number, or a "
+        "mapping with reward and further numbers, which are recorded as components. It may be async. It is looked up "
+        "as function is.",
+        examples=["my_agent:play"],
+        json_schema_extra={"expected": "package.module:function"},
+    )
     tool_format: ToolFormat | None = Field(
         None,
         description="How the model writes calls, by the names of vLLM's parsers. Default: found from the model's chat "
@@ -65,7 +77,9 @@ class EnvironmentSpec(Model):
         examples=["hermes"],
     )
     source: RewardSource | None = Field(
-        None, description="Where the code of the class or the tools is, if neither installed nor beside the manifest."
+        None,
+        description="Where the code of the class, the agent or the tools is, if neither installed nor beside the "
+        "manifest.",
     )
     max_turns: int = Field(
         8,
@@ -86,8 +100,9 @@ class EnvironmentSpec(Model):
         10.0,
         gt=0.0,
         le=3600.0,
-        description="Longest time of one call of reset, step or a tool, in seconds. After that the process of the "
-        "episode is ended, and the episode is left out. A tool is interrupted, and the model reads that.",
+        description="Longest time of one call of reset, step or a tool, in seconds, or of an agent between two turns "
+        "of the model. After that the process of the episode is ended, and the episode is left out. A tool is "
+        "interrupted, and the model reads that.",
     )
     max_failed_share: float = Field(
         1.0,
@@ -108,8 +123,9 @@ class EnvironmentSpec(Model):
 
     @property
     def functions(self) -> list[str]:
-        """The names of the class, or of the tools."""
-        return [self.function] if self.function else self.tools or []
+        """The names of the class, of the agent, or of the tools."""
+        alone = self.function or self.agent
+        return [alone] if alone else self.tools or []
 
 
 def environment_rules() -> Iterator[Rule]:
@@ -123,29 +139,32 @@ def environment_rules() -> Iterator[Rule]:
     )
     yield Rule(
         "environment",
-        f"{unless} || has(self.environment.__function__) != has(self.environment.tools)",
-        "have either function or tools",
-        "Set tools to let the model call functions beside a reward, or function for a class that answers every turn.",
+        f"{unless} || [has(self.environment.__function__), has(self.environment.tools), "
+        "has(self.environment.agent)].filter(one, one).size() == 1",
+        "have one of function, tools and agent",
+        "Set tools to let the model call functions beside a reward, function for a class that answers every turn, or "
+        "agent for a function that calls the model itself.",
     )
     for other in ("reward", "rewards"):
         yield Rule(
             other,
-            f"{unless} || !has(self.environment.__function__) || !has(self.{other})",
-            "not be set beside environment.function, which rewards its episodes itself",
-            f"Remove {other}, and return its number from step as reward.",
+            f"{unless} || has(self.environment.tools) || !has(self.{other})",
+            "not be set beside environment.function or environment.agent, which rewards its episodes itself",
+            f"Remove {other}, and return its number from step, or from the agent, as reward.",
         )
     yield Rule(
         "environment.toolFormat",
-        f"{unless} || !has(self.environment.toolFormat) || has(self.environment.tools)",
-        "be absent without tools",
-        "Remove toolFormat, or set environment.tools.",
+        f"{unless} || !has(self.environment.toolFormat) || !has(self.environment.__function__)",
+        "be absent beside function, which reads calls itself",
+        "Remove toolFormat, or set environment.tools or environment.agent in place of function.",
     )
-    yield Rule(
-        "environment.tools",
-        f"{unless} || !has(self.environment.tools) || self.data.chatTemplate",
-        "have a chat template, which shows them to the model",
-        "Remove data.chatTemplate: false.",
-    )
+    for part, shows in (("tools", "shows them to the model"), ("agent", "writes its messages")):
+        yield Rule(
+            f"environment.{part}",
+            f"{unless} || !has(self.environment.{part}) || self.data.chatTemplate",
+            f"have a chat template, which {shows}",
+            "Remove data.chatTemplate: false.",
+        )
     yield Rule(
         "environment",
         f"{unless} || !({is_one_of('self.algorithm.type', WITH_CRITIC)})",

@@ -108,8 +108,8 @@ SPEC_RULES: tuple[Rule, ...] = (
     Rule(
         "reward",
         f"{TRAINS_WITHOUT_REWARD} || has(self.reward) || has(self.rewards) || "
-        "has(self.environment) && has(self.environment.__function__)",
-        f"be set unless {_IS_WITHOUT_REWARD}, if there are no rewards and no environment.function",
+        "has(self.environment) && (has(self.environment.__function__) || has(self.environment.agent))",
+        f"be set unless {_IS_WITHOUT_REWARD}, if there are no rewards and no environment.function or environment.agent",
         "Add a reward, for example reward: {type: exact}, or set algorithm.type to sft.",
     ),
     Rule(

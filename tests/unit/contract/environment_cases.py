@@ -9,6 +9,7 @@ from unit.contract.manifests import TWO, Case
 PLAYED: dict[str, Any] = {"spec.reward": None, "spec.environment": {"function": "my_env:Episode"}}
 HELD_OUT = {"name": "held-out", "uri": "file:out/test.jsonl"}
 CALLED: dict[str, Any] = {"spec.environment": {"tools": ["my_tools:search"]}}
+ASKED: dict[str, Any] = {"spec.reward": None, "spec.environment": {"agent": "my_agent:play"}}
 ENVIRONMENT_CASES = [
     Case(
         "tools or a class",
@@ -25,6 +26,21 @@ ENVIRONMENT_CASES = [
         CALLED | {"spec.environment.toolFormat": "hermes"},
         "spec.environment.toolFormat",
         "set environment.tools",
+    ),
+    Case(
+        "an agent or a class",
+        ASKED | {"spec.environment.function": "my_env:Episode"},
+        ASKED | {"spec.environment.toolFormat": "hermes"},
+        "spec.environment",
+        "agent for a function that calls the model itself",
+    ),
+    Case("an agent rewards", ASKED | {"spec.reward": {"type": "exact"}}, ASKED, "spec.reward", "or from the agent"),
+    Case(
+        "a template writes messages",
+        ASKED | {"spec.data.chatTemplate": False},
+        ASKED,
+        "spec.environment.agent",
+        "Remove data.chatTemplate",
     ),
     Case(
         "a template shows tools",

@@ -39,11 +39,12 @@ class Bridge:
 
     Attributes:
         stop_ids: tokens any of which ends a turn.
+        vocabulary_size: tokens that the model has an embedding for, as far as that is known.
     """
 
     def __init__(self, encoder: PromptEncoder) -> None:
         """Write as this encoder does. Without a chat template, texts follow the model's turns as they are."""
-        self._encoder, self.stop_ids = encoder, encoder.stop_ids
+        self._encoder, self.stop_ids, self.vocabulary_size = encoder, encoder.stop_ids, encoder.vocabulary_size
 
     def opened(self, row: EncodedRow, opening: Prompt) -> EncodedRow:
         """Return a row with what opens its episode as its prompt.
@@ -70,6 +71,10 @@ class Bridge:
             InputError: the template refuses the text.
         """
         return self._ids(row, as_messages(text), ended=ended)
+
+    def messages(self, row: Row, messages: Sequence[Message], *, ended: bool) -> list[int]:
+        """Return the same, with messages that are of anybody but the model. Raises InputError as `tokens` does."""
+        return self._ids(row, messages, ended=ended)
 
     def results(self, row: Row, results: Sequence[tuple[str, str]], *, ended: bool) -> list[int]:
         """Return the same, with what answers the turn's tool calls: the name and the result of each."""

@@ -69,6 +69,7 @@ class PromptEncoder:
         self.stops = [text for stop in stop_ids if self.ids([text := tokenizer.decode([stop])]) == [[stop]]]
         self._vocabulary_size = vocabulary_size
         self._tokens = len(tokenizer)  # builds the whole vocabulary: 10 ms and more, so not for each row
+        self.vocabulary_size = vocabulary_size or self._tokens
         self._arguments = dict(template_arguments or {})
         if chat_template:
             _require_read(self._arguments, str(tokenizer.chat_template))

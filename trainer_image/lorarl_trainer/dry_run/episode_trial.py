@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+
+import numpy as np
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.data.bridge import Bridge
@@ -14,8 +16,12 @@ from lorarl_trainer.data.tool_calls import example_of
 from lorarl_trainer.dry_run.reward_trial import PATIENCE_SECONDS, WRONG
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch import inputs
-from lorarl_trainer.launch.rollouts import bridge_of
+from lorarl_trainer.launch.rollouts import bridge_of, speech_of
 from lorarl_trainer.rewards.environment.environment import FIELD, Answer, Environment, EpisodeFailedError
+from lorarl_trainer.rewards.scores import Outcome
+from lorarl_trainer.rollout.agents import Agents
+from lorarl_trainer.rollout.played import Played
+from lorarl_trainer.samples.sample import Completion
 from lorarl_trainer.schedule import seed_of
 
 
@@ -54,6 +60,8 @@ async def try_episode(
     if not spec.opens_episodes:
         return await _try_call(spec, bridge, environment, row, vocabulary)
     said = [*vocabulary.tokenizer.encode(WRONG, add_special_tokens=False), _stop(vocabulary)]
+    if spec.environment.agent is not None:
+        return await _try_agent(spec, environment, row, vocabulary, said)
     try:
         async with environment.episode(seed_of(spec.trainer.seed, "episode", 1, 0)) as episode:
             opened = bridge.opened(row, await episode.reset(row.row.raw))
@@ -65,10 +73,7 @@ async def try_episode(
                     break
                 tokens += bridge.tokens(opened.row, answers[-1].text, ended=True)
     except EpisodeFailedError as failed:
-        got = f"{spec.environment.function}, which fails in an episode of row {row.row.number} in which the model says "
-        got += f"{WRONG!r} ({failed.cause}: {failed.message})"
-        hint = "Fix it: a model may say anything. A run leaves such episodes out, and stops if all are."
-        raise InputError(FIELD, got, "an answer to each text", hint) from failed
+        raise _failing(spec, row, f"{failed.cause}: {failed.message}", "an answer to each text") from failed
     if len(opened.prompt_ids) > spec.rollout.max_prompt_tokens:
         raise InputError(
             "spec.rollout.maxPromptTokens",
@@ -78,6 +83,37 @@ async def try_episode(
             f"Set spec.rollout.maxPromptTokens to {len(opened.prompt_ids)} or more.",
         )
     return EpisodeTrial(opened, tokens, answers)
+
+
+async def _try_agent(
+    spec: LoRARLJobSpec, environment: Environment, row: EncodedRow, vocabulary: inputs.Vocabulary, said: list[int]
+) -> EpisodeTrial:
+    """Let an agent play an episode in which the model says the same in each turn."""
+    agents, played = Agents(spec, speech_of(spec, vocabulary)), Played(row)
+
+    async def ask(room: int, _: Sequence[int]) -> Completion:
+        tokens = np.array(said[:room], np.int64)
+        played.turns.append(Completion(tokens, np.zeros(len(tokens), np.float32), len(said) <= room, 0))
+        played.append(tokens.tolist(), made=True)
+        return played.turns[-1]
+
+    try:
+        async with agents.serving(), environment.episode(seed_of(spec.trainer.seed, "episode", 1, 0)) as episode:
+            outcome = await agents.play(played, episode, ask)
+    except EpisodeFailedError as failed:
+        outcome = Outcome.failed(failed.cause, failed.message)
+    if outcome.failure:
+        raise _failing(spec, row, outcome.failure, "an agent that returns a reward")
+    answers = [Answer("", False, None)] * (len(played.turns) - 1)
+    tokens = [*played.row.prompt_ids, *played.response]
+    return EpisodeTrial(played.row, tokens, [*answers, Answer("", True, outcome.value)])
+
+
+def _failing(spec: LoRARLJobSpec, row: EncodedRow, failure: str, expected: str) -> InputError:
+    """Return the error of an environment that fails in an episode."""
+    got = f"{spec.reward_names}, which fails in an episode of row {row.row.number} in which the model says "
+    hint = "Fix it: a model may say anything. A run leaves such episodes out, and stops if all are."
+    return InputError(FIELD, f"{got}{WRONG!r} ({failure})", expected, hint)
 
 
 async def _try_call(

@@ -18,6 +18,8 @@ from lorarl_trainer.progress import Progress
 from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.scorer import Scorers
+from lorarl_trainer.rollout.agents import Agents
+from lorarl_trainer.rollout.endpoint.conversation import Speech
 from lorarl_trainer.rollout.episodes import Episodes, Tools
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.generation import Generation
@@ -101,12 +103,21 @@ def bridge_of(spec: LoRARLJobSpec, vocabulary: inputs.Vocabulary) -> Bridge:
     return Bridge(inputs.prompt_encoder(spec, vocabulary))
 
 
+def speech_of(spec: LoRARLJobSpec, vocabulary: inputs.Vocabulary) -> Speech:
+    """Return what turns an agent's messages into tokens, and the model's turns into messages."""
+    assert spec.environment is not None, "the job has one"
+    parser = partial(CallParser, vocabulary.tokenizer, chosen=spec.environment.tool_format)
+    return Speech(bridge_of(spec, vocabulary), vocabulary.decode, vocabulary.decode_prompts, parser)
+
+
 def _episodes(spec: LoRARLJobSpec, scorers: Scorers, vocabulary: inputs.Vocabulary) -> Episodes:
-    environment, reward, tools = scorers.environment, scorers.reward, None
+    environment, reward, tools, agents = scorers.environment, scorers.reward, None, None
     assert spec.environment is not None and environment is not None, "the job has one"
     if reward is not None:
         parser = CallParser(vocabulary.tokenizer, environment.tools, spec.environment.tool_format)
         tools = Tools(parser, reward)
+    if spec.environment.agent is not None:
+        agents = Agents(spec, speech_of(spec, vocabulary))
     bridge, decoders = bridge_of(spec, vocabulary), (vocabulary.decode, vocabulary.decode_prompts)
     # On a CPU, turns go together: a job has the same bytes again there, whatever takes how long.
-    return Episodes(spec, environment, bridge, *decoders, together=not spec.on_gpu, tools=tools)
+    return Episodes(spec, environment, bridge, *decoders, together=not spec.on_gpu, tools=tools, agents=agents)

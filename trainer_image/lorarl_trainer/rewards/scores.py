@@ -14,7 +14,9 @@ from lorarl_trainer.data.cells import Prompt
 from lorarl_trainer.errors import InputError, RewardServerError
 from lorarl_trainer.samples.arrays import Floats, Ints
 
-Cause = Literal["exception", "timeout", "non_finite", "wrong_type", "too_long", "crash", "server"]
+Cause = Literal[
+    "exception", "timeout", "non_finite", "wrong_type", "too_long", "crash", "server", "refused", "branch", "no_turn"
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ tokens. Only those are trained. While one episode waits for its environment, the
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,70 +21,14 @@ from lorarl_trainer.data.tool_calls import CallParser, ToolCall
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.environment.environment import FIELD, Environment, Episode, EpisodeFailedError, Result
-from lorarl_trainer.rewards.environment.worker import FAILED, MALFORMED, error_text
+from lorarl_trainer.rewards.environment.worker import MALFORMED, error_text
 from lorarl_trainer.rewards.scores import Outcome, Scorer, ToScore, collect
-from lorarl_trainer.rollout.collect import Course, End, ScoredRollouts, ToolUse, require_version
+from lorarl_trainer.rollout.agents import Agents
+from lorarl_trainer.rollout.collect import Course, ScoredRollouts, require_version
+from lorarl_trainer.rollout.played import Played
 from lorarl_trainer.rollout.turns import Turns
 from lorarl_trainer.samples.requests import GenerationRequest
 from lorarl_trainer.samples.sample import Completion
-
-
-@dataclass
-class _Played:
-    """An episode so far.
-
-    Attributes:
-        row: with what opened it as its prompt.
-        turns: the model's, each without what came before.
-        response: tokens after the prompt.
-        mask: which of them the model made.
-        rewards: those that turns got.
-        components: the last value of each.
-        seconds: that its environment took.
-        results: why each tool call was answered with an error, or empty; None without tools.
-    """
-
-    row: EncodedRow
-    results: list[str] | None = None
-    turns: list[Completion] = field(default_factory=list)
-    response: list[int] = field(default_factory=list)
-    mask: list[bool] = field(default_factory=list)
-    rewards: list[float] = field(default_factory=list)
-    components: dict[str, float] = field(default_factory=dict)
-    ended: End = "done"
-    outcome: Outcome | None = None
-    seconds: float = 0.0
-
-    def append(self, tokens: Sequence[int], *, made: bool) -> None:
-        """Add tokens at the end, which the model made or not."""
-        self.response += tokens
-        self.mask += [made] * len(tokens)
-
-    def take_back(self) -> None:
-        """Remove the last text of the environment, if no turn follows it."""
-        while self.mask and not self.mask[-1]:
-            self.mask.pop()
-            self.response.pop()
-
-    @property
-    def course(self) -> Course:
-        """How it went."""
-        faults = self.results
-        used = None if faults is None else ToolUse(len(faults), faults.count(MALFORMED), faults.count(FAILED))
-        return Course(len(self.turns), self.seconds, self.ended, used)
-
-    def completion(self, version: int) -> Completion:
-        """Return all after the prompt, by this adapter version."""
-        kept = [turn.kept for turn in self.turns if turn.kept is not None]
-        return Completion(
-            tokens=np.array(self.response, np.int64),
-            logprobs=np.concatenate([np.empty(0, np.float32), *(turn.logprobs for turn in self.turns)]),
-            finished=self.ended != "tokens",
-            adapter_version=version,
-            kept=np.concatenate(kept) if kept and len(kept) == len(self.turns) else None,
-            routing=self.turns[-1].routing if self.turns else None,
-            mask=np.array(self.mask, np.bool_),
-        )
 
 
 @dataclass(frozen=True)
@@ -104,7 +49,8 @@ class Episodes:
     """Plays episodes with a job's environment.
 
     Attributes:
-        tools: None with a class, which opens, answers and rewards episodes.
+        tools: None with a class, which opens, answers and rewards episodes, and with an agent.
+        agents: let an agent play; None without one.
         decode: turns the tokens of turns into texts, without special tokens.
         decode_all: the same with special tokens, for people.
         together: see `Turns`.
@@ -117,6 +63,7 @@ class Episodes:
     decode_all: Callable[[Sequence[Any]], list[str]]
     together: bool
     tools: Tools | None = None
+    agents: Agents | None = None
 
     @property
     def field(self) -> str:
@@ -146,7 +93,7 @@ class Episodes:
             LorarlError: a worker failed.
         """
         began = time.perf_counter()
-        played = [_Played(row, [] if self.tools else None) for row in rows]
+        played = [Played(row, [] if self.tools else None) for row in rows]
         waiting = iter(range(len(rows)))
         players = min(len(rows), self._limits.concurrency)
         turns = Turns(workers, players, together=self.together)
@@ -155,7 +102,8 @@ class Episodes:
             for number in waiting:  # shared: each player takes the next one
                 await self._play(number, played[number], requests[number], starts[number], turns, adapter_version)
 
-        await turns.of_all([play_next() for _ in range(players)])
+        async with self.agents.serving() if self.agents else contextlib.nullcontext():
+            await turns.of_all([play_next() for _ in range(players)])
         outcomes = [one.outcome for one in played if one.outcome is not None]
         scores = collect(outcomes, FIELD)
         completions = [one.completion(adapter_version) for one in played]
@@ -178,16 +126,16 @@ class Episodes:
         return self.spec.environment
 
     async def _play(
-        self, number: int, played: _Played, request: GenerationRequest, start: int, turns: Turns, version: int
+        self, number: int, played: Played, request: GenerationRequest, start: int, turns: Turns, version: int
     ) -> None:
         """Play one episode to its end, or until its environment fails."""
         try:
             async with self.environment.episode(start) as episode:
                 try:
-                    await self._converse(number, played, episode, request, turns, version)
+                    played.outcome = await self._converse(number, played, episode, request, turns, version)
                 finally:
                     played.seconds = episode.seconds
-            played.outcome = await self._scored(played, self.tools) if self.tools else _outcome(played)
+            played.outcome = played.outcome or await self._scored(played)
         except EpisodeFailedError as failed:
             played.outcome = Outcome.failed(failed.cause, failed.message)
         except InputError as error:  # a text that the chat template or the tokenizer does not take
@@ -200,31 +148,40 @@ class Episodes:
     async def _converse(
         self,
         number: int,
-        played: _Played,
+        played: Played,
         episode: Episode,
         request: GenerationRequest,
         turns: Turns,
         version: int,
-    ) -> None:
-        if self.tools is None:
-            played.row = await self._opened(played.row, episode)
-        for room in self._rooms(played):
-            made = await turns.of(
-                number,
-                replace(
-                    request,
-                    tokens=[*played.row.prompt_ids, *played.response],
-                    begun=len(played.response),
-                    max_tokens=room,
-                ),
+    ) -> Outcome | None:
+        """Let the model and the environment speak; return the reward of an agent, which has its own."""
+
+        async def ask(room: int, stops: Sequence[int] = ()) -> Completion:
+            own = request.stop_token_ids or self.bridge.stop_ids
+            wanted = replace(
+                request,
+                tokens=[*played.row.prompt_ids, *played.response],
+                begun=len(played.response),
+                max_tokens=room,
+                stop_token_ids=tuple(sorted({*own, *stops})) if stops else request.stop_token_ids,
             )
+            made = await turns.of(number, wanted)
             require_version([made], version)
             played.turns.append(made)
             played.append(made.tokens.tolist(), made=True)
+            return made
+
+        if self.agents is not None:
+            return await self.agents.play(played, episode, ask)
+        if self.tools is None:
+            played.row = await self._opened(played.row, episode)
+        for room in self._rooms(played):
+            await ask(room)
             answers = self._called(played, episode, self.tools) if self.tools else self._stepped(played, episode)
             if (answer := await answers) is None:
-                return
+                break
             played.append(answer, made=False)
+        return None
 
     async def _opened(self, row: EncodedRow, episode: Episode) -> EncodedRow:
         """Return a row with what the class opens its episode with as its prompt."""
@@ -235,7 +192,7 @@ class Episodes:
             raise EpisodeFailedError("too_long", found)
         return opened
 
-    async def _stepped(self, played: _Played, episode: Episode) -> list[int] | None:
+    async def _stepped(self, played: Played, episode: Episode) -> list[int] | None:
         """Return the tokens with which the class answers the last turn; None if no turn follows it."""
         made = played.turns[-1]
         answer = await episode.step(self.decode([made.tokens])[0])
@@ -247,7 +204,7 @@ class Episodes:
             return None
         return self.bridge.tokens(played.row.row, answer.text, ended=self._ended(made))
 
-    async def _called(self, played: _Played, episode: Episode, tools: Tools) -> list[int] | None:
+    async def _called(self, played: Played, episode: Episode, tools: Tools) -> list[int] | None:
         """Return the tokens with the results of the calls of the last turn; None if no turn follows it."""
         made, ended = played.turns[-1], self._ended(played.turns[-1])
         calls = tools.parser.calls(self.decode_all([made.tokens[: len(made.tokens) - ended]])[0])
@@ -271,8 +228,10 @@ class Episodes:
         """Whether a turn ended with a stop token, and not with a text of `rollout.stop`."""
         return bool(made.finished and made.tokens[-1] in self.bridge.stop_ids)
 
-    async def _scored(self, played: _Played, tools: Tools) -> Outcome:
-        """Score the last turn as the answer to the row."""
+    async def _scored(self, played: Played) -> Outcome:
+        """Return what the class has rewarded; with tools, score the last turn as the answer to the row."""
+        if (tools := self.tools) is None:
+            return _outcome(played)
         row, last = played.row.row, played.turns[-1]
         answer = ToScore(
             row.prompt,
@@ -287,7 +246,7 @@ class Episodes:
         (outcome,) = await tools.scorer.score([answer])
         return replace(outcome, reward=outcome.reward or tools.scorer.field) if outcome.cause else outcome
 
-    def _rooms(self, played: _Played) -> Iterator[int]:
+    def _rooms(self, played: Played) -> Iterator[int]:
         """Yield how many tokens each turn may have, until no more turns may come."""
         environment, most = self._limits, self.spec.rollout.max_response_tokens
         for _ in range(environment.max_turns):
@@ -298,7 +257,7 @@ class Episodes:
         played.ended = "turns"
 
 
-def _outcome(played: _Played) -> Outcome:
+def _outcome(played: Played) -> Outcome:
     """Return an episode's reward: the sum of those of its turns, 0 if a limit ended it before there was one."""
     if not played.rewards and played.ended == "done":
         return Outcome.failed("wrong_type", "step ended the episode, and no turn of it had a reward")

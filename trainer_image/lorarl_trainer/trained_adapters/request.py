@@ -120,9 +120,10 @@ def resolve(request: Request, job: LoRARLJob | None) -> Task:
 def _require_no_episodes(spec: Mapping[str, Any], request: Request) -> None:
     """Refuse a job with an environment, unless single completions are to be scored by a reward."""
     if (environment := spec.get("environment")) and not request.reward:
+        named = environment.get("tools") or [environment.get("function") or environment["agent"]]
         raise InputError(
             "spec.environment",
-            f"{environment.get('function') or ', '.join(environment['tools'])}, which plays episodes",
+            f"{', '.join(named)}, which plays episodes",
             "a reward, since this command makes one completion of each prompt",
             "Read eval_score of data.eval in metrics.jsonl, which the run makes in the environment, or add --reward.",
         )

@@ -37,6 +37,20 @@ class Game:
         return {"text": f"No, not {text!r}.", "reward": 0.25, "done": self.turns == self.row.get("turns")}
 """
 
+AGENT = """
+import json, urllib.request
+
+def play(row, llm):
+    messages, said = [{"role": "user", "content": row["opening"]}], {}
+    for _ in range(0 if row["how"] == "never calls" else 2):
+        model = "gpt-4o" if row["how"] == "calls another" else llm.model
+        body, headers = {"model": model, "messages": messages}, {"Authorization": "Bearer " + llm.api_key}
+        request = urllib.request.Request(llm.base_url + "/chat/completions", json.dumps(body).encode(), headers)
+        [choice] = json.load(urllib.request.urlopen(request))["choices"]
+        messages += [choice["message"], {"role": "user", "content": "Again."}]
+    return 0.75
+"""
+
 type Show = Callable[..., list[str]]
 
 
@@ -44,10 +58,19 @@ type Show = Callable[..., list[str]]
 def show(tmp_path: Path) -> Show:
     """What a dry run prints of an episode."""
     (tmp_path / "game.py").write_text(CODE)
+    (tmp_path / "my_agent.py").write_text(AGENT)
     vocabulary = Vocabulary(load_tokenizer(write_tokenizer(tmp_path / "base", template=CHATML)), (3,))
 
-    def shown(how: str, opening: str = "Guess.", timeout: float = 60.0, most: int = 512, **row: Any) -> list[str]:
-        environment = {"function": "game:Game", "maxTurns": 2, "timeoutSeconds": timeout}
+    def shown(
+        how: str,
+        opening: str = "Guess.",
+        timeout: float = 60.0,
+        most: int = 512,
+        kind: str = "function",
+        **row: Any,
+    ) -> list[str]:
+        name = {"function": "game:Game", "agent": "my_agent:play"}[kind]
+        environment = {kind: name, "maxTurns": 2, "timeoutSeconds": timeout}
         changes = {"spec.reward": None, "spec.environment": environment, "spec.rollout.maxResponseTokens": most}
         spec = hasty_environment(load_job(json.dumps(manifest(changes))).spec)
         raw = {"opening": opening, "how": how, **row}
@@ -79,6 +102,33 @@ def test_it_shows_the_episode_as_the_model_would_see_it(show: Show) -> None:
         "reward   0.5, in 2 turns; ended by spec.environment.maxTurns (2)",
     ]
     assert show("plays", turns=1)[-1] == "reward   0.25, in 1 turn; done"
+
+
+def test_it_shows_the_episode_of_an_agent(show: Show) -> None:
+    assert show("plays", kind="agent") == [
+        "episode  row 7, played without the model, which says 'I do not know.' at each turn:",
+        "  | <|im_start|>user",
+        "  | Guess.<|im_end|>",
+        "  | <|im_start|>assistant",
+        "  | I do not know.<|im_end|>",
+        "  | <|im_start|>user",
+        "  | Again.<|im_end|>",
+        "  | <|im_start|>assistant",
+        "  | I do not know.<|im_end|>",
+        "reward   0.75, in 2 turns; done",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("how", "found"),
+    [
+        ("never calls", "my_agent:play, which fails in an episode of row 7 .*no_turn: the agent returned a reward"),
+        ("calls another", "refused: The model 'gpt-4o' does not exist; the model that is trained is 'lorarl'"),
+    ],
+)
+def test_it_refuses_an_agent_that_does_not_call_the_model(show: Show, how: str, found: str) -> None:
+    with pytest.raises(InputError, match=found):
+        show(how, kind="agent")
 
 
 def test_it_warns_of_an_episode_without_a_reward_or_without_room(show: Show) -> None:

@@ -1,1 +1,1 @@
-"""Episodes of many turns with a class of the user's: each in its own process."""
+"""Episodes of many turns with a class, tools or an agent of the user's: each in its own process."""

@@ -8,7 +8,7 @@ import json
 import pickle
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.reduction import send_handle
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from lorarl_api.v1alpha1 import EnvironmentSpec
 from lorarl_trainer.data.cells import Prompt
-from lorarl_trainer.rewards.environment.worker import CALL, MOST_CHARACTERS, RESET, STEP
+from lorarl_trainer.rewards.environment.worker import CALL, MOST_CHARACTERS, PLAY, RESET, STEP
 from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.process import EXIT_SECONDS, CodeFolders, CodeProcess
 from lorarl_trainer.rewards.scores import Cause
@@ -91,18 +91,30 @@ class _ToolsProcess(_Process):
     expected: ClassVar = "functions package.module:function with type hints and docstrings"
 
 
+class _AgentProcess(_Process):
+    """A process that has imported an agent, and forks for each episode."""
+
+    program: ClassVar = Path(__file__).with_name("agent.py")
+    expected: ClassVar = "a function package.module:function(row, llm)"
+
+
 class Environment:
-    """Plays episodes with a user's class, or with tools. Call `ready` before the first one, and `close` at the end."""
+    """Plays episodes with a user's class or agent, or with tools.
+
+    Call `ready` before the first one, and `close` at the end.
+    """
 
     field = FIELD
 
     def __init__(self, spec: EnvironmentSpec, code: CodeFolders, output: Output | None = None) -> None:
         """Nothing starts before `warm_up`.
 
-        `code`: where class or tools may be. `output`: gets what they print; None for this process's own output.
+        `code`: where class, agent or tools may be. `output`: gets what they print; None for this process's own output.
         """
         self._limit, self._output = spec.timeout_seconds, output or Output()
-        kind, field = (_ToolsProcess, "tools") if spec.tools else (_Process, "function")
+        kind, field = _Process, "function"
+        if not spec.function:
+            kind, field = (_ToolsProcess, "tools") if spec.tools else (_AgentProcess, "agent")
         self._process = kind(",".join(spec.functions), code, spec.timeout_seconds, f"{FIELD}.{field}", self._output)
         self._beginning = asyncio.Lock()
 
@@ -111,7 +123,7 @@ class Environment:
         self._process.start()
 
     async def ready(self) -> None:
-        """Wait until the class or the tools are imported.
+        """Wait until the class, the agent or the tools are imported.
 
         Raises:
             InputError: there is no such module, class or function, it lacks what it needs, or importing its module
@@ -160,6 +172,7 @@ class Episode:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit: float, output: Output
     ) -> None:
         self._reader, self._writer, self._limit, self._output = reader, writer, limit, output
+        self._timer: asyncio.Timeout | None = None
         self.seconds = 0.0
 
     async def reset(self, row: Mapping[str, Any]) -> Prompt:
@@ -176,11 +189,33 @@ class Episode:
         given = name, arguments, self._limit
         return Result(**await self._call(CALL, given, self._limit + _GRACE_SECONDS, name))
 
+    async def play(self, row: Mapping[str, Any], base_url: str, key: str, model: str) -> Answer:
+        """Let an agent play the whole episode with the model at this URL; return its reward.
+
+        Raises:
+            EpisodeFailedError: it gave none, or did nothing for longer than the limit.
+        """
+        reply = await self._call(PLAY, (row, base_url, key, model))
+        return Answer("", True, reply["reward"], reply["components"])
+
+    @contextlib.contextmanager
+    def waits_for_the_model(self) -> Iterator[None]:
+        """Stop the clock of an agent while the model makes a turn, and begin a new time limit after that."""
+        began = time.perf_counter()
+        if self._timer is not None and not self._timer.expired():
+            self._timer.reschedule(None)
+        try:
+            yield
+        finally:
+            self.seconds -= time.perf_counter() - began
+            if self._timer is not None and not self._timer.expired():
+                self._timer.reschedule(asyncio.get_running_loop().time() + self._limit)
+
     async def _call(self, method: str, given: Any, limit: float = 0.0, name: str = "") -> dict[str, Any]:
         name, began = name or method, time.perf_counter()
         self._output.trim()
         try:
-            async with asyncio.timeout(limit or self._limit):
+            async with asyncio.timeout(limit or self._limit) as self._timer:
                 self._writer.write(pickle.dumps((method, given)))
                 await self._writer.drain()
                 line = await self._reader.readline()
@@ -190,6 +225,7 @@ class Episode:
         except (ValueError, OSError) as error:
             raise EpisodeFailedError("crash", f"the process ended in {name}: {error}") from error
         finally:
+            self._timer = None
             self.seconds += time.perf_counter() - began
         return _understood(line, name)
 

@@ -4,11 +4,13 @@ So an episode that hangs, crashes or uses up its memory costs itself alone. Pyth
 and episodes begin in no time. It is started by its path and imports only the standard library at first. Its connection
 carries what `lorarl_trainer.rewards.worker` describes up to "ready", and then sockets, one for each episode:
 
-    to an episode:    pickled (seed,), then (RESET, row) and (STEP, text), or (CALL, (name, arguments, seconds))
+    to an episode:    pickled (seed,), then (RESET, row) and (STEP, text), or (CALL, (name, arguments, seconds)), or
+                      (PLAY, (row, base URL, key, model))
     from an episode:  a line of JSON for each: {"opening": ...}, {"text", "reward", "done", "components"},
-                      {"text", "fault"}, {"failed": [cause, message]}, or at last {"ended": how the process ended}
+                      {"text", "fault"}, {"reward", "components"}, {"failed": [cause, message]}, or at last
+                      {"ended": how the process ended}
 
-With tools in place of a class, the program is `tools.py`, which runs as this one does.
+With tools or an agent in place of a class, the program is `tools.py` or `agent.py`, which run as this one does.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from lorarl_trainer.rewards.worker import RefusedError, check, end_with_parent, 
 if TYPE_CHECKING:
     import io
 
-RESET, STEP, CALL = "reset", "step", "call"
+RESET, STEP, CALL, PLAY = "reset", "step", "call", "play"
 TEXT, REWARD, DONE = "text", "reward", "done"
 MOST_CHARACTERS = 1_000_000
 """A text with more is a mistake: no model reads it."""
@@ -196,8 +198,8 @@ def _play(episode: socket.socket, kind: Callable[[], Any]) -> None:
     def answer(method: str, given: Any) -> dict[str, Any]:
         nonlocal player
         player = kind() if player is None else player
-        if method == CALL:
-            reply: dict[str, Any] = player.call(*given, loop)
+        if method in (CALL, PLAY):
+            reply: dict[str, Any] = getattr(player, method)(*given, loop)
             return reply
         returned = getattr(player, method)(given)
         if inspect.isawaitable(returned):

@@ -1,0 +1,72 @@
+"""An episode while it is played: it grows at its end alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lorarl_trainer.data.encoding import EncodedRow
+from lorarl_trainer.rewards.environment.worker import FAILED, MALFORMED
+from lorarl_trainer.rewards.scores import Outcome
+from lorarl_trainer.rollout.collect import Course, End, ToolUse
+from lorarl_trainer.samples.sample import Completion
+
+
+@dataclass
+class Played:
+    """An episode so far.
+
+    Attributes:
+        row: with what opened it as its prompt.
+        turns: the model's, each without what came before.
+        response: tokens after the prompt.
+        mask: which of them the model made.
+        rewards: those that turns got.
+        components: the last value of each.
+        seconds: that its environment took.
+        results: why each tool call was answered with an error, or empty; None without tools.
+    """
+
+    row: EncodedRow
+    results: list[str] | None = None
+    turns: list[Completion] = field(default_factory=list)
+    response: list[int] = field(default_factory=list)
+    mask: list[bool] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    components: dict[str, float] = field(default_factory=dict)
+    ended: End = "done"
+    outcome: Outcome | None = None
+    seconds: float = 0.0
+
+    def append(self, tokens: Sequence[int], *, made: bool) -> None:
+        """Add tokens at the end, which the model made or not."""
+        self.response += tokens
+        self.mask += [made] * len(tokens)
+
+    def take_back(self) -> None:
+        """Remove the last text of the environment, if no turn follows it."""
+        while self.mask and not self.mask[-1]:
+            self.mask.pop()
+            self.response.pop()
+
+    @property
+    def course(self) -> Course:
+        """How it went."""
+        faults = self.results
+        used = None if faults is None else ToolUse(len(faults), faults.count(MALFORMED), faults.count(FAILED))
+        return Course(len(self.turns), self.seconds, self.ended, used)
+
+    def completion(self, version: int) -> Completion:
+        """Return all after the prompt, by this adapter version."""
+        kept = [turn.kept for turn in self.turns if turn.kept is not None]
+        return Completion(
+            tokens=np.array(self.response, np.int64),
+            logprobs=np.concatenate([np.empty(0, np.float32), *(turn.logprobs for turn in self.turns)]),
+            finished=self.ended != "tokens",
+            adapter_version=version,
+            kept=np.concatenate(kept) if kept and len(kept) == len(self.turns) else None,
+            routing=self.turns[-1].routing if self.turns else None,
+            mask=np.array(self.mask, np.bool_),
+        )
