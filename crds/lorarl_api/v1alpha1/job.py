@@ -50,7 +50,7 @@ class LoRARLJobSpec(Checked):
     reward: RewardSpec | None = Field(
         None,
         description="How a completion is scored. sft, dpo and distillation refuse it; all other types require this, "
-        "rewards or environment.function.",
+        "rewards or an environment without tools.",
     )
     rewards: list[NamedReward] | None = Field(
         None,
@@ -62,7 +62,8 @@ class LoRARLJobSpec(Checked):
     )
     environment: EnvironmentSpec | None = Field(
         None,
-        description="Several turns: tools that the model may call, or a class of yours in place of a reward.",
+        description="Several turns: tools that the model may call, or a class of yours or of a package in place of a "
+        "reward.",
         examples=[{"tools": ["my_tools:search"]}, {"function": "my_env:Episode", "maxTurns": 4}],
     )
     data: DataSpec = Field(description="Training and held-out rows.")
@@ -199,13 +200,13 @@ class LoRARLJobSpec(Checked):
     def reward_names(self) -> str:
         """What the reward or rewards are, with commas between them, or the environment; empty without any."""
         if self.environment is not None and self.opens_episodes:
-            return str(self.environment.function)
+            return ":".join(self.environment.world or self.environment.functions)
         return ", ".join(reward.kind for reward in self.rewards_by_path.values())
 
     @property
     def opens_episodes(self) -> bool:
-        """Whether a class of the user's opens each episode, so that a row's prompt is not what the model sees."""
-        return self.environment is not None and self.environment.function is not None
+        """Whether a class opens each episode, so that a row's prompt is not what the model sees."""
+        return self.environment is not None and self.environment.tools is None
 
     @property
     def user_code(self) -> dict[str, RewardSpec | EnvironmentSpec]:

@@ -115,6 +115,9 @@ def _plays(environment: EnvironmentSpec) -> dict[str, Any]:
     return {
         "function": environment.function,
         "tools": environment.tools,
+        "textarena": environment.textarena,
+        "skyrlGym": environment.skyrl_gym,
+        "gymnasium": environment.gymnasium,
         "toolFormat": environment.tool_format,
         "source.sha256": environment.source.sha256 if environment.source else None,
         "maxTurns": environment.max_turns,

@@ -65,7 +65,7 @@ async def try_episode(
                     break
                 tokens += bridge.tokens(opened.row, answers[-1].text, ended=True)
     except EpisodeFailedError as failed:
-        got = f"{spec.environment.function}, which fails in an episode of row {row.row.number} in which the model says "
+        got = f"{spec.reward_names}, which fails in an episode of row {row.row.number} in which the model says "
         got += f"{WRONG!r} ({failed.cause}: {failed.message})"
         hint = "Fix it: a model may say anything. A run leaves such episodes out, and stops if all are."
         raise InputError(FIELD, got, "an answer to each text", hint) from failed

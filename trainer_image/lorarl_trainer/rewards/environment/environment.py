@@ -17,8 +17,9 @@ from typing import Any, ClassVar
 from lorarl_api.v1alpha1 import EnvironmentSpec
 from lorarl_trainer.data.cells import Prompt
 from lorarl_trainer.rewards.environment.worker import CALL, MOST_CHARACTERS, RESET, STEP
+from lorarl_trainer.rewards.environment.worlds import class_of
 from lorarl_trainer.rewards.output import Output
-from lorarl_trainer.rewards.process import EXIT_SECONDS, CodeFolders, CodeProcess
+from lorarl_trainer.rewards.process import EXIT_SECONDS, START_SECONDS, CodeFolders, CodeProcess
 from lorarl_trainer.rewards.scores import Cause
 from lorarl_trainer.threads import in_background
 
@@ -91,8 +92,15 @@ class _ToolsProcess(_Process):
     expected: ClassVar = "functions package.module:function with type hints and docstrings"
 
 
+class _WorldProcess(_Process):
+    """A process that has imported what a package plays, and forks for each episode."""
+
+    expected: ClassVar = "an environment of the package that runs here"
+    slow: ClassVar = f"Wait (at most {START_SECONDS:g} s)."
+
+
 class Environment:
-    """Plays episodes with a user's class, or with tools. Call `ready` before the first one, and `close` at the end."""
+    """Plays episodes with a class or with tools. Call `ready` before the first one, and `close` at the end."""
 
     field = FIELD
 
@@ -102,8 +110,11 @@ class Environment:
         `code`: where class or tools may be. `output`: gets what they print; None for this process's own output.
         """
         self._limit, self._output = spec.timeout_seconds, output or Output()
-        kind, field = (_ToolsProcess, "tools") if spec.tools else (_Process, "function")
-        self._process = kind(",".join(spec.functions), code, spec.timeout_seconds, f"{FIELD}.{field}", self._output)
+        kind: type[_Process] = _ToolsProcess if spec.tools else _Process
+        field, played = "tools" if spec.tools else "function", ",".join(spec.functions)
+        if spec.world is not None:
+            kind, field, played = _WorldProcess, spec.world[0], class_of(spec.world)
+        self._process = kind(played, code, spec.timeout_seconds, f"{FIELD}.{field}", self._output)
         self._beginning = asyncio.Lock()
 
     def warm_up(self) -> None:
