@@ -44,7 +44,7 @@ class DataSource(Model):
     )
     episodes: EpisodesData | None = Field(
         None,
-        description="Rows without a task of their own, for an environment that makes one from their seed.",
+        description="Rows with only a seed each, for an environment that makes its tasks from them.",
         examples=[{"size": 500}],
     )
     prompt_field: FieldName = Field(

@@ -77,7 +77,7 @@ def test_a_game_says_piece_by_piece_what_is_new_and_counts_what_it_refuses() -> 
 
 
 @needs("textarena")
-def test_a_game_that_is_won_has_the_full_reward_and_a_rows_seed_is_its_game() -> None:
+def test_a_game_that_is_won_has_the_reward_1_and_a_rows_seed_is_its_game() -> None:
     game = {"textarena": "GuessTheNumber-v0"}
     _, answers = played(game, {"seed": 0}, "[13]", seed=1)
     assert answers == [Answer("", True, 1.0, {"won": 1.0, "invalid_moves": 0.0})]
@@ -133,7 +133,7 @@ def test_a_row_that_no_turn_can_be_right_for_fails() -> None:
 
 
 @needs("gymnasium")
-def test_a_world_is_drawn_without_colours_and_takes_the_numbers_of_its_actions() -> None:
+def test_a_world_is_drawn_without_colours_and_takes_numbers_as_actions() -> None:
     opening, answers = played({"gymnasium": "FrozenLake-v1"}, {"seed": 3}, "2", "left", "4")
     assert opening == "[S]FFF\nFHFH\nFFFH\nHFFG\nAnswer with a number from 0 to 3."
     assert "[F]HFH" in answers[0].text and answers[0].reward == 0.0
