@@ -76,6 +76,19 @@ def test_a_run_and_a_resumed_one_end_in_the_same_bytes(tmp_path: Path, base: Pat
     assert "reward/long" in rows[0] and "environment" in rows[0]["seconds"]
     shown = [json.loads(line) for line in (ended.out / "samples.jsonl").read_text().splitlines()]
     assert any("<|im_start|>user\nyou wrote " in sample["completion"] for sample in shown)
+    _require_same_scores(ended, tmp_path / "whole")
+
+
+def _require_same_scores(ended: Ended, folder: Path) -> None:
+    """`lorarl evaluate` plays the held-out row, and finds what the run found."""
+    command = [*COMMAND[:-1], "evaluate", ended.out, "--json"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["reward"] == "vowels:Vowels" and found["rows"] == 1
+    assert found["score"]["base"]["mean"] == ended.summary["eval_before"]
+    assert found["score"]["adapter"]["mean"] == ended.summary["eval_after"]
+    assert 1 <= found["components"]["episode/turns"]["adapter"] <= 3
 
 
 TOOLS = """

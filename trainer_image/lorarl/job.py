@@ -26,7 +26,7 @@ type RewardLike = Function | list[Function] | tuple[Function, ...] | Mapping[str
 
 INPUTS = "inputs"
 """Folder in a run's folder with what came from Python."""
-_OF_FILE = ("uri", "reasoningGym", "subset", "split")
+_OF_FILE = ("uri", "reasoningGym", "episodes", "subset", "split")
 """Fields of a data source that say where its rows are."""
 
 

@@ -24,9 +24,9 @@ from lorarl_api.v1alpha1.data import (
     EvalSource,
     EvalSpec,
     MixtureSource,
-    ReasoningGymData,
 )
 from lorarl_api.v1alpha1.environment import EnvironmentSpec, ToolFormat
+from lorarl_api.v1alpha1.generated_data import EpisodesData, ReasoningGymData
 from lorarl_api.v1alpha1.job import RULES_LATER, LoRARLJob, LoRARLJobSpec
 from lorarl_api.v1alpha1.metadata import MAX_NAME, Metadata
 from lorarl_api.v1alpha1.pods import (
@@ -90,6 +90,7 @@ __all__ = [
     "DataSource",
     "DataSpec",
     "EnvironmentSpec",
+    "EpisodesData",
     "EvalSource",
     "EvalSpec",
     "FailureStatus",

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from lorarl_api.rules import Rule
 from lorarl_api.v1alpha1.common import EvalName, FieldName, Model, SecretName, Uri, uri_rules
+from lorarl_api.v1alpha1.generated_data import EpisodesData, ReasoningGymData
 from lorarl_api.v1alpha1.reward import RewardSpec
-from lorarl_api.v1alpha1.scoring import GymTask
 from lorarl_api.v1alpha1.stores import READABLE, WRITABLE
 
 
@@ -26,37 +26,10 @@ _FREE_FORM: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
 TemplateArguments = Annotated[
     dict[str, Any], Field(max_length=64, examples=[{"enable_thinking": False}], json_schema_extra=_FREE_FORM)
 ]
-TaskSettings = Annotated[
-    dict[str, Any], Field(max_length=64, examples=[{"max_terms": 4}], json_schema_extra=_FREE_FORM)
-]
-
-
-class ReasoningGymData(Model):
-    """Rows of a task of the package reasoning-gym, generated when the run starts. They need no network."""
-
-    task: GymTask = Field(description="Name of the task.")
-    size: int = Field(1000, ge=1, le=1_000_000, description="Number of rows.")
-    seed: int = Field(
-        0,
-        ge=0,
-        le=2**31 - 1,
-        description="Seed of the first row; each later row has the next one. Rows of two sources differ if their seeds "
-        "are at least size apart.",
-    )
-    config: TaskSettings | None = Field(
-        None, description="The task's own settings, such as its difficulty. Default: the task's."
-    )
-    instruction: str | None = Field(
-        None,
-        min_length=1,
-        max_length=8192,
-        description="Text after each question, for example how to give the answer. Default: none.",
-        examples=["Give the final answer between <answer> and </answer>."],
-    )
 
 
 class DataSource(Model):
-    """Rows of prompts and answers. Set exactly one of uri and reasoningGym."""
+    """Rows of prompts and answers. Set exactly one of uri, reasoningGym and episodes."""
 
     uri: Uri | None = Field(
         None,
@@ -68,6 +41,11 @@ class DataSource(Model):
         None,
         description="Rows of a task of reasoning-gym, with the columns prompt, question, answer and metadata. The "
         "package has to be installed: lorarl env add reasoning-gym.",
+    )
+    episodes: EpisodesData | None = Field(
+        None,
+        description="Rows with only a seed each, for an environment that makes its tasks from them.",
+        examples=[{"size": 500}],
     )
     prompt_field: FieldName = Field(
         "prompt", description="Column with the prompt: a string, or a list of chat messages {role, content}."
@@ -127,9 +105,9 @@ class DataSource(Model):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "uri",
-            "has(self.uri) != has(self.reasoningGym)",
-            "be set if reasoningGym is not, and only then",
-            "Set uri for rows of a file or of the hub, or reasoningGym for generated ones.",
+            "[has(self.uri), has(self.reasoningGym), has(self.episodes)].exists_one(one, one)",
+            "be set if neither reasoningGym nor episodes is, and only then",
+            "Set uri for rows of a file or the hub, or reasoningGym for generated ones, or episodes for seeds alone.",
         ),
         *uri_rules("uri", READABLE, optional=True, secret="data.credentialsSecret"),
         Rule(
@@ -193,6 +171,8 @@ class DataSource(Model):
     @property
     def origin(self) -> str:
         """Where the rows come from, for people."""
+        if self.episodes:
+            return f"episodes:{self.episodes.seed}"
         return self.uri or f"reasoning-gym:{self.reasoning_gym.task if self.reasoning_gym else ''}"
 
 

@@ -28,9 +28,22 @@ _Tool = Annotated[
     ),
 ]
 
+_Listed = Annotated[
+    str,
+    Field(
+        max_length=256,
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:/-]*$",
+        json_schema_extra={"expected": "the name by which the package lists it"},
+    ),
+]
+_WORLDS = ("textarena", "skyrlGym", "gymnasium")
+_WAYS = ("__function__", "tools", "agent", *_WORLDS)
+
 
 class EnvironmentSpec(Model):
-    """What answers the model turn by turn: tools of yours, or a class or an agent of yours that also rewards it.
+    """What answers the model turn by turn: tools, or a class or agent of yours or a package that also rewards it.
+
+    Set exactly one of function, tools, agent, textarena, skyrlGym and gymnasium.
 
     An episode is the prompt and all turns. rollout.maxPromptTokens is the limit of what opens it, and
     rollout.maxResponseTokens that of all that follows: what the model writes, and what it is answered.
@@ -75,6 +88,25 @@ class EnvironmentSpec(Model):
         description="How the model writes calls, by the names of vLLM's parsers. Default: found from the model's chat "
         "template.",
         examples=["hermes"],
+    )
+    textarena: _Listed | None = Field(
+        None,
+        description="A game for one player of the package textarena, which has to be installed: lorarl env add "
+        "textarena==0.7.4.",
+        examples=["GuessTheNumber-v0"],
+    )
+    skyrl_gym: _Listed | None = Field(
+        None,
+        description="An environment of the package skyrl-gym, which has to be installed: lorarl env add "
+        "skyrl-gym==0.4.0. Its rows have the columns prompt and answer, or those of SkyRL's data sets.",
+        examples=["gsm8k_multi_turn"],
+    )
+    gymnasium: _Listed | None = Field(
+        None,
+        description="An environment of the package gymnasium, or of yours that is registered there, whose "
+        "observations are texts or can be drawn as text, and whose actions are texts or numbers. The package has to "
+        "be installed: lorarl env add gymnasium==1.4.0.",
+        examples=["FrozenLake-v1", "my_module:Maze-v0"],
     )
     source: RewardSource | None = Field(
         None,
@@ -122,8 +154,14 @@ class EnvironmentSpec(Model):
     )
 
     @property
+    def world(self) -> tuple[str, str] | None:
+        """What a package plays: the field that selects it, and its name there; None with code of the user's."""
+        named = {"textarena": self.textarena, "skyrlGym": self.skyrl_gym, "gymnasium": self.gymnasium}
+        return next(((field, name) for field, name in named.items() if name), None)
+
+    @property
     def functions(self) -> list[str]:
-        """The names of the class, of the agent, or of the tools."""
+        """The names of the user's class, agent or tools; empty if a package plays."""
         alone = self.function or self.agent
         return [alone] if alone else self.tools or []
 
@@ -139,17 +177,16 @@ def environment_rules() -> Iterator[Rule]:
     )
     yield Rule(
         "environment",
-        f"{unless} || [has(self.environment.__function__), has(self.environment.tools), "
-        "has(self.environment.agent)].filter(one, one).size() == 1",
-        "have one of function, tools and agent",
-        "Set tools to let the model call functions beside a reward, function for a class that answers every turn, or "
-        "agent for a function that calls the model itself.",
+        f"{unless} || [{', '.join(f'has(self.environment.{way})' for way in _WAYS)}].exists_one(one, one)",
+        "have exactly one of function, tools, agent, textarena, skyrlGym and gymnasium",
+        "Set tools to let the model call functions beside a reward, function for a class that answers every turn, "
+        "agent for a function that calls the model itself, or one of the others for an environment of a package.",
     )
     for other in ("reward", "rewards"):
         yield Rule(
             other,
             f"{unless} || has(self.environment.tools) || !has(self.{other})",
-            "not be set beside environment.function or environment.agent, which rewards its episodes itself",
+            "not be set beside an environment without tools, which rewards its episodes itself",
             f"Remove {other}, and return its number from step, or from the agent, as reward.",
         )
     yield Rule(

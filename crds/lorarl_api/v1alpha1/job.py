@@ -50,7 +50,7 @@ class LoRARLJobSpec(Checked):
     reward: RewardSpec | None = Field(
         None,
         description="How a completion is scored. sft, dpo and distillation refuse it; all other types require this, "
-        "rewards, environment.function or environment.agent.",
+        "rewards or an environment without tools.",
     )
     rewards: list[NamedReward] | None = Field(
         None,
@@ -62,7 +62,7 @@ class LoRARLJobSpec(Checked):
     )
     environment: EnvironmentSpec | None = Field(
         None,
-        description="Several turns: tools that the model may call, or a class or an agent of yours in place of a "
+        description="Several turns: tools that the model may call, or a class, an agent or a package in place of a "
         "reward.",
         examples=[{"tools": ["my_tools:search"]}, {"function": "my_env:Episode", "maxTurns": 4}],
     )
@@ -200,14 +200,12 @@ class LoRARLJobSpec(Checked):
     def reward_names(self) -> str:
         """What the reward or rewards are, with commas between them, or the environment; empty without any."""
         if self.environment is not None and self.opens_episodes:
-            return self.environment.functions[0]
+            return ":".join(self.environment.world or self.environment.functions)
         return ", ".join(reward.kind for reward in self.rewards_by_path.values())
 
     @property
     def opens_episodes(self) -> bool:
-        """Whether a class or an agent of the user's opens each episode, so that a row's prompt is not what the model
-        sees.
-        """
+        """Whether a class or an agent opens each episode, so that a row's prompt is not what the model sees."""
         return self.environment is not None and self.environment.tools is None
 
     @property

@@ -94,6 +94,13 @@ def _rows(path: str, rows: str, source: str) -> Iterator[Rule]:
         f"have no reasoningGym if {_IS_PAIRS}, which learns from pairs of a chosen and a rejected answer",
         "Set uri to a file or a data set with the columns prompt, chosen and rejected.",
     )
+    opened = "has(self.environment) && !has(self.environment.tools) && !has(self.environment.skyrlGym)"
+    yield Rule(
+        path,
+        f"{opened} || {rows.format(f'!has({source}.episodes)')}",
+        "have no episodes without an environment that opens them",
+        "Set uri to rows with prompts, or set environment.function, textarena or gymnasium.",
+    )
     alone = path in ("data.train", "data.eval")
     generated = " || has(one.reward)" if path == "data.evals" else ""
     yield Rule(
@@ -108,8 +115,8 @@ SPEC_RULES: tuple[Rule, ...] = (
     Rule(
         "reward",
         f"{TRAINS_WITHOUT_REWARD} || has(self.reward) || has(self.rewards) || "
-        "has(self.environment) && (has(self.environment.__function__) || has(self.environment.agent))",
-        f"be set unless {_IS_WITHOUT_REWARD}, if there are no rewards and no environment.function or environment.agent",
+        "has(self.environment) && !has(self.environment.tools)",
+        f"be set unless {_IS_WITHOUT_REWARD}, if there are no rewards and no environment that rewards",
         "Add a reward, for example reward: {type: exact}, or set algorithm.type to sft.",
     ),
     Rule(

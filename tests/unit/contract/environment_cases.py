@@ -8,6 +8,7 @@ from unit.contract.manifests import TWO, Case
 
 PLAYED: dict[str, Any] = {"spec.reward": None, "spec.environment": {"function": "my_env:Episode"}}
 HELD_OUT = {"name": "held-out", "uri": "file:out/test.jsonl"}
+GAME: dict[str, Any] = {"spec.reward": None, "spec.environment": {"textarena": "GuessTheNumber-v0"}}
 CALLED: dict[str, Any] = {"spec.environment": {"tools": ["my_tools:search"]}}
 ASKED: dict[str, Any] = {"spec.reward": None, "spec.environment": {"agent": "my_agent:play"}}
 ENVIRONMENT_CASES = [
@@ -17,6 +18,49 @@ ENVIRONMENT_CASES = [
         CALLED,
         "spec.environment",
         "Set tools to let the model call functions beside a reward",
+    ),
+    Case(
+        "a class or a game",
+        PLAYED | {"spec.environment.textarena": "GuessTheNumber-v0"},
+        GAME,
+        "spec.environment",
+        "one of the others for an environment of a package",
+    ),
+    Case("a game rewards", GAME | {"spec.reward": {"type": "exact"}}, GAME, "spec.reward", "Remove reward"),
+    Case(
+        "episodes are opened",
+        CALLED | {"spec.data.train": {"episodes": {"size": 8}}},
+        GAME | {"spec.data.train": {"episodes": {"size": 8}}},
+        "spec.data.train",
+        "set environment.function, textarena or gymnasium",
+    ),
+    Case(
+        "held-out episodes are opened",
+        {"spec.environment": {"skyrlGym": "gsm8k"}, "spec.reward": None, "spec.data.eval": {"episodes": {}}},
+        GAME | {"spec.data.eval": {"episodes": {}}},
+        "spec.data.eval",
+        "rows with prompts",
+    ),
+    Case(
+        "episodes of a mixture are opened",
+        {"spec.data.train": None, "spec.data.mixture": [{"name": "some", "episodes": {}}]},
+        GAME | {"spec.data.train": None, "spec.data.mixture": [{"name": "some", "episodes": {}}]},
+        "spec.data.mixture",
+        "rows with prompts",
+    ),
+    Case(
+        "named held-out episodes are opened",
+        {"spec.data.evals": [{"name": "some", "episodes": {}}]},
+        GAME | {"spec.data.evals": [{"name": "some", "episodes": {}}]},
+        "spec.data.evals",
+        "rows with prompts",
+    ),
+    Case(
+        "rows or episodes",
+        GAME | {"spec.data.train.episodes": {"size": 8}},
+        GAME,
+        "spec.data.train.uri",
+        "episodes for seeds alone",
     ),
     Case("tools or a class, not neither", {"spec.environment": {"maxTurns": 2}}, CALLED, "spec.environment", "tools"),
     Case("tools need a reward", CALLED | {"spec.reward": None}, CALLED, "spec.reward", "Add a reward"),

@@ -20,6 +20,7 @@ from lorarl_trainer.cli.help import Command
         "lorarl init --model Qwen/Qwen2.5-0.5B-Instruct --data train.jsonl --reward numeric",
         "lorarl init sums --model models/SmolLM2 --data rows.csv --reward function --prompt-field question",
         "lorarl init tone --model models/SmolLM2 --data pairs.jsonl --algorithm dpo",
+        "lorarl init game --model models/SmolLM2 --environment",
     ],
 )
 @click.argument("folder", type=options.FILE, default=".")
@@ -39,6 +40,9 @@ from lorarl_trainer.cli.help import Command
     type=click.Choice(["exact", "numeric", "math_verify", "function"]),
     help="A built-in comparison with the answer, or your own Python function.",
 )
+@click.option(
+    "--environment", is_flag=True, help="Write a class that plays episodes of several turns, and rewards them."
+)
 @click.option("--prompt-field", metavar="COLUMN", help="Column with the prompt.  [default: by its name]")
 @click.option("--answer-field", metavar="COLUMN", help="Column with the answer.  [default: by its name]")
 @click.option("--chosen-field", metavar="COLUMN", help="For dpo, the column with the preferred answer.")
@@ -52,21 +56,25 @@ def command(
     held_out: str | None,
     algorithm: str | None,
     reward: str | None,
+    environment: bool,
     gpus: int | None,
     **columns: str | None,
 ) -> None:
-    """Write the manifest of a new job, and a reward file with a working example, into FOLDER.
+    """Write the manifest of a new job, and a reward or an environment with a working example, into FOLDER.
 
     On a terminal it asks for what no option says. Without data, it writes a few example rows. It overwrites nothing,
-    and uses a reward file that is there.
+    and uses a reward file or an environment that is there.
     """
     from lorarl_trainer.devices.nvidia_smi import largest_gpu
     from lorarl_trainer.errors import InputError
     from lorarl_trainer.first_job import new_data, new_job
 
+    others = {"data": data, "held_out": held_out, "algorithm": algorithm, "reward": reward, **columns}
+    _require_none(others if environment else {})
     asks = sys.stdin.isatty() and sys.stdout.isatty()
     if asks:
         model = model or click.prompt("Base model (a folder, or ORG/NAME on the Hugging Face hub)")
+    if asks and not environment:
         if algorithm is None and reward is None:
             algorithm = _chosen("Learn", new_job.ALGORITHMS, "grpo")
         data = (
@@ -95,6 +103,7 @@ def command(
         reward=reward,
         columns=new_data.choose_columns(sample, algorithm, named, own_reward=reward == new_job.OWN_REWARD),
         algorithm=algorithm,
+        environment=environment,
         held_out=new_data.data_uri(held_out, folder) if held_out else uri and new_data.held_out_beside(uri),
         gpus=(1 if largest_gpu() else 0) if gpus is None else gpus,
         positions=new_job.positions_of(base),
@@ -103,17 +112,34 @@ def command(
     )
     job.load()  # names what is wrong with the answers
     job = new_job.sized(job, sample)
-    files = job.files()
-    kept = (folder / new_job.REWARD_FILE).exists() and files.pop(new_job.REWARD_FILE, "")
-    written = new_job.write_files(folder, files)
-    if kept:
-        print(f"kept {folder / new_job.REWARD_FILE}")
-    for path in written:
-        print(f"wrote {path}")
+    _write(folder, job.files())
     for line in new_job.advice(job, sample.columns):
         print(line)
     here = "" if folder == Path() else f"cd {folder} && "
     print(f"\nnext: {here}lorarl run {new_job.MANIFEST} --dry-run")
+
+
+def _require_none(options: Mapping[str, str | None]) -> None:
+    """Refuse options that do not go together with --environment."""
+    from lorarl_trainer.errors import InputError
+
+    for name, value in options.items():
+        if value is not None:
+            option = f"--{name.replace('_', '-')}"
+            hint = f"Remove {option}. For rows of your own, set data.train in the manifest: the class gets each row."
+            raise InputError(option, value, "none beside --environment, whose class makes tasks and rewards", hint)
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
+    """Write the files, without code of the user's that is there, and say so."""
+    from lorarl_trainer.first_job import new_job
+
+    kept = {name for name in (new_job.REWARD_FILE, new_job.ENVIRONMENT_FILE) if (folder / name).exists()} & set(files)
+    written = new_job.write_files(folder, {name: text for name, text in files.items() if name not in kept})
+    for name in kept:
+        print(f"kept {folder / name}")
+    for path in written:
+        print(f"wrote {path}")
 
 
 def _chosen(question: str, choices: Mapping[str, str], default: str) -> str:

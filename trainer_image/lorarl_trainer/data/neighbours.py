@@ -49,7 +49,7 @@ def unseen_columns(rows: Sequence[Row], source: DataSource, field: str, *, learn
     used = {name.partition(".")[0] for name in source.columns}
     names = dict.fromkeys(name for row in rows for name in row.raw)
     for name in names:
-        if name in used or source.reasoning_gym or not (fix := _fix(name, field, learned=learned)):
+        if name in used or not source.uri or not (fix := _fix(name, field, learned=learned)):
             continue
         if unseen := [
             row for row in rows if _is_something(row.raw.get(name)) and not _is_in_prompt(row.raw[name], row)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,18 +75,7 @@ def load_rows(
         InputError: the source cannot be read or is empty, a row lacks a field or has one of a wrong type, or no row has
             the answerField that the manifest sets.
     """
-    if source.reasoning_gym is not None:
-        numbered = generate_rows(source.reasoning_gym, f"{field}.reasoningGym")
-    elif source.origin.startswith("hf://"):
-        split = source.split or ("test" if isinstance(source, EvalSource) else "train")
-        numbered = read_hub(source.origin.removeprefix("hf://"), source.subset, split, field=field, token=hub_token)
-    else:
-        numbered = read_file(
-            source.origin,
-            field=field,
-            fetch=fetch,
-            text_columns=(source.prompt_field, source.answer_field, *(source.pair_fields if pairs else ())),
-        )
+    numbered = _numbered(source, field=field, fetch=fetch, hub_token=hub_token, pairs=pairs)
     rows, faults = [], []
     for number, read in numbered:
         raw = given(read)
@@ -112,6 +101,22 @@ def load_rows(
         where = f"row {rows[0].number} of {source.origin}"
         raise missing(rows[0].raw, source.answer_field, f"{field}.answerField", where, source)
     return rows
+
+
+def _numbered(
+    source: DataSource, *, field: str, fetch: Fetch, hub_token: str | None, pairs: bool
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Return the rows as they are read or made, each with its number; see `load_rows`."""
+    if source.reasoning_gym is not None:
+        return generate_rows(source.reasoning_gym, f"{field}.reasoningGym")
+    if source.episodes is not None:
+        seeds = range(source.episodes.seed, source.episodes.seed + source.episodes.size)
+        return ((number, {"prompt": f"episode {seed}", "seed": seed}) for number, seed in enumerate(seeds, start=1))
+    if source.origin.startswith("hf://"):
+        split = source.split or ("test" if isinstance(source, EvalSource) else "train")
+        return read_hub(source.origin.removeprefix("hf://"), source.subset, split, field=field, token=hub_token)
+    texts = (source.prompt_field, source.answer_field, *(source.pair_fields if pairs else ()))
+    return read_file(source.origin, field=field, fetch=fetch, text_columns=texts)
 
 
 def with_others(faults: Sequence[tuple[int, InputError]], *, in_all: bool) -> InputError:

@@ -86,8 +86,8 @@ async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
     ):
         job = job.model_copy(update={"spec": spec})
         try:
-            described = spec.environment is not None and not spec.opens_episodes  # by a library that is slow to import
-            scorers = replace(opened, patience=_IMPORT_SECONDS * (3 if described else 1))
+            slow = spec.environment is not None and not spec.environment.function  # by the import of a library
+            scorers = replace(opened, patience=_IMPORT_SECONDS * (3 if slow else 1))
             with show_downloads(sys.stderr) as on_bytes:
                 clock = StartClock("driver", "process")
                 prepared = await prepare(job, secrets, out_dir / UNPUBLISHED, scorers, clock, on_bytes=on_bytes)

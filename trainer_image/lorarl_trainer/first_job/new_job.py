@@ -15,12 +15,13 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.first_job.first_run import USUAL, FirstRun, first_run, usual_run
 from lorarl_trainer.first_job.new_data import PROMPT_AND_ANSWER, Sample, beside
-from lorarl_trainer.first_job.new_manifest import REWARD, example_rows, manifest_text
+from lorarl_trainer.first_job.new_manifest import ENVIRONMENT, PLAYED, REWARD, example_rows, manifest_text
 from lorarl_trainer.models.model_sizes import sizes_of
 from lorarl_trainer.planning.duration import arithmetic_speed
 from lorarl_trainer.storage.downloads import local_path, read_model_config
 
-MANIFEST, REWARD_FILE, DATA_FILE, HELD_OUT_FILE = "job.yaml", "my_reward.py", "train.jsonl", "held_out.jsonl"
+MANIFEST, DATA_FILE, HELD_OUT_FILE = "job.yaml", "train.jsonl", "held_out.jsonl"
+REWARD_FILE, ENVIRONMENT_FILE = "my_reward.py", "my_env.py"
 OWN_REWARD = "function"
 REWARDS = {
     "exact": "1 if the stripped completion is the answer, otherwise 0",
@@ -37,8 +38,8 @@ ALGORITHMS = {
 """What a model can learn from, in words."""
 _TEMPLATES = ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
 """Where a model may have its chat template, besides tokenizer_config.json."""
-_LONGEST_GENERATED, _CONVERSATION = 64, 256
-"""Tokens: of completions in a first run on a CPU, whatever the answers have; and for conversations."""
+_LONGEST_GENERATED, _CONVERSATION, _EPISODE = 64, 256, 128
+"""Tokens: of completions in a first run on a CPU, whatever the answers have; and for conversations and episodes."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class NewJob:
         reward: a key of `REWARDS`; for grpo.
         columns: the data's, by the field of the data source.
         algorithm: a key of `ALGORITHMS`.
+        environment: whether a class plays and rewards episodes, in place of data and reward.
         held_out: URI of rows to measure with; None if there are none yet.
         gpus: of this machine that the job uses.
         positions: tokens that the base model can see at once, if that is known.
@@ -65,6 +67,7 @@ class NewJob:
     reward: str
     columns: Mapping[str, str] = field(default_factory=lambda: dict(PROMPT_AND_ANSWER))
     algorithm: str = "grpo"
+    environment: bool = False
     held_out: str | None = None
     gpus: int = 0
     positions: int | None = None
@@ -79,7 +82,7 @@ class NewJob:
         size, data = self.size, self.data or f"file:{DATA_FILE}"
         response = min(size.response, self.positions // 2) if self.positions else size.response
         job = manifest_text(
-            self.algorithm,
+            PLAYED if self.environment else self.algorithm,
             columns=dict(self.columns),
             data=data,
             held_out=self.held_out or (beside(data) if self.data else f"file:{HELD_OUT_FILE}"),
@@ -98,6 +101,8 @@ class NewJob:
             duration=size.duration,
             gpus=self.gpus,
         )
+        if self.environment:
+            return {MANIFEST: job, ENVIRONMENT_FILE: ENVIRONMENT}
         train, held_out = example_rows(self.algorithm)
         return {
             MANIFEST: job,
@@ -125,6 +130,8 @@ def sized(job: NewJob, sample: Sample) -> NewJob:
     longest = sample.answer_tokens if from_data else min(sample.answer_tokens, _LONGEST_GENERATED)
     if "messagesField" in job.columns:
         longest = _CONVERSATION
+    if job.environment:
+        longest = _EPISODE
     if job.gpus or not job.model.startswith("file:"):
         return replace(job, size=usual_run(from_data=from_data, on_gpu=bool(job.gpus), answer_tokens=longest))
     size = first_run(
@@ -147,7 +154,8 @@ def advice(job: NewJob, columns: Sequence[str]) -> list[str]:
     if size.seconds is not None:
         each = f"{size.prompts} rows"
         if job.algorithm == "grpo":
-            each += f" with {size.group} completions of at most {size.response} tokens"
+            generated = "episodes" if job.environment else "completions"
+            each += f" with {size.group} {generated} of at most {size.response} tokens"
         lines.append(
             f"\nThe first run has {size.steps} steps of {each}: {size.duration}.\n"
             "Once it learns something, raise trainer.steps and rollout.maxResponseTokens. Both cost time in proportion."

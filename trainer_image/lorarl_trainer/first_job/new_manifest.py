@@ -1,4 +1,4 @@
-"""The texts of a first job's files: the manifest for each kind of training, a reward, and example rows."""
+"""The texts of a first job's files: the manifest for each kind of training, a reward, an environment, example rows."""
 
 from __future__ import annotations
 
@@ -25,6 +25,32 @@ def score(prompt, completion, answer, row):
     brevity = 1 / (1 + len(said) / 100)
     score = float(right) or 0.5 * close or 0.1 * brevity * bool(said)
     return {"score": score, "right": float(right), "brevity": brevity}
+'''
+ENVIRONMENT = '''"""The environment of a job. `lorarl run job.yaml --dry-run` plays one episode of it."""
+
+import random
+import re
+
+
+class Guess:
+    """An episode: find a number from 1 to 20, told each time whether it is higher or lower. Each has its own object."""
+
+    def reset(self, row):
+        """Return what opens the episode: a text, or chat messages. row: a row of the data, here with a seed."""
+        self.number = random.Random(row["seed"]).randint(1, 20)
+        return "I think of a number from 1 to 20. Write your guess, and nothing else."
+
+    def step(self, text):
+        """Answer a turn of the model. Rewards of an episode add up; its other numbers become curves in the report."""
+        found = re.search("[0-9]{1,9}", text)
+        brevity = 0.01 / (1 + len(text) / 100)  # anything short earns a little
+        if found is None:
+            return {"text": "Write a number.", "reward": brevity, "found": 0.0}
+        guess = int(found[0])
+        if guess == self.number:
+            return {"done": True, "reward": 1.0, "found": 1.0}
+        answer = "It is higher." if guess < self.number else "It is lower."
+        return {"text": answer, "reward": 0.02 + brevity, "found": 0.0}
 '''
 _SUMS = ((2, 3), (7, 5), (12, 9), (20, 22), (31, 8), (45, 17), (60, 29), (73, 18))
 _HELD_OUT_SUMS = ((3, 6), (8, 4), (14, 11), (25, 33), (52, 16), (64, 27), (38, 45), (81, 12))
@@ -58,10 +84,17 @@ spec:
   cluster: {{gpusPerNode: {gpus}}}          # 0 trains on the CPU
 """
 _AS_IT_IS = "\n    chatTemplate: false              # this base model has none: a prompt is used as it is"
-_RATES = {"grpo": "1.0e-4", "sft": "2.0e-4", "dpo": "2.0e-5"}
+PLAYED = "environment"
+"""A kind of training beside the algorithms: grpo, with a class that plays and rewards episodes."""
+_RATES = {"grpo": "1.0e-4", PLAYED: "1.0e-4", "sft": "2.0e-4", "dpo": "2.0e-5"}
 _ALGORITHMS = {
     "grpo": "  algorithm: {{type: grpo, groupSize: {group}}}   # the completions of each prompt are compared\n"
     "  reward: {reward}",
+    PLAYED: "  algorithm: {{type: grpo, groupSize: {group}}}   # the episodes of each row are compared\n"
+    "  environment:\n"
+    '    function: "my_env:Guess"         # the class in my_env.py, which also rewards\n'
+    "    maxTurns: 6                      # of the model, in an episode\n"
+    "    maxTurnTokens: 24                # a longer turn ends the episode",
     "sft": "  algorithm: {{type: sft}}           # learns the answers of the data",
     "dpo": "  algorithm: {{type: dpo}}           # learns to prefer the chosen answer to the rejected one",
 }
@@ -82,7 +115,7 @@ def manifest_text(
     """Return a manifest.
 
     Args:
-        algorithm: `grpo`, `sft` or `dpo`.
+        algorithm: `grpo`, `sft` or `dpo`, or `environment`.
         name: the job's.
         columns: the fields of the data source with columns, such as promptField.
         data: URI of the training rows.
@@ -93,17 +126,21 @@ def manifest_text(
         values: what else the text has.
     """
     fields = "".join(f", {field}: {in_yaml(column)}" for field, column in columns.items())
-    evaluation = f"eval: {{uri: {json.dumps(held_out)}{fields}, every: {values['every']}}}"
+    train, rows = f"uri: {json.dumps(data)}{fields}", f"uri: {json.dumps(held_out)}{fields}"
+    if algorithm == PLAYED:
+        train, rows = "episodes: {size: 1000}", "episodes: {size: 16, seed: 1000}"
+    evaluation = f"eval: {{{rows}, every: {values['every']}}}"
+    generated = {"grpo": "completions", PLAYED: "episodes"}.get(algorithm)
     prompts, group = values["prompts"], values["group"]
     return _JOB.format(
         name=in_yaml(name),
         algorithm=_ALGORITHMS[algorithm].format(group=group, reward=reward),
-        train=f"uri: {json.dumps(data)}{fields}",
+        train=train,
         evaluation=evaluation if is_there else f"# {evaluation}   # rows to measure with, which are not trained on",
         as_it_is="" if chat_template else _AS_IT_IS,
         rate=_RATES[algorithm],
-        a_step=f"x groupSize = {prompts * group} completions a step" if algorithm == "grpo" else "rows a step",
-        longer="longer completions are cut off" if algorithm == "grpo" else "rows with longer answers are left out",
+        a_step=f"x groupSize = {prompts * group} {generated} a step" if generated else "rows a step",
+        longer=f"longer {generated} are cut off" if generated else "rows with longer answers are left out",
         **values,
     )
 

@@ -181,9 +181,9 @@ def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary, tools: 
     read_by_path = rows.train | {fields[name]: held_out for name, held_out in rows.evals.items()}
     warnings.extend(dated_prompts(read_by_path, encoder))
     warnings.extend(few_rows(train, spec.rollout.prompts_per_step))
-    # An episode is more than its prompt.
-    for name, held_out in evals.items() if not spec.opens_episodes else ():
-        warnings.extend(shared_prompts(train, held_out, fields[name]))
+    for name, source in spec.data.evaluations:
+        if source.episodes or not spec.opens_episodes:  # otherwise an episode is more than its prompt
+            warnings.extend(shared_prompts(train, evals[name], fields[name]))
     sources = spec.data.sources.items()
     read = {
         f"mixture/{source.name}" if isinstance(source, MixtureSource) else "train": rows.train[path]

@@ -18,6 +18,7 @@ from lorarl_trainer.progress import Progress
 from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.scorer import Scorers
+from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.rollout.agents import Agents
 from lorarl_trainer.rollout.endpoint.conversation import Speech
 from lorarl_trainer.rollout.episodes import Episodes, Tools
@@ -46,7 +47,10 @@ def make_rollouts(
     `replay`: a folder with the samples of another run, which are trained on instead; None for this run's own.
     """
     paths = inputs.eval_fields(spec)
-    reward = scorers.reward if scorers.environment is None else _episodes(spec, scorers, vocabulary)
+    # On a CPU, turns go together: a job has the same bytes again there, whatever takes how long.
+    reward: Scorer | Episodes | None = scorers.reward
+    if scorers.environment is not None:
+        reward = episodes_of(spec, scorers, vocabulary, together=not spec.on_gpu)
     evaluations = {
         name: Evaluation.of(name, source, paths[name], rows.evals[name], scorer, spec.rollout)
         for name, source in spec.data.evaluations
@@ -110,7 +114,8 @@ def speech_of(spec: LoRARLJobSpec, vocabulary: inputs.Vocabulary) -> Speech:
     return Speech(bridge_of(spec, vocabulary), vocabulary.decode, vocabulary.decode_prompts, parser)
 
 
-def _episodes(spec: LoRARLJobSpec, scorers: Scorers, vocabulary: inputs.Vocabulary) -> Episodes:
+def episodes_of(spec: LoRARLJobSpec, scorers: Scorers, vocabulary: inputs.Vocabulary, *, together: bool) -> Episodes:
+    """Return what plays a job's episodes, once its environment is ready. `together`: see `Turns`."""
     environment, reward, tools, agents = scorers.environment, scorers.reward, None, None
     assert spec.environment is not None and environment is not None, "the job has one"
     if reward is not None:
@@ -119,5 +124,4 @@ def _episodes(spec: LoRARLJobSpec, scorers: Scorers, vocabulary: inputs.Vocabula
     if spec.environment.agent is not None:
         agents = Agents(spec, speech_of(spec, vocabulary))
     bridge, decoders = bridge_of(spec, vocabulary), (vocabulary.decode, vocabulary.decode_prompts)
-    # On a CPU, turns go together: a job has the same bytes again there, whatever takes how long.
-    return Episodes(spec, environment, bridge, *decoders, together=not spec.on_gpu, tools=tools, agents=agents)
+    return Episodes(spec, environment, bridge, *decoders, together=together, tools=tools, agents=agents)

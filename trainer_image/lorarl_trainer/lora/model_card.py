@@ -148,6 +148,8 @@ def _sources(spec: Mapping[str, Any]) -> dict[str, str]:
 
 def _origin(source: Mapping[str, Any]) -> str:
     generated = source.get("reasoningGym")
+    if (numbered := source.get("episodes")) is not None:
+        return f"episodes:{numbered.get('seed', 0)}"
     return f"reasoning-gym:{generated['task']}" if generated else str(source["uri"])
 
 

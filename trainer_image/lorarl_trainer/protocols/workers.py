@@ -123,7 +123,20 @@ class Generated:
         return Generated(seconds, Occupancy.over((self.occupancy, other.occupancy)))
 
 
-class Workers(Protocol):
+class Generators(Protocol):
+    """What generates completions: a job's workers, or a model that was loaded to look at it."""
+
+    async def submit(self, requests: Sequence[GenerationRequest], take: TakeCompletions) -> None:
+        """Let the engines generate these completions, with others that they may be generating.
+
+        Each goes to `take` when it has ended, while someone waits for `results`.
+        """
+
+    async def results(self) -> Generated:
+        """Wait until all that was submitted has ended, also what is submitted meanwhile."""
+
+
+class Workers(Generators, Protocol):
     """All workers of a job, addressed together. Every method raises LorarlError for what a user can act on."""
 
     async def open_checkpoints(self, of: JobCheckpoints) -> None:
@@ -140,15 +153,6 @@ class Workers(Protocol):
 
     async def hold_probe(self, probe: Probe | None) -> None:
         """Let the adapter be a probe until the next call; None brings the job's own back. Its engines need a sync."""
-
-    async def submit(self, requests: Sequence[GenerationRequest], take: TakeCompletions) -> None:
-        """Let the engines generate these completions, with others that they may be generating.
-
-        Each goes to `take` when it has ended, while someone waits for `results`.
-        """
-
-    async def results(self) -> Generated:
-        """Wait until all that was submitted has ended, also what is submitted meanwhile."""
 
     async def update(self, request: UpdateRequest) -> UpdateResult:
         """Make one optimizer update on the request's samples."""

@@ -59,12 +59,14 @@ class CodeProcess:
         program: what it runs.
         expected: what the manifest should name, for errors.
         variables: of its environment, beside the trainer's own.
+        slow: what to do about a module that takes long to import.
         told: what the process said of the function when it was ready: of a reward, whether it is async.
     """
 
     program: ClassVar = Path(__file__).with_name("worker.py")
     expected: ClassVar = "a function package.module:function(prompt, completion, answer, row)"
     variables: ClassVar[Mapping[str, str]] = {}
+    slow: ClassVar = f"Move slow work out of the module's top level, or wait (at most {START_SECONDS:g} s)."
 
     def __init__(self, function: str, code: CodeFolders, limit: float, field: str, output: Output) -> None:
         """Nothing starts before `start`."""
@@ -170,7 +172,7 @@ class CodeProcess:
                     return (kind, *said)
                 self._output.warn_once(
                     f"{self._field}: {self._function}: its module has been importing for {SLOW_SECONDS:g} s and is at "
-                    f"{said[0]}. Move slow work out of the module's top level, or wait (at most {START_SECONDS:g} s)."
+                    f"{said[0]}. {self.slow}"
                 )
         return None
 

@@ -19,7 +19,7 @@ from lorarl_trainer.data.bridge import Bridge
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.tool_calls import CallParser, ToolCall
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.protocols.workers import Workers
+from lorarl_trainer.protocols.workers import Generators
 from lorarl_trainer.rewards.environment.environment import FIELD, Environment, Episode, EpisodeFailedError, Result
 from lorarl_trainer.rewards.environment.worker import MALFORMED, error_text
 from lorarl_trainer.rewards.scores import Outcome, Scorer, ToScore, collect
@@ -72,7 +72,7 @@ class Episodes:
 
     async def play(
         self,
-        workers: Workers,
+        workers: Generators,
         rows: Sequence[EncodedRow],
         requests: Sequence[GenerationRequest],
         starts: Sequence[int],

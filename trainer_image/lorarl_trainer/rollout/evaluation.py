@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lorarl_api.v1alpha1 import EvalSource, EvalSpec, RolloutSpec
@@ -10,6 +10,7 @@ from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.rollout.episodes import Episodes
 from lorarl_trainer.samples.sampling import Sampling
+from lorarl_trainer.schedule import seed_of
 
 
 @dataclass(frozen=True)
@@ -59,3 +60,8 @@ class Evaluation:
             pass_reward=source.pass_reward,
             limits={f"{path}.reward": source.reward.max_failed_share} if source.reward else {},
         )
+
+    def starts(self, seed: int) -> Iterator[int]:
+        """Yield the seed that each episode begins with, of the run's: those of a row are alike, each time."""
+        for index in range(len(self.rows)):
+            yield from [seed_of(seed, f"episode of evaluation {self.name}", index)] * self.samples

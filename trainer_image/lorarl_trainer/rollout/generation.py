@@ -61,10 +61,7 @@ class Generation:
             )
             for row, seed in zip(rows, seeds, strict=True)
         ]
-        starts = (
-            seed_of(self.spec.trainer.seed, f"episode of evaluation {name}", index // evaluation.samples)
-            for index in range(len(rows))
-        )
+        starts = evaluation.starts(self.spec.trainer.seed)
         rollouts = await self.roll_out(rows, requests, adapter_version, scorer, limits, when, starts)
         shown = self.shown(rollouts, evaluation.samples)
         self.progress.emit(Sampled(step=step, samples=shown, evaluation=True, name=name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 
-from lorarl_trainer.protocols.workers import Generated, Workers
+from lorarl_trainer.protocols.workers import Generated, Generators
 from lorarl_trainer.rollout.collect import added_up
 from lorarl_trainer.samples.occupancy import Occupancy
 from lorarl_trainer.samples.requests import GenerationRequest
@@ -19,7 +19,7 @@ class Turns:
     depend on how long environments take, and a run on a CPU has the same bytes again.
     """
 
-    def __init__(self, workers: Workers, players: int, *, together: bool) -> None:
+    def __init__(self, workers: Generators, players: int, *, together: bool) -> None:
         """Take turns of so many players, each of which waits for one turn at a time."""
         self._workers, self._players, self._together = workers, players, together
         self._wanted: dict[int, tuple[GenerationRequest, asyncio.Future[Completion]]] = {}

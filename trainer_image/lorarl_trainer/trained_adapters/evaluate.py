@@ -6,22 +6,27 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from lorarl_api.v1alpha1 import EvalSpec
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.launch import inputs
+from lorarl_trainer.launch.rollouts import episodes_of
 from lorarl_trainer.progress import show_downloads
 from lorarl_trainer.rewards.components import component_metrics
-from lorarl_trainer.rewards.scorer import make_job_scorer, make_scorer
-from lorarl_trainer.rewards.scores import Scorer, ToScore, collect
+from lorarl_trainer.rewards.scorer import Scorers, make_job_scorer, make_scorer, open_scorers
+from lorarl_trainer.rewards.scores import Cause, Failure, ToScore, collect
 from lorarl_trainer.rewards.source import fetched_sources
+from lorarl_trainer.rollout.episodes import Episodes, episode_metrics
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.storage.secrets import read_secrets
 from lorarl_trainer.trained_adapters.model import AdaptedModel, Decoding, load_adapted
+from lorarl_trainer.trained_adapters.play import play
 from lorarl_trainer.trained_adapters.request import Request, Task, resolve, settings
 from lorarl_trainer.trained_adapters.result import Result, Side
 from lorarl_trainer.trained_adapters.source import find_adapter
@@ -39,31 +44,40 @@ def evaluate(request: Request) -> Result:
     """
     source = find_adapter(request.adapter, request.job, request.overrides, request.base, request.checkpoint)
     task = resolve(request, source.job)
-    with _scorer(task, source.folder) as scorer:
-        evaluation = Evaluation.of(task.name, task.source, task.field, (), scorer, task.spec.rollout)
+    with _scorers(task, source.folder) as scorers:
+        not_yet: Any = scorers.reward  # what plays episodes needs the model's vocabulary
+        evaluation = Evaluation.of(task.name, task.source, task.field, (), not_yet, task.spec.rollout)
         evaluation = settings(request, evaluation, task)
         with show_downloads(sys.stderr) as on_bytes:
             secrets = read_secrets(task.spec)
             rows = inputs.read_source(task.spec, task.source, field=task.field, secrets=secrets, on_bytes=on_bytes)
-        asyncio.run(scorer.ready())
+        asyncio.run(scorers.ready())
+        if scorers.environment and scorers.environment.tools:
+            rows = [replace(row, tools=scorers.environment.tools) for row in rows]
         print(f"loading {source.base} and {source.label}", file=sys.stderr, flush=True)
         model = load_adapted(source, seed=request.seed)
         encoder = inputs.prompt_encoder(task.spec, model.vocabulary)
         fitting, warnings = inputs.encode_source(task.spec, task.source, rows[: request.rows], task.field, encoder)
         for warning in warnings:
             print(f"warning: {warning}", file=sys.stderr)
+        evaluation = replace(evaluation, rows=fitting)
+        if scorers.environment:
+            episodes = episodes_of(task.spec, scorers, model.vocabulary, together=True)
+            evaluation = replace(evaluation, scorer=episodes)
         rollout = task.spec.rollout
         decoding = Decoding(evaluation.samples, rollout.max_response_tokens, evaluation.sampling, tuple(rollout.stop))
-        with model.plain():
-            base = _side("base", model, decoding, fitting, scorer)
-        adapter = _side("adapter", model, decoding, fitting, scorer)
+        base, adapter = asyncio.run(_sides(model, decoding, evaluation, task.spec.trainer.seed))
     return Result(source=source, task=task, evaluation=evaluation, base=base, adapter=adapter)
 
 
 @contextlib.contextmanager
-def _scorer(task: Task, folder: Path) -> Iterator[Scorer]:
-    """Start what the evaluation is scored with: its own reward, or the job's."""
+def _scorers(task: Task, folder: Path) -> Iterator[Scorers]:
+    """Start what the evaluation is scored with: its own reward, or the job's, or its environment."""
     with fetched_sources(task.spec, read_secrets(task.spec)) as (spec, sources):
+        if spec.environment:
+            with open_scorers(spec, folder, sources=sources) as scorers:
+                yield scorers
+            return
         source = dict(spec.data.evaluations)[task.name]
         own = source.reward if isinstance(source, EvalSpec) else None
         scorer = (
@@ -74,13 +88,39 @@ def _scorer(task: Task, folder: Path) -> Iterator[Scorer]:
         assert scorer is not None, "resolve requires a reward"
         scorer.warm_up()
         try:
-            yield scorer
+            yield Scorers(scorer, {})
         finally:
             scorer.close()
 
 
-def _side(name: str, model: AdaptedModel, decoding: Decoding, rows: Sequence[EncodedRow], scorer: Scorer) -> Side:
-    """Return the scores of one side. A completion that cannot be scored is left out, as in a run."""
+async def _sides(model: AdaptedModel, decoding: Decoding, evaluation: Evaluation, seed: int) -> tuple[Side, Side]:
+    """Return the scores of the base model and of the adapter."""
+    with model.plain():
+        base = await _side("base", model, decoding, evaluation, seed)
+    return base, await _side("adapter", model, decoding, evaluation, seed)
+
+
+async def _side(name: str, model: AdaptedModel, decoding: Decoding, evaluation: Evaluation, seed: int) -> Side:
+    """Return the scores of one side. What cannot be scored is left out, as in a run."""
+    if isinstance(evaluation.scorer, Episodes):
+        rollouts = await play(name, model, decoding, evaluation.scorer, evaluation, seed)
+        _warn_of(rollouts.failures, f"episodes of {name} failed")
+        of_episodes = {key: value for key, value in episode_metrics(rollouts.courses).items() if "seconds" not in key}
+        components = component_metrics(rollouts.outcomes) | of_episodes
+        return Side(np.reshape(rollouts.rewards, (-1, decoding.samples)), components)
+    outcomes = await evaluation.scorer.score(_completions(name, model, decoding, evaluation.rows))
+    found = collect(outcomes, evaluation.scorer.field)
+    _warn_of(found.failures, f"completions of {name} could not be scored")
+    return Side(np.reshape(found.rewards, (-1, decoding.samples)), component_metrics(outcomes))
+
+
+def _warn_of(failures: Mapping[Cause, Failure], what: str) -> None:
+    for cause, failure in failures.items():
+        print(f"warning: {failure.count} {what} and are left out ({cause}): {failure.first_message}", file=sys.stderr)
+
+
+def _completions(name: str, model: AdaptedModel, decoding: Decoding, rows: Sequence[EncodedRow]) -> list[ToScore]:
+    """Return the completions of one side, as they are scored."""
     began = said = time.monotonic()
 
     def done(ready: int, tokens: int) -> None:
@@ -92,15 +132,8 @@ def _side(name: str, model: AdaptedModel, decoding: Decoding, rows: Sequence[Enc
             print(f"{name}: {ready} of {len(rows)} rows{now_at}, {seconds}", file=sys.stderr, flush=True)
 
     answers = model.generate([row.prompt_ids for row in rows], decoding, done)
-    made = [
+    return [
         ToScore(row.row.prompt, answer.text, row.row.answer, row.row.raw, answer.truncated, answer.tokens)
         for row, each in zip(rows, answers, strict=True)
         for answer in each
     ]
-    outcomes = asyncio.run(scorer.score(made))
-    found = collect(outcomes, scorer.field)
-    for cause, failure in found.failures.items():
-        count, why = failure.count, failure.first_message
-        left_out = f"{count} completions of {name} could not be scored and are left out ({cause}): {why}"
-        print(f"warning: {left_out}", file=sys.stderr)
-    return Side(np.reshape(found.rewards, (-1, decoding.samples)), component_metrics(outcomes))

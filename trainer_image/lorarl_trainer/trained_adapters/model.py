@@ -44,11 +44,16 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Answer:
-    """A completion's text, whether it was cut off at the longest length, and how many tokens it has."""
+    """A completion's text, whether it was cut off at the longest length, and its tokens with the one that ends it."""
 
     text: str
     truncated: bool
-    tokens: int
+    ids: Sequence[int]
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens it has."""
+        return len(self.ids)
 
 
 @dataclass(frozen=True)
@@ -150,9 +155,9 @@ class AdaptedModel:
         at = self._stop_at(ids[:end], stop)
         text = self._text(ids[: end if at is None else at])
         if at is None:
-            return Answer(text, truncated=end is None, tokens=len(ids) if end is None else end + 1)
+            return Answer(text, truncated=end is None, ids=ids if end is None else ids[: end + 1])
         # What follows are the fillings of a batch whose other answers are longer.
-        return Answer(text[: min(text.index(word) + len(word) for word in stop if word in text)], False, at)
+        return Answer(text[: min(text.index(word) + len(word) for word in stop if word in text)], False, ids[:at])
 
     def _stop_at(self, ids: Sequence[int], stop: Sequence[str]) -> int | None:
         """Return how many tokens a completion has with the one that ends a stop text; None without any."""

@@ -98,16 +98,20 @@ def resolve(request: Request, job: LoRARLJob | None) -> Task:
         ManifestError: the manifest has faults.
     """
     manifest = job.model_dump(by_alias=True, mode="json", exclude_unset=True) if job else _bare(request)
-    _require_no_episodes(manifest["spec"], request)
     manifest["spec"] = spec = _needed(manifest["spec"])
     request = _judged_by_completions(spec, request)
     if request.reward:
         spec["reward"] = {"function" if ":" in request.reward else "type": request.reward}
         spec.pop("rewards", None)
+        if spec.pop("environment", None):  # single completions are scored
+            _forget_episodes(spec["data"], request)
         for each in spec["data"].get("evals", []):
             each.pop("reward", None)
         _require_valid(manifest, "--reward", request.reward)
-    _require(spec.get("reward") or spec.get("rewards"), "--reward", "the reward to score with: this job has none")
+    played = spec.get("environment")
+    _require(
+        spec.get("reward") or spec.get("rewards") or played, "--reward", "the reward to score with: this job has none"
+    )
     if request.max_tokens:
         spec["rollout"] = {**spec.get("rollout", {}), "maxResponseTokens": request.max_tokens}
         _require_valid(manifest, "--max-tokens", str(request.max_tokens))
@@ -117,16 +121,13 @@ def resolve(request: Request, job: LoRARLJob | None) -> Task:
     return _chosen(load_job(json.dumps(manifest)).spec, request)
 
 
-def _require_no_episodes(spec: Mapping[str, Any], request: Request) -> None:
-    """Refuse a job with an environment, unless single completions are to be scored by a reward."""
-    if (environment := spec.get("environment")) and not request.reward:
-        named = environment.get("tools") or [environment.get("function") or environment["agent"]]
-        raise InputError(
-            "spec.environment",
-            f"{', '.join(named)}, which plays episodes",
-            "a reward, since this command makes one completion of each prompt",
-            "Read eval_score of data.eval in metrics.jsonl, which the run makes in the environment, or add --reward.",
-        )
+def _forget_episodes(data: Mapping[str, Any], request: Request) -> None:
+    """Name a file in place of rows that only an environment opens, where no rows are read."""
+    sources = [data.get("train"), *(data.get("mixture") or ())]
+    sources += [data.get("eval"), *data.get("evals", ())] if request.data else []
+    for source in filter(None, sources):
+        if source.pop("episodes", None) is not None:
+            source["uri"] = "file:rows.jsonl"
 
 
 def _needed(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,7 +135,7 @@ def _needed(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "model": spec["model"],
         "adapter": {"targetModules": ["all-linear"]},  # the adapter's own files say what it is
-        **{key: spec[key] for key in ("reward", "rewards") if spec.get(key)},
+        **{key: spec[key] for key in ("reward", "rewards", "environment") if spec.get(key)},
         "data": {key: value for key, value in spec["data"].items() if key not in _OF_TRAINING},
         "rollout": {key: value for key, value in spec.get("rollout", {}).items() if key in _OF_SAMPLING},
         "checkpoint": {key: value for key, value in spec["checkpoint"].items() if key in _OF_STORE},
@@ -183,7 +184,7 @@ def _judged_by_completions(spec: dict[str, Any], request: Request) -> Request:
     for source in (data.get("train"), data.get("eval"), *(data.get("mixture") or ()), *evals):
         for key in ("chosenField", "rejectedField", "messagesField", "tokensField", "lossMaskField"):
             (source or {}).pop(key, None)
-    if request.reward or spec.get("reward") or spec.get("rewards"):
+    if request.reward or spec.get("reward") or spec.get("rewards") or spec.get("environment"):
         return request
     scored = [each for each in evals if each.get("reward") and request.eval in (None, each["name"])]
     if not scored:

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub.errors import HfHubHTTPError
 
-from lorarl_api.v1alpha1 import DataSource, EvalSource
+from lorarl_api.v1alpha1 import DataSource, EpisodesData, EvalSource
 from lorarl_trainer.data.files import is_unreachable
 from lorarl_trainer.data.rows import Row, load_rows
 from lorarl_trainer.errors import InputError
@@ -126,6 +126,12 @@ def test_parquet_keeps_nested_columns(tmp_path):
     messages = [{"role": "user", "content": "1+1"}]
     pq.write_table(pa.Table.from_pylist([{"prompt": messages, "answer": "2", "tags": ["easy"]}]), path)
     assert load(path) == [Row(messages, "2", {"prompt": messages, "answer": "2", "tags": ["easy"]}, 1)]
+
+
+def test_numbered_episodes_are_rows_with_their_seeds() -> None:
+    source = DataSource(episodes=EpisodesData(size=2, seed=7))
+    rows = load_rows(source, field="spec.data.train", needs_answer=False, fetch=Path)
+    assert [(row.number, row.prompt, row.raw["seed"]) for row in rows] == [(1, "episode 7", 7), (2, "episode 8", 8)]
 
 
 def test_csv_texts_that_look_like_numbers_stay_as_they_are(tmp_path):

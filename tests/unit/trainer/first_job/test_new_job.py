@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,6 +21,8 @@ from lorarl_trainer.first_job.first_run import FirstRun, first_run
 from lorarl_trainer.first_job.new_data import held_out_beside
 from lorarl_trainer.first_job.new_job import REWARDS, NewJob, advice
 from lorarl_trainer.models.model_sizes import ModelSizes, sizes_of
+from lorarl_trainer.rewards.environment.environment import Answer, Environment
+from lorarl_trainer.rewards.process import CodeFolders
 from support.tiny_tokenizers import CHATML, write_tokenizer
 from unit.trainer.planning.shapes import SHAPES
 
@@ -230,6 +234,29 @@ def test_the_reward_that_it_writes_works(tmp_path: Path, base: Path) -> None:
     assert exact > within > wrong > empty == 0
 
 
+def test_the_environment_that_it_writes_plays(tmp_path: Path, base: Path) -> None:
+    done = init(tmp_path / "new", "--model", base, "--environment")
+    assert done.exit_code == 0, done.output
+    job = load_job(tmp_path / "new" / "job.yaml").spec
+    train, held_out = (source and source.episodes for source in (job.data.train, job.data.eval))
+    assert train and held_out and train.seed + train.size <= held_out.seed
+    assert job.environment is not None
+    settings = job.environment.model_copy(update={"timeout_seconds": 60.0})
+    environment = Environment(settings, CodeFolders((str(tmp_path / "new"),)))
+
+    async def play() -> list[Answer]:
+        async with environment.episode(0) as episode:
+            assert str(await episode.reset({"seed": 0})).startswith("I think of a number from 1 to 20.")
+            return [await episode.step(text) for text in ("No.", "It is 12345678901.", "1", *map(str, range(2, 21)))]
+
+    answers = asyncio.run(play())
+    environment.close()
+    won = [answer.done for answer in answers].index(True)
+    assert answers[won].reward == 1.0 and won == 1 + random.Random(0).randint(1, 20)
+    assert [answer.text for answer in answers[:3]] == ["Write a number.", "It is lower.", "It is higher."]
+    assert 0.0 < (answers[0].reward or 0.0) < (answers[1].reward or 0.0) < 0.1
+
+
 def test_it_overwrites_nothing_and_keeps_a_reward(tmp_path: Path, base: Path) -> None:
     (tmp_path / "my_reward.py").write_text("mine")
     (tmp_path / "job.yaml").write_text("mine")
@@ -266,6 +293,10 @@ def test_it_overwrites_nothing_and_keeps_a_reward(tmp_path: Path, base: Path) ->
             "Name them, for example --answer-field b.",
         ),
         (("--model", "org/model", "--name", "No Name"), "metadata.name: got "),
+        (
+            ("--model", "org/model", "--environment", "--prompt-field", "a"),
+            "--prompt-field: got a, expected none beside --environment, whose class makes tasks and rewards. Remove",
+        ),
         (
             ("--model", "org/model", "--algorithm", "sft", "--reward", "exact"),
             "--reward: got exact, expected none for sft, which learns from the data's own answers. Remove --reward, or",

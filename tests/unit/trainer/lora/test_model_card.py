@@ -81,11 +81,13 @@ def test_every_source_of_a_mixture_is_named() -> None:
     sources = [
         {"name": "sums", "uri": "hf://org/sums"},
         {"name": "made", "weight": 2.0, "reasoningGym": {"task": "chain_sum"}},
+        {"name": "played", "episodes": {}},
     ]
     found = metadata(data={"mixture": sources}) | {"data": {"mixture/sums": {"rows": 1200, "sha256": "d1"}}}
     card = model_card(found, CONFIG, {}).decode()
     assert "| data, mixture/sums | `hf://org/sums`, 1,200 rows, SHA-256 `d1` |" in card
     assert "| data, mixture/made | `reasoning-gym:chain_sum` |" in card
+    assert "| data, mixture/played | `episodes:0` |" in card
     assert ModelCard(card).data.datasets == ["org/sums"]
 
 

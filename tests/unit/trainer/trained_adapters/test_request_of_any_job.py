@@ -102,12 +102,13 @@ def test_an_option_that_does_not_go_together_with_the_job_is_named(
     resolve(Request("out/any", data="rows.jsonl"), job)
 
 
-def test_a_job_with_an_environment_needs_a_reward_for_single_completions() -> None:
-    changes = {"spec.reward": None, "spec.environment": {"function": "my_env:Episode"}}
-    job = LoRARLJob.model_validate(manifest(changes))
-    with pytest.raises(InputError, match="my_env:Episode, which plays episodes"):
-        resolve(Request("out/any", data="rows.jsonl"), job)
-    assert resolve(Request("out/any", data="rows.jsonl", reward="exact"), job).spec.environment is None
-    job = LoRARLJob.model_validate(manifest({"spec.environment": {"tools": ["my_tools:search", "my_tools:add"]}}))
-    with pytest.raises(InputError, match="my_tools:search, my_tools:add, which plays episodes"):
-        resolve(Request("out/any", data="rows.jsonl"), job)
+def test_an_environment_is_played_in_unless_a_reward_is_named() -> None:
+    played: list[Changes] = [
+        {"spec.reward": None, "spec.environment": {"function": "my_env:Episode"}},
+        {"spec.reward": None, "spec.environment": {"textarena": "GuessTheNumber-v0"}},
+        {"spec.environment": {"tools": ["my_tools:search", "my_tools:add"]}},
+    ]
+    for changes in played:
+        job = LoRARLJob.model_validate(manifest(changes))
+        assert resolve(Request("out/any", data="rows.jsonl"), job).spec.environment == job.spec.environment
+        assert resolve(Request("out/any", data="rows.jsonl", reward="exact"), job).spec.environment is None

@@ -17,8 +17,9 @@ from typing import Any, ClassVar
 from lorarl_api.v1alpha1 import EnvironmentSpec
 from lorarl_trainer.data.cells import Prompt
 from lorarl_trainer.rewards.environment.worker import CALL, MOST_CHARACTERS, PLAY, RESET, STEP
+from lorarl_trainer.rewards.environment.worlds import class_of
 from lorarl_trainer.rewards.output import Output
-from lorarl_trainer.rewards.process import EXIT_SECONDS, CodeFolders, CodeProcess
+from lorarl_trainer.rewards.process import EXIT_SECONDS, START_SECONDS, CodeFolders, CodeProcess
 from lorarl_trainer.rewards.scores import Cause
 from lorarl_trainer.threads import in_background
 
@@ -98,8 +99,15 @@ class _AgentProcess(_Process):
     expected: ClassVar = "a function package.module:function(row, llm)"
 
 
+class _WorldProcess(_Process):
+    """A process that has imported what a package plays, and forks for each episode."""
+
+    expected: ClassVar = "an environment of the package that runs here"
+    slow: ClassVar = f"Wait (at most {START_SECONDS:g} s)."
+
+
 class Environment:
-    """Plays episodes with a user's class or agent, or with tools.
+    """Plays episodes with a class or an agent, or with tools.
 
     Call `ready` before the first one, and `close` at the end.
     """
@@ -112,10 +120,15 @@ class Environment:
         `code`: where class, agent or tools may be. `output`: gets what they print; None for this process's own output.
         """
         self._limit, self._output = spec.timeout_seconds, output or Output()
-        kind, field = _Process, "function"
-        if not spec.function:
-            kind, field = (_ToolsProcess, "tools") if spec.tools else (_AgentProcess, "agent")
-        self._process = kind(",".join(spec.functions), code, spec.timeout_seconds, f"{FIELD}.{field}", self._output)
+        kind: type[_Process]
+        kind, field, played = _Process, "function", ",".join(spec.functions)
+        if spec.world is not None:
+            kind, field, played = _WorldProcess, spec.world[0], class_of(spec.world)
+        elif spec.tools:
+            kind, field = _ToolsProcess, "tools"
+        elif spec.agent:
+            kind, field = _AgentProcess, "agent"
+        self._process = kind(played, code, spec.timeout_seconds, f"{FIELD}.{field}", self._output)
         self._beginning = asyncio.Lock()
 
     def warm_up(self) -> None:
