@@ -127,6 +127,7 @@ def test_each_node_fetches_the_model_once_and_a_lost_node_is_replaced(on_two_nod
     assert set(cards.values()) <= {1, 2}, "the step's evaluation completes the card"
 
 
+@pytest.mark.long
 def test_what_is_wrong_with_the_store_reaches_the_status(on_two_nodes: OnTwoNodes) -> None:
     """With the field and a hint."""
     on_two_nodes.proxy.answer(403, times=1_000_000, method="GET", path="model")
