@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,9 +20,12 @@ from side_by_side.work import SHAPES
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_shape_is_a_model_that_lorarl_trains(tmp_path: Path, name: str) -> None:
     shape = SHAPES[name]
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": shape.head_dim and 16}
+    heads: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": shape.head_dim and 16}
     if shape.num_experts:
         heads |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    if shape.model_type == "gemma4_text":
+        heads["more"] = {"layer_types": ["full_attention"], "global_head_dim": 32, "hidden_size_per_layer_input": 8}
+        heads["more"] |= {"vocab_size_per_layer_input": 512, "num_kv_shared_layers": 0}
     small = replace(shape, hidden_size=32, intermediate_size=64, num_hidden_layers=1, vocab_size=512, **heads)
     make_model(small, tmp_path, "cpu")
     found = shape_of(read_model_config(tmp_path))

@@ -34,7 +34,7 @@ def server() -> Iterator[Server]:
     running.close()
 
 
-def tried(folder: Path, body: str, rows: list[EncodedRow] = ROWS, limit: float = 1.0) -> list[Try]:
+def tried(folder: Path, body: str, rows: list[EncodedRow] = ROWS, limit: float = 5.0) -> list[Try]:
     (folder / "mine.py").write_text(f"def score(prompt, completion, answer, row):\n    {body}\n")
     spec = RewardSpec(function="mine:score", timeout_seconds=limit)
     scorer = make_scorer(spec, folder, processes=2, output=Output(folder / "rewards.log"))
@@ -92,7 +92,7 @@ def test_a_reward_that_scores_nothing_is_refused_with_the_cause(
          "with code 3)", "Return a number there"),
         ("import sys; completion or sys.exit(3)", "ends its process for the completion '' of row 1 (SystemExit: 3 "
          "(mine.py, line 2))", "Return a number there"),
-        ("while not completion: pass", "does not return for the completion '' of row 1 (took more than 1 s, the "
+        ("while not completion: pass", "does not return for the completion '' of row 1 (took more than 5 s, the "
          "reward's timeoutSeconds)", "Find the loop that does not end"),
     ],
 )  # fmt: skip
