@@ -94,7 +94,7 @@ endif
 
 .PHONY: test-long
 test-long: setup tools ## Run what is slow: kills, chaos, full disks, skew, the second backend
-	$(PYTEST) -m long tests/trainer tests/run tests/apiserver tests/chaos tests/unit/distribution
+	$(PYTEST) -m long $(addprefix tests/,trainer run apiserver storage chaos unit/distribution)
 
 .PHONY: test-cluster
 test-cluster: setup tools ## Run the tests in a real cluster: the node below, or KUBECONFIG=...
