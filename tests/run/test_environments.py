@@ -104,13 +104,20 @@ def look(word: str) -> str:
 """
 
 
-def test_a_run_with_tools_and_a_resumed_one_end_in_the_same_bytes(tmp_path: Path, base: Path, backend: str) -> None:
-    ended = whole_as_resumed(*(_with_tools(tmp_path / name, base, backend) for name in ("whole", "resumed")))
+def test_a_run_with_tools_counts_their_calls_and_shows_them(tmp_path: Path, base: Path) -> None:
+    """Resumed to the same bytes: see the long test."""
+    ended = _with_tools(tmp_path / "whole", base, "megatron").run()
+    assert ended.code == 0, ended.stderr
     rows = [row for row in ended.rows if "reward_mean" in row]
     assert sum(row["tools/calls"] for row in rows) > 0 and all("tools/malformed" in row for row in rows)
     shown = [json.loads(line) for line in (ended.out / "samples.jsonl").read_text().splitlines()]
     assert all('"name": "look"' in sample["model_prompt"] for sample in shown)
     assert any("<tool_response>\nError: the tool call is malformed" in sample["completion"] for sample in shown)
+
+
+@pytest.mark.long
+def test_a_run_with_tools_and_a_resumed_one_end_in_the_same_bytes(tmp_path: Path, base: Path, backend: str) -> None:
+    whole_as_resumed(*(_with_tools(tmp_path / name, base, backend) for name in ("whole", "resumed")))
 
 
 def _with_tools(folder: Path, base: Path, backend: str) -> Job:
