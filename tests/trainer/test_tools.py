@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,9 +24,8 @@ from lorarl_trainer.rollout.collect import ScoredRollouts
 from lorarl_trainer.rollout.episodes import Episodes, Tools
 from lorarl_trainer.samples.requests import GenerationRequest
 from lorarl_trainer.samples.sample import Sample
-from run.make_base import main as make_base
 from support.in_process import STOP, Colocated, OneWorker, update_request, worst
-from support.tiny_tokenizers import TOOLS_CHATML, write_tokenizer
+from trainer.letters_with_tools import write_letters_with_tools
 
 CODE = """
 def count(text: str) -> int:
@@ -76,11 +74,7 @@ class Answers:
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Colocated]:
-    folder = tmp_path_factory.mktemp("model")
-    make_base(folder)
-    config = json.loads((folder / "config.json").read_text())  # descriptions of tools are long, and tokens are letters
-    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 1024}))
-    write_tokenizer(folder, template=TOOLS_CHATML, special=["<unk>", "<s>", "<|im_end|>", "<|im_start|>"])
+    folder = write_letters_with_tools(tmp_path_factory.mktemp("model"))
     settings = {"maxTurns": 4, "maxTurnTokens": 12, "tools": ["my_tools:count"]}
     lengths = {"rollout__maxPromptTokens": 512, "rollout__maxResponseTokens": 400, "data__chatTemplate": True}
     started = Colocated(folder, tmp_path_factory.mktemp("job"), environment=settings, **lengths)

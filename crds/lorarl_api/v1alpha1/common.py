@@ -20,6 +20,9 @@ KIND = "LoRARLJob"
 MAX_SECONDS = 2**31 - 1
 """The longest time in Kubernetes' own job APIs."""
 
+FREE_FORM: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
+"""A part of a field's schema: the API server keeps any keys of the mapping."""
+
 # `expected` describes a pattern in words. Faults show it instead of the pattern. It is not part of the CRD.
 SecretName = Annotated[
     str,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from lorarl_api.rules import Rule
-from lorarl_api.v1alpha1.common import EvalName, FieldName, Model, SecretName, Uri, uri_rules
+from lorarl_api.v1alpha1.common import FREE_FORM, EvalName, FieldName, Model, SecretName, Uri, uri_rules
 from lorarl_api.v1alpha1.generated_data import EpisodesData, ReasoningGymData
 from lorarl_api.v1alpha1.reward import RewardSpec
 from lorarl_api.v1alpha1.stores import READABLE, WRITABLE
@@ -22,9 +22,8 @@ def _only_hub(field: str) -> Rule:
     )
 
 
-_FREE_FORM: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
 TemplateArguments = Annotated[
-    dict[str, Any], Field(max_length=64, examples=[{"enable_thinking": False}], json_schema_extra=_FREE_FORM)
+    dict[str, Any], Field(max_length=64, examples=[{"enable_thinking": False}], json_schema_extra=FREE_FORM)
 ]
 
 

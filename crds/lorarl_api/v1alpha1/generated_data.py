@@ -6,17 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from lorarl_api.v1alpha1.common import Model
+from lorarl_api.v1alpha1.common import FREE_FORM, Model
 from lorarl_api.v1alpha1.scoring import GymTask
 
-TaskSettings = Annotated[
-    dict[str, Any],
-    Field(
-        max_length=64,
-        examples=[{"max_terms": 4}],
-        json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
-    ),
-]
+TaskSettings = Annotated[dict[str, Any], Field(max_length=64, examples=[{"max_terms": 4}], json_schema_extra=FREE_FORM)]
 
 
 class ReasoningGymData(Model):

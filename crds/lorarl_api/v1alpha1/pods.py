@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from lorarl_api.rules import Rule
-from lorarl_api.v1alpha1.common import Model, ObjectName
+from lorarl_api.v1alpha1.common import FREE_FORM, Model, ObjectName
 from lorarl_api.v1alpha1.kubernetes import Bytes, Cpus, LabelValue, QualifiedName, cpu_rule, label_keys
 
 
@@ -154,9 +154,7 @@ class TopologySpec(Model):
     )
 
 
-Preserved = Annotated[
-    dict[str, Any], Field(max_length=64, json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
-]
+Preserved = Annotated[dict[str, Any], Field(max_length=64, json_schema_extra=FREE_FORM)]
 """A mapping with keys of Kubernetes. It is not changed, and it is checked when the RayJob is created."""
 
 

@@ -129,9 +129,11 @@ def kernels_of_triton(text: Any, *, on_gpu: bool) -> dict[str, Any]:
     On Hopper it would do so for prompts in a delta net, and for heads wider than flash attention 3 takes. These kernels
     are compiled at each start. Triton's are kept between starts, and are also there without the DSL.
     """
+    if not on_gpu:
+        return {}
     widest = max(getattr(text, name, None) or 0 for name in ("head_dim", "global_head_dim"))
-    attention = {"attention_backend": "TRITON_ATTN"} if on_gpu and widest > FLASH_3_HEAD else {}
-    return attention | ({"gdn_prefill_backend": "triton"} if on_gpu and keeps_states(text) else {})
+    attention = {"attention_backend": "TRITON_ATTN"} if widest > FLASH_3_HEAD else {}
+    return attention | ({"gdn_prefill_backend": "triton"} if keeps_states(text) else {})
 
 
 def capture_sizes(sequences: int) -> list[int]:

@@ -83,7 +83,10 @@ def bind_names(config: EngineConfig, hf_config: Any) -> list[str]:
     if config.records_routing:
         required.add(names.Routing)
     if keeps_states(hf_config.get_text_config()):
-        (faster if names.on_gpu() else required).add(names.GpuDeltaNets if names.on_gpu() else names.CpuDeltaNets)
+        if names.on_gpu():
+            faster.add(names.GpuDeltaNets)
+        else:
+            required.add(names.CpuDeltaNets)
     if has_sinks(hf_config.get_text_config()) and not names.on_gpu():
         required.add(names.CpuSinks)
     if shares_keys(hf_config.get_text_config()):
