@@ -71,13 +71,8 @@ def judge(spec: LoRARLJobSpec, config: Mapping[str, Any], there: Gpu | Host | No
     require_layout(spec, model)
     if spec.generates and not spec.on_gpu:
         _require_heads_of_cpus(model)
-    if spec.generates and spec.on_gpu and model.states and spec.precision == "fp32":
-        raise InputError(
-            "spec.trainer.precision",
-            "fp32 for a model with delta nets",
-            "bf16, in which vLLM has kernels for them on GPUs",
-            "Set spec.trainer.precision: bf16.",
-        )
+    if spec.generates and spec.on_gpu:
+        _require_precision_of_gpus(spec, model)
     family = family_of(config).models
     told = *(_MERGED if is_served_merged(config) else ()), *(_FROZEN if model.frozen_experts else ())
     if there is None:
@@ -97,6 +92,16 @@ def _require_heads_of_cpus(model: ModelShape) -> None:
             f"a config.json with heads of {model.head} (head_dim, or hidden_size / num_attention_heads)",
             f"one of {', '.join(map(str, CPU_HEADS))}, for which vLLM has attention on CPUs",
             "Choose another model, or train on GPUs: spec.cluster.gpusPerNode.",
+        )
+
+
+def _require_precision_of_gpus(spec: LoRARLJobSpec, model: ModelShape) -> None:
+    if model.states and spec.precision == "fp32":
+        raise InputError(
+            "spec.trainer.precision",
+            "fp32 for a model with delta nets",
+            "bf16, in which vLLM has kernels for them on GPUs",
+            "Set spec.trainer.precision: bf16.",
         )
 
 

@@ -33,7 +33,8 @@ def load_base(model_path: Path, dtype: torch.dtype, *, packed: bool) -> Any:
         # A base model's config.json may ask for dropout. vLLM has none, and only the adapter is trained.
         if "drop" in name and isinstance(value, float):
             setattr(language, name, 0.0)
-    options = {"config": config, "dtype": dtype, "output_loading_info": True, **reading_options(config)}
+    unpacked = reading_options(config)
+    options = {"config": config, "dtype": dtype, "output_loading_info": True, **unpacked}
     if packed:
         options["attn_implementation"] = PACKED
     try:
@@ -55,7 +56,8 @@ def load_base(model_path: Path, dtype: torch.dtype, *, packed: bool) -> Any:
             "Copy or download the model again. Its config.json may be that of another model.",
         )
     take_own_rule(decoder_layers(language_model(model)))
-    take_precision(model, dtype)
+    if unpacked:
+        take_precision(model, dtype)
     return model.requires_grad_(False)
 
 
