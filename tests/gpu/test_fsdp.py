@@ -14,7 +14,8 @@ from support.in_process import Colocated, prompts, random_adapter, samples_of, u
 
 MEAN_DIFFERENCE = 0.02
 DEEPER = 0.06
-"""In models of more layers, of several kinds: 0.030 to 0.052 on an H200. In fp32, Gemma 4's are 6e-6 apart there."""
+"""In models of more layers, of several kinds: 0.030 to 0.052 on an H200. In fp32, Gemma 4's are 6e-6 apart there.
+Also where each side routes by itself: rounding may send a token to another expert."""
 SYNC_SECONDS = 1e-3
 
 
@@ -22,7 +23,7 @@ SYNC_SECONDS = 1e-3
     "architecture",
     [
         *("qwen3-gpu", "qwen2-gpu", "llama-gpu", "phi3-gpu", "gemma2-gpu", "qwen3_5-gpu-deltas", "qwen3_5-gpu-real"),
-        *("gemma4_text-gpu-heads", "gemma4_text-gpu-heads-alike"),
+        *("gemma4_text-gpu-heads", "gemma4_text-gpu-heads-alike", "gpt_oss-gpu"),
     ],
 )
 def test_rollout_and_trainer_agree_over_ten_steps(on_gpu, architecture: str) -> None:
@@ -30,7 +31,7 @@ def test_rollout_and_trainer_agree_over_ten_steps(on_gpu, architecture: str) -> 
     worker.randomise(scale=0.02)
     base = worker.worker.backend.base_digest()
     worker.sync()
-    bound = DEEPER if architecture.startswith(("qwen3_5", "gemma4")) else MEAN_DIFFERENCE
+    bound = DEEPER if architecture.startswith(("qwen3_5", "gemma4", "gpt_oss")) else MEAN_DIFFERENCE
     for _ in range(10):
         samples = samples_of(prompts(64), worker.generate(prompts(64)))
         limits = AgreementLimits(tolerance=2.5 * bound)
