@@ -6,6 +6,7 @@ A second formula elsewhere would be a second opinion: a job that fits by one and
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -101,13 +102,14 @@ class EnginePlan:
     """How an engine generates.
 
     Attributes:
-        sequences: those that it generates at a time.
+        sequences: those that it is asked for at a time.
         step_tokens: tokens of one forward pass.
         memory_fraction: its largest share of the GPU's memory; None for all that is free.
         offload: what it gives up while the trainer works.
         kv_block_tokens: tokens of one block of the KV cache.
         kv_cache_most: largest size of the KV cache on CPU.
         kv_cache_bytes: size of one rank's KV cache.
+        most_at_once: sequences whose states the KV cache holds; the others wait. None: the model keeps no states.
     """
 
     sequences: int
@@ -117,6 +119,12 @@ class EnginePlan:
     kv_block_tokens: int
     kv_cache_most: int = 0
     kv_cache_bytes: int = 0
+    most_at_once: int | None = None
+
+    @property
+    def at_once(self) -> int:
+        """Sequences that run at a time."""
+        return self.sequences if self.most_at_once is None else min(self.sequences, self.most_at_once)
 
 
 @dataclass(frozen=True)
@@ -177,10 +185,29 @@ def kv_cache_bytes(model: ModelShape, plan: ExecutionPlan, sequences: int | None
     """Return the bytes on one rank that hold so many sequences at their longest; by default all that run at a time."""
     sequences = plan.engine.sequences if sequences is None else sequences
     tokens = _kv_block_tokens(model, plan)
-    # vLLM keeps the states of as many layers in a block as have attention.
-    states = -(-len(model.states) // model.attention_layers)
-    blocks = (-(-plan.longest // tokens) + states) * sequences
+    blocks = (-(-plan.longest // tokens) + _state_blocks(model)) * sequences
     return (blocks + _KV_SPARE_BLOCKS) * tokens * kv_bytes_per_token(model, plan)
+
+
+def sequences_held(
+    model: ModelShape, plan: ExecutionPlan, prompt_tokens: float, response_tokens: float, group: int = 1
+) -> float:
+    """Return how many sequences of so many tokens the KV cache holds at a time.
+
+    A group shares its prompt's keys and values, except where layers keep states: there vLLM caches no prefixes, and the
+    states take blocks of their own.
+    """
+    of_token = kv_bytes_per_token(model, plan)
+    if not model.states:
+        return plan.engine.kv_cache_bytes / of_token / (prompt_tokens / group + response_tokens)
+    tokens = _kv_block_tokens(model, plan)
+    blocks = plan.engine.kv_cache_bytes / (tokens * of_token) - _KV_SPARE_BLOCKS
+    return max(0.0, blocks) / (math.ceil((prompt_tokens + response_tokens) / tokens) + _state_blocks(model))
+
+
+def _state_blocks(model: ModelShape) -> int:
+    """Return the blocks of a sequence's states. vLLM keeps those of as many layers in a block as have attention."""
+    return -(-len(model.states) // model.attention_layers)
 
 
 def _kv_block_tokens(model: ModelShape, plan: ExecutionPlan) -> int:

@@ -18,6 +18,7 @@ from lorarl_trainer.planning.execution import (
     kv_bytes_per_token,
     kv_cache_bytes,
     routing_bytes_per_token,
+    sequences_held,
 )
 from lorarl_trainer.planning.memory_lines import Line, engine_lines, host_engine_lines, trainer_lines
 
@@ -91,6 +92,9 @@ def make_plan(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPlan,
     per_token, routing = kv_bytes_per_token(model, execution), routing_bytes_per_token(model, execution)
     given = max(0, min(wanted, room * per_token // (per_token + routing)))
     execution = replace(execution, engine=replace(execution.engine, kv_cache_bytes=given))
+    if model.states:  # vLLM refuses to run more at a time than have blocks for their states
+        held = int(sequences_held(model, execution, 0, 1))
+        execution = replace(execution, engine=replace(execution.engine, most_at_once=max(1, held)))
     phase: Literal["generation", "always"] = "generation" if "kv_cache" in execution.engine.offload else "always"
     cache = Line("KV cache", given, phase, _describe_cache(model, execution, wanted))
     beside = []
@@ -121,8 +125,9 @@ def _describe_cache(model: ModelSizes, execution: ExecutionPlan, wanted: int) ->
     told = f"{execution.engine.sequences} sequences of {execution.longest} tokens, {per_token:,} bytes a token"
     if execution.engine.kv_cache_bytes >= wanted:
         return told
-    holds = execution.engine.kv_cache_bytes // per_token // execution.longest
-    half = execution.engine.kv_cache_bytes // per_token // -(-execution.longest // 2)
+    holds, half = (
+        int(sequences_held(model, execution, 0, tokens)) for tokens in (execution.longest, -(-execution.longest // 2))
+    )
     return (
         f"{told}; holds {holds} at their longest, {min(half, execution.engine.sequences)} at half of it; "
         f"all at their longest: {gigabytes(wanted)}"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.models.model_sizes import ModelSizes
 from lorarl_trainer.planning.activations import touched_bytes
-from lorarl_trainer.planning.execution import ExecutionPlan, kv_bytes_per_token
+from lorarl_trainer.planning.execution import ExecutionPlan, kv_bytes_per_token, sequences_held
 from lorarl_trainer.planning.gpu_speeds import Speed
 
 _DECODE_PRODUCTS, _DECODE_ATTENTION, _DECODE_LAYER_SECONDS = 0.7, 0.5, 6.5e-5
@@ -153,8 +153,8 @@ def decode_seconds(model: ModelSizes, plan: ExecutionPlan, speed: Speed, running
 def _generation(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: Speed) -> float:
     completions = work.prompts * work.group * plan.layout.engine_ranks / work.workers
     prompts = work.prompts * plan.layout.engine_ranks / work.workers
-    tokens = plan.engine.kv_cache_bytes / kv_bytes_per_token(model, plan)
-    at_once = min(completions, plan.engine.sequences, max(1.0, tokens / (work.prompt_tokens / work.group + work.mean)))
+    held = sequences_held(model, plan, work.prompt_tokens, work.mean, work.group)
+    at_once = min(completions, plan.engine.sequences, max(1.0, held))
     seconds = _prefill(model, plan, work, speed, prompts)
     # As long as others wait, a sequence that ends makes room for the next.
     waited = 1 - at_once / completions

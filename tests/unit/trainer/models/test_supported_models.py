@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.models.families import FAMILIES, BackendName
 from lorarl_trainer.models.fsdp_families import FSDP_FAMILIES
@@ -15,6 +16,7 @@ from lorarl_trainer.models.model_sizes import shape_of, sizes_of
 from lorarl_trainer.models.refused_families import REFUSED
 from lorarl_trainer.models.supported_models import require_supported
 from lorarl_trainer.planning.backend_choice import backend_of
+from lorarl_trainer.planning.execution import sequences_held
 from lorarl_trainer.planning.verdict import judge
 from unit.trainer.planning.jobs import gpu_job
 
@@ -265,6 +267,19 @@ def test_adapters_that_vllm_serves_only_together_are_refused_apart(change: str) 
 def test_a_model_whose_layers_keep_a_state_is_not_split() -> None:
     with pytest.raises(InputError, match=r"rollout\.tensorParallelSize: got 2 for a model whose layers keep a state"):
         judge(gpu_job("cluster.gpusPerNode=2", "rollout.tensorParallelSize=2"), QWEN_3_5_4B)
+
+
+def test_no_more_sequences_run_than_the_cache_has_states_for() -> None:
+    gpu = Gpu(total=48_000_000_000, free=47_000_000_000)
+    job = gpu_job("rollout.promptsPerStep=256", "rollout.gpuMemoryFraction=0.4")
+    plan = judge(job, QWEN_3_5_4B, gpu).plan
+    assert plan is not None and plan.fits
+    engine, sizes = plan.execution.engine, sizes_of(QWEN_3_5_4B)
+    # A sequence has a block for each eight of its 24 states, and one for its keys and values.
+    block = sizes.states[0].recurrent * 4 * 8
+    assert engine.at_once < engine.sequences
+    assert engine.at_once <= engine.kv_cache_bytes / (4 * block) < engine.at_once * 1.1
+    assert sequences_held(sizes, plan.execution, 64, 256) == pytest.approx(engine.at_once, rel=0.02)
 
 
 def test_delta_nets_are_of_bf16_on_a_gpu() -> None:

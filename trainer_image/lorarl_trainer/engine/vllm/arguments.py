@@ -55,7 +55,7 @@ def engine_arguments(
         language_model_only=hasattr(hf_config, "vision_config"),
         dtype=config.dtype,
         max_model_len=config.max_prompt_tokens + config.max_response_tokens,
-        max_num_seqs=plan.sequences,
+        max_num_seqs=plan.at_once,
         max_num_batched_tokens=plan.step_tokens,
         enable_lora=True,
         max_lora_rank=served_rank(config.rank),
@@ -101,7 +101,7 @@ def _own_logits(config: EngineConfig, hf_config: Any) -> int:
     if not names.on_gpu() or names.Sampling.is_on:
         return 0
     vocabulary: int = hf_config.get_text_config().vocab_size
-    return _LOGITS_OF_SAMPLER * 4 * config.plan.sequences * vocabulary
+    return _LOGITS_OF_SAMPLER * 4 * config.plan.at_once * vocabulary
 
 
 def device_arguments(device: Device, plan: EnginePlan) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def device_arguments(device: Device, plan: EnginePlan) -> dict[str, Any]:
             "mode": 0,
             # Prompts come in batches too large for a graph, so only decoding gains from one.
             "cudagraph_mode": "FULL_DECODE_ONLY",
-            "cudagraph_capture_sizes": capture_sizes(plan.sequences),
+            "cudagraph_capture_sizes": capture_sizes(plan.at_once),
         },
     }
 
