@@ -195,7 +195,7 @@ def sequences_held(
     """Return how many sequences of so many tokens the KV cache holds at a time.
 
     A group shares its prompt's keys and values, except where layers keep states: there vLLM caches no prefixes, and the
-    states take blocks of their own.
+    states take further blocks.
     """
     of_token = kv_bytes_per_token(model, plan)
     if not model.states:
