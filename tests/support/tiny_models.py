@@ -169,6 +169,11 @@ SEEING: dict[str, dict[str, Any]] = {
     },
 }
 """Models that also take images."""
+SEEING["qwen3_5_moe"] = SEEING["qwen3_5"] | {
+    "text_config": SEEING["qwen3_5"]["text_config"]
+    | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 96, "shared_expert_intermediate_size": 64}
+    | {"initializer_range": 0.03}
+}
 FSDP_SHAPES = (*_FSDP_FAMILIES, *SEEING, "ministral3-beyond", "mistral-short", "qwen2-yarn", "gemma4-alike")
 """What `trainer.backend: fsdp` alone trains: families, a window that cuts sequences off, and scaled positions."""
 _VARIANTS: dict[str, dict[str, Any]] = {

@@ -10,6 +10,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers.models.qwen3_5.modeling_qwen3_5 import torch_chunk_gated_delta_rule
 
+from lorarl_trainer.backends.fsdp.adapters import linear_names
 from lorarl_trainer.backends.fsdp.delta_rule import chunk_gated_delta_rule
 from lorarl_trainer.errors import PolicyDriftError
 from lorarl_trainer.planning import memory
@@ -71,25 +72,31 @@ def test_states_are_right_where_requests_are_stopped_and_prompts_split(
 
 
 @pytest.mark.parametrize(
-    ("layer", "adapters"),
+    ("family", "layer", "adapters"),
     [
-        ("in_proj_ba", "in_proj_a"),
-        pytest.param("in_proj_qkvz", "in_proj_qkv", marks=pytest.mark.long),
-        pytest.param("out_proj", "out_proj", marks=pytest.mark.long),
+        ("qwen3_5", "in_proj_ba", "in_proj_a"),
+        pytest.param("qwen3_5", "in_proj_qkvz", "in_proj_qkv", marks=pytest.mark.long),
+        pytest.param("qwen3_5", "out_proj", "out_proj", marks=pytest.mark.long),
+        pytest.param("qwen3_5_moe", "gate_up_proj", "gate_proj", marks=pytest.mark.long),
+        pytest.param("qwen3_5_moe", "down_proj", "down_proj", marks=pytest.mark.long),
+        pytest.param("qwen3_5_moe", "in_proj_ba", "in_proj_a", marks=pytest.mark.long),
     ],
 )
-def test_a_delta_net_that_ignores_the_adapter_is_named(colocated, layer: str, adapters: str) -> None:
-    worker: Colocated = colocated("qwen3_5", trainer__backend=None, **SLOW)
+def test_a_layer_that_ignores_the_adapter_is_named(colocated, family: str, layer: str, adapters: str) -> None:
+    """A delta net, or a shared expert."""
+    worker: Colocated = colocated(family, trainer__backend=None, **SLOW)
     with pytest.raises(PolicyDriftError, match=rf"do not apply the same adapter.* They differ in .*{adapters}"):
         train_with(worker, lambda started: engine_ignores(started, layer), 0, [])
 
 
-def test_an_adapter_on_the_language_model_is_merged_and_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("family", ["qwen3_5", "qwen3_5_moe"])
+def test_an_adapter_on_the_language_model_is_merged_and_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
+) -> None:
     """The merged model has what sees too."""
-    monkeypatch.setitem(tiny_models.SEEING["qwen3_5"]["text_config"], "vocab_size", 128)
-    base, adapter = write_tokenizer(tiny_models.save("qwen3_5", tmp_path / "base"), template=None), tmp_path / "adapter"
-    layers = [name for name, module in plain_model(base).named_modules() if isinstance(module, torch.nn.Linear)]
-    inside = [name for name in layers if ".language_model.layers." in name]
+    monkeypatch.setitem(tiny_models.SEEING[family]["text_config"], "vocab_size", 128)
+    base, adapter = write_tokenizer(tiny_models.save(family, tmp_path / "base"), template=None), tmp_path / "adapter"
+    inside = [name for name in linear_names(plain_model(base)) if ".language_model.layers." in name]
     assert {name.rpartition(".")[2] for name in inside} == {
         *("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
         *("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"),

@@ -54,10 +54,12 @@ QUERY_KEY_VALUE = tuple(projection.hf for projection in PROJECTIONS if projectio
 SPLIT_INPUTS = frozenset(projection.hf for projection in PROJECTIONS if not projection.part)
 """Layers whose inputs tensor parallelism splits; it splits the outputs of all others."""
 
+SHARED_EXPERT_GATE = "shared_expert_gate"
+"""The gate of a shared expert's output: vLLM 0.26 reads an adapter on it, and computes without it."""
 NEVER_ADAPTED = (
     *("lm_head", "output_layer", "score"),
     *("embed_tokens", "word_embeddings", "embedding"),
-    *("router", "gate"),
+    *("router", "gate", SHARED_EXPERT_GATE),
     *("norm", "final_layernorm", "input_layernorm", "post_attention_layernorm", "q_norm", "k_norm"),
 )
 """The last parts of names that never get an adapter, of either side: excluding them changes nothing and is right."""
@@ -140,20 +142,24 @@ def excluded_names(
     return [name for name in wanted if name not in set(kept)]
 
 
-def require_no_experts(target_modules: Sequence[str]) -> None:
+def require_no_experts(target_modules: Sequence[str], linears: Iterable[str]) -> None:
     """Refuse names of experts' layers, for a model whose experts stay as they are.
+
+    `linears` are the full names of its linear layers, of which a shared expert may have some.
 
     Raises:
         InputError: naming the first.
     """
+    there = list(linears)
     for pattern in target_modules:
-        if _OF_EXPERTS & set(pattern.replace("*", "").split(".")):
+        named = _OF_EXPERTS & set(pattern.replace("*", "").split("."))
+        if named and not any(_matches(pattern, name) for name in there):
             raise InputError(
                 "spec.adapter.targetModules",
                 repr(pattern),
-                "linear layers of attention: the experts of this model stay as they are, since vLLM 0.26 takes no "
-                "adapter on them on a CPU, and none on a GPU was compared",
-                f"Use [{ALL_LINEAR}], or name q_proj, k_proj, v_proj or o_proj.",
+                f"linear layers ({', '.join(last_parts(there))}): the experts of this model stay as they are, since "
+                "vLLM 0.26 takes no adapter on them on a CPU, and none on a GPU was compared",
+                f"Use [{ALL_LINEAR}], or name some of these.",
             )
 
 

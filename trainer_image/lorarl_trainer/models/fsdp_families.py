@@ -24,6 +24,7 @@ from lorarl_trainer.models.fsdp_family import (
 from lorarl_trainer.models.gemma4 import GEMMA_4
 from lorarl_trainer.models.gpt_oss import GPT_OSS
 from lorarl_trainer.models.layer_kinds import LAYER_KINDS, kinds_of
+from lorarl_trainer.models.qwen3_5 import QWEN_3_5
 
 FSDP_FAMILIES: dict[str, FsdpFamily] = {
     "gemma2": FsdpFamily(
@@ -51,28 +52,7 @@ FSDP_FAMILIES: dict[str, FsdpFamily] = {
     ),
     **GEMMA_4,
     "gpt_oss": GPT_OSS,
-    "qwen3_5": FsdpFamily(
-        "Qwen3.5, 3.6 and 3.8, dense (0.8B to 27B), on text",
-        "Qwen3_5ForConditionalGeneration",
-        "gated delta nets in most layers, gated attention in the others, in a model that also takes images",
-        {**LLAMA, **HEAD_NORMS, "self_attn.q_proj.weight": "q+q h"},
-        {"model.language_model.embed_tokens.weight": "v h", "model.language_model.norm.weight": "h"},
-        layers="model.language_model.layers",
-        kinds=("linear_attention",),
-        tied=False,
-        defaults={
-            "full_attention_interval": 4,
-            "head_dim": 256,
-            "num_key_value_heads": 4,
-            "linear_num_key_heads": 16,
-            "linear_num_value_heads": 32,
-            "linear_key_head_dim": 128,
-            "linear_value_head_dim": 128,
-            "linear_conv_kernel_dim": 4,
-        },
-        sees=True,
-        only={"attention_bias": False, "hidden_act": "silu"},
-    ),
+    **QWEN_3_5,
     "phi": FsdpFamily(
         "Phi-1, 1.5, 2",
         "PhiForCausalLM",

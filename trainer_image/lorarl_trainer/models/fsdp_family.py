@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lorarl_trainer.models.experts_of_files import whole_experts
 from lorarl_trainer.models.layer_kinds import LAYER_KINDS
 from lorarl_trainer.models.packed_weights import plain_shapes
 from lorarl_trainer.models.shape import FrozenExperts
@@ -129,6 +130,7 @@ class FsdpFamily:
         decoder = {name.partition(".")[2].partition(".")[0] for name in self.outside if name.startswith(f"{top}.")}
         decoder.add(self.layers.partition(".")[2].partition(".")[0])
         shapes = plain_shapes(shapes) if self.quantized else shapes
+        shapes = whole_experts(shapes) if self.frozen_experts else shapes
         named = {
             self._in_model(name): shape for name, shape in shapes.items() if name.endswith(".weight") or len(shape) <= 3
         }

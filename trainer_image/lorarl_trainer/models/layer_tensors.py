@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lorarl_trainer.lora.targets import SHARED_EXPERT_GATE
 from lorarl_trainer.models.families import Experts, Family
 from lorarl_trainer.models.shape import ModelShape
 
 ROUTER = "gate"
-ROUTERS = (ROUTER, "router")
+ROUTERS = (ROUTER, "router", SHARED_EXPERT_GATE)
 """The last parts of the names of what sends tokens to experts. It never gets an adapter."""
 _GATE_UP_DOWN = ("gate_proj", "up_proj", "down_proj")
 

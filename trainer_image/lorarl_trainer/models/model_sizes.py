@@ -149,7 +149,7 @@ class ModelSizes(ModelShape):
     def targets(self, adapter: AdapterSpec) -> list[Target]:
         """Return the adapters; see `adapted` for the errors."""
         if self.frozen_experts:
-            require_no_experts(adapter.target_modules)
+            require_no_experts(adapter.target_modules, (linear.name for linear in self.linears))
         linears = megatron_linears(linear.name for linear in self.linears)
         return resolve_targets(linears, adapter.type, adapter.target_modules, adapter.exclude_modules)
 

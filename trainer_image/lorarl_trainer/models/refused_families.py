@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from lorarl_trainer.errors import InputError
 
-_SHARED = "its shared expert, beside the others and gated delta nets, was not compared"
 _MAMBA = "its Mamba layers keep a state of another kind than Qwen3.5's, which was not compared"
 _CONVOLUTIONS = "its short convolutions keep a state of another kind than Qwen3.5's, which was not compared"
 _LATENT = "its latent attention, one compressed key for all heads, was not compared"
@@ -51,9 +50,12 @@ REFUSED: Mapping[str, Refused] = {
     "qwen3_5_text": Refused(
         "Qwen3.5, its text part alone", "vLLM 0.26 has no model of it", "Qwen3.5 in its published files (`qwen3_5`)"
     ),
-    "qwen3_5_moe": Refused("Qwen3.5 and 3.6: 35B-A3B and larger", _SHARED, _MIXTURE),
-    "qwen3_5_moe_text": Refused("the same, their text part alone", _SHARED, _MIXTURE),
-    "qwen3_next": Refused("Qwen3-Next", _SHARED, _MIXTURE),
+    "qwen3_5_moe_text": Refused(
+        "Qwen3.5 with experts, its text part alone",
+        "vLLM 0.26 has no model of it",
+        "Qwen3.5 with experts in its published files (`qwen3_5_moe`)",
+    ),
+    "qwen3_next": Refused("Qwen3-Next", _BESIDE, "Qwen3.5-35B-A3B"),
     "glm4_moe": Refused("GLM-4.5, 4.6 and 4.7", _BESIDE, _MIXTURE),
     "glm4_moe_lite": Refused("GLM-4.7-Flash", _LATENT, _MIXTURE),
     "glm_moe_dsa": Refused("GLM-5", "its latent attention, over chosen tokens alone, was not compared", _MIXTURE),

@@ -78,7 +78,7 @@ class ModelShape:
         if self.states:
             return "whose layers keep a state: one that is split over ranks was not compared"
         if self.frozen_experts:
-            return "with sinks, and experts that stay as they are: a split of them was not compared"
+            return "with experts that stay as they are: a split of them was not compared"
         return "whose layers differ in their heads: a split of them was not compared" if self.key_widths else None
 
     @property

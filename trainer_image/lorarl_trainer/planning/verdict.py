@@ -28,8 +28,7 @@ CPU_HEADS = (32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Widths of heads for which vLLM 0.26 has attention on CPUs."""
 _UNKNOWN_GPU = Gpu(total=0, free=0)
 _MERGED = ("vLLM by itself serves no adapters with this model, so serve it merged (lorarl merge)",)
-
-_FROZEN = ("attention alone gets adapters, with all-linear too: the experts stay as they are",)
+_FROZEN = ("a layer's experts get no adapter, with all-linear too: they are one tensor, which stays as it is",)
 
 
 @dataclass(frozen=True)

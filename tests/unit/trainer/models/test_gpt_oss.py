@@ -61,7 +61,7 @@ def test_it_fits_on_one_gpu_of_80_gb() -> None:
     """The base is there once: 41.8 GB."""
     verdict = judge(gpu_job(), CONFIG, H100)
     assert verdict.plan is not None and verdict.plan.execution.layout.shared_base
-    assert "attention alone gets adapters" in str(verdict)
+    assert "a layer's experts get no adapter, with all-linear too" in str(verdict)
 
 
 def test_packed_weights_have_the_shapes_of_the_experts() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.lora.files import MAGNITUDE
-from lorarl_trainer.lora.targets import Target, last_part
+from lorarl_trainer.lora.targets import SHARED_EXPERT_GATE, Target, last_part
 from lorarl_trainer.lora.tensor_names import PEFT_PREFIX
 
 _ADAPTER = ".default"
@@ -17,14 +17,14 @@ _ADAPTER = ".default"
 
 
 def linear_names(model: Any) -> list[str]:
-    """Return the names of the linear layers, without the output layer."""
+    """Return the names of the linear layers that may have an adapter."""
     from transformers.pytorch_utils import Conv1D
 
     head = model.get_output_embeddings()
     return [
         name
         for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear | Conv1D) and module is not head
+        if isinstance(module, torch.nn.Linear | Conv1D) and module is not head and last_part(name) != SHARED_EXPERT_GATE
     ]
 
 

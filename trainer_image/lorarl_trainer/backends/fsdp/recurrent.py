@@ -19,6 +19,8 @@ from lorarl_trainer.backends.fsdp.attention import Current
 from lorarl_trainer.backends.fsdp.delta_rule import chunk_gated_delta_rule
 from lorarl_trainer.models.layer_kinds import LAYER_KINDS
 
+_RULE_IN_TORCH = "torch_chunk_gated_delta_rule"
+
 
 def let_see_sequences(layers: Iterable[torch.nn.Module], current: Current) -> None:
     """Let the layers that keep a state see one sequence of the current packing at a time."""
@@ -30,11 +32,10 @@ def let_see_sequences(layers: Iterable[torch.nn.Module], current: Current) -> No
 
 def take_own_rule(layers: Iterable[torch.nn.Module]) -> None:
     """Let delta nets compute with lorarl's rule, where they would with Transformers' in torch."""
-    from transformers.models.qwen3_5.modeling_qwen3_5 import torch_chunk_gated_delta_rule
-
     for layer in layers:
         mixer = getattr(layer, "linear_attn", None)
-        if mixer is not None and mixer.chunk_gated_delta_rule is torch_chunk_gated_delta_rule:
+        # Each family has a copy of it.
+        if mixer is not None and mixer.chunk_gated_delta_rule.__name__ == _RULE_IN_TORCH:
             mixer.chunk_gated_delta_rule = chunk_gated_delta_rule
 
 

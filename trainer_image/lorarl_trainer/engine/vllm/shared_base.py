@@ -26,8 +26,9 @@ _OF_EXPERTS = {
     "w13_bias": (),
     "w2_bias": (),
 }
-"""vLLM's tensors of all experts of a layer, and what they consist of, by the names of each family. Some files have
-them as they are."""
+"""vLLM's tensors of all experts of a layer, and what they consist of, by the names of each family."""
+_WHOLE = {"w13_weight": "gate_up_proj", "w2_weight": "down_proj"}
+"""What files call them that have them as they are, if not by vLLM's name."""
 _QUERY_KEY_VALUE = ["q_proj", "k_proj", "v_proj"]
 
 
@@ -96,7 +97,7 @@ class SharedBase:
         if (by_family := _OF_EXPERTS.get(kind)) is not None:
             layer_name, experts = ".".join(parents[: parents.index("experts") + 1]), range(len(parameter))
             named = [[f"{layer_name}.{expert}.{one}.weight" for expert in experts for one in p] for p in by_family]
-            named.append([f"{layer_name}.{kind}"])
+            named += [[f"{layer_name}.{one}"] for one in (kind, _WHOLE.get(kind, kind))]
         else:
             named = [[".".join([*parents, one, kind]) for one in fused]]
         tensor = next((found for names in named if (found := self._tensors.get(frozenset(names))) is not None), None)
