@@ -50,8 +50,9 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "mixtral": {"head_dim": 32, "intermediate_size": 96, "num_local_experts": 4, "num_experts_per_tok": 2},
 }
 _REFUSED_MIXTURES: dict[str, dict[str, Any]] = {
-    "glm4_moe": {"head_dim": 32, "moe_intermediate_size": 96, "n_routed_experts": 4, "num_experts_per_tok": 2}
-    | {"first_k_dense_replace": 1, "n_shared_experts": 1},
+    "qwen3_next": {"head_dim": 32, "moe_intermediate_size": 96, "num_experts": 4, "num_experts_per_tok": 2}
+    | {"shared_expert_intermediate_size": 64, "layer_types": ["linear_attention", "full_attention"]}
+    | {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 32},
     "ernie4_5_moe": {"moe_intermediate_size": 96, "moe_num_experts": 4, "moe_k": 2, "moe_num_shared_experts": 1}
     | {"moe_layer_start_index": 1, "moe_layer_end_index": 1, "moe_layer_interval": 1},
     "hy_v3": {"head_dim": 32, "moe_intermediate_size": 96, "num_experts": 4, "num_experts_per_tok": 2}
@@ -126,6 +127,13 @@ _FSDP_FAMILIES: dict[str, dict[str, Any]] = {
     "ministral3": {"head_dim": 32, "rope_parameters": _MINISTRAL_3},
     "gpt2": {"n_inner": 160, "num_key_value_heads": 4, "tie_word_embeddings": True},
     "gemma4_text": _GEMMA_4,
+    "glm4_moe": {"head_dim": 32, "moe_intermediate_size": 96, "n_routed_experts": 4, "num_experts_per_tok": 2}
+    | {"first_k_dense_replace": 1, "n_shared_experts": 1, "routed_scaling_factor": 1.8, "attention_bias": True}
+    | {"use_qk_norm": True, "partial_rotary_factor": 0.5},
+    "glm4_moe_lite": {"q_lora_rank": 48, "kv_lora_rank": 64, "qk_nope_head_dim": 48, "qk_rope_head_dim": 16}
+    | {"v_head_dim": 64, "num_key_value_heads": 4, "moe_intermediate_size": 96, "n_routed_experts": 4}
+    | {"num_experts_per_tok": 2, "n_shared_experts": 1, "first_k_dense_replace": 1, "routed_scaling_factor": 1.8}
+    | {"initializer_range": 0.05, "rms_norm_eps": 1e-6},  # Transformers' in latent norms, whatever this says
     "gpt_oss": {"head_dim": 32, "intermediate_size": 96, "num_local_experts": 4, "num_experts_per_tok": 2}
     | {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"], "swiglu_limit": 7.0}
     | {"rope_parameters": _GPT_OSS_ROPE},
@@ -249,6 +257,8 @@ def build(architecture: str, seed: int = 0) -> Any:
         for name, buffer in model.named_buffers():
             if name.endswith("layer_scalar"):
                 buffer.uniform_(0.5, 1.5)
+            elif name.endswith("e_score_correction_bias"):
+                buffer.normal_(std=0.1)
     return model.eval()
 
 

@@ -76,7 +76,9 @@ def test_the_language_model_alone_is_adapted_and_in_memory(colocated, tmp_path: 
     )
 
 
-@pytest.mark.parametrize("architecture", ["gemma4", "qwen3_5_moe", "gpt_oss"])
+@pytest.mark.parametrize(
+    "architecture", ["gemma4", "qwen3_5_moe", "gpt_oss", pytest.param("glm4_moe_lite", marks=pytest.mark.long)]
+)
 def test_an_interrupted_run_ends_in_the_same_bytes(colocated, tmp_path: Path, architecture: str) -> None:
     changes = {"architecture": architecture, "trainer__backend": None}
     expected, _ = whole_run(colocated, tmp_path / "whole", **changes)
@@ -87,7 +89,18 @@ def test_an_interrupted_run_ends_in_the_same_bytes(colocated, tmp_path: Path, ar
 
 @pytest.mark.parametrize(
     "architecture",
-    ["gemma2", "phi", "cohere2", "qwen3_5", "gemma4", "gemma4-alike", "gpt_oss", "qwen3_5_moe"],
+    [
+        "gemma2",
+        "phi",
+        "cohere2",
+        "qwen3_5",
+        "gemma4",
+        "gemma4-alike",
+        "gpt_oss",
+        "qwen3_5_moe",
+        "glm4_moe",
+        "glm4_moe_lite",
+    ],
 )
 def test_gradients_are_those_of_transformers(colocated, tmp_path: Path, architecture: str) -> None:
     """Capped scores and logits, a bias of the logits, windows and scaled logits have gradients of lorarl's."""

@@ -22,6 +22,7 @@ from lorarl_trainer.models.fsdp_family import (
     norms,
 )
 from lorarl_trainer.models.gemma4 import GEMMA_4
+from lorarl_trainer.models.glm4 import GLM_4
 from lorarl_trainer.models.gpt_oss import GPT_OSS
 from lorarl_trainer.models.layer_kinds import LAYER_KINDS, kinds_of
 from lorarl_trainer.models.qwen3_5 import QWEN_3_5
@@ -52,6 +53,7 @@ FSDP_FAMILIES: dict[str, FsdpFamily] = {
     ),
     **GEMMA_4,
     "gpt_oss": GPT_OSS,
+    **GLM_4,
     **QWEN_3_5,
     "phi": FsdpFamily(
         "Phi-1, 1.5, 2",
@@ -269,7 +271,17 @@ def with_usual_names(config: Mapping[str, Any]) -> Mapping[str, Any]:
     if family.sees:
         config = {**(config.get("text_config") or {}), **config}
     own = {usual: config[name] for usual, name in family.usual.items() if name in config}
-    return {**family.defaults, **config, **own}
+    found = {**family.defaults, **config, **own}
+    if family.latent:
+        found["head_dim"] = found["qk_nope_head_dim"] + found["qk_rope_head_dim"]
+        found["num_key_value_heads"] = found["num_attention_heads"]
+    return found
+
+
+def may_be_adapted(model_type: str, layer: str) -> bool:
+    """Return whether a linear layer of a model may have an adapter."""
+    family = FSDP_FAMILIES.get(model_type)
+    return family is None or family.adapted in layer
 
 
 def sizes_by_word(config: Mapping[str, Any], *, hidden: int, key_heads: int, head: int) -> dict[str, int]:

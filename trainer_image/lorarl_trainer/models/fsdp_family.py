@@ -88,6 +88,8 @@ class FsdpFamily:
         requires: refuses what else of a config.json with usual names Transformers or vLLM does not compute.
         words: what its own words mean for such a config.json. Raises KeyError if that leaves out a size.
         frozen_experts: likewise, the experts of a family whose experts get no adapter.
+        adapted: a part of the names of all linear layers that may have an adapter.
+        latent: keys and values are made of one vector for all heads, see `models/glm4.py`.
         quantized: how the weights of its files may be quantized, by `quant_method`. They are read to the job's
             precision, once.
         serves_adapters: vLLM by itself does. If not, lorarl's rollouts are made with an adapter all the same.
@@ -118,6 +120,8 @@ class FsdpFamily:
     requires: Callable[[Mapping[str, Any]], None] | None = None
     words: Callable[[Mapping[str, Any]], dict[str, int]] | None = None
     frozen_experts: Callable[[Mapping[str, Any]], FrozenExperts] | None = None
+    adapted: str = ""
+    latent: bool = False
     quantized: str | None = None
     serves_adapters: bool = True
 

@@ -27,7 +27,7 @@ def _words(config: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _experts(config: Mapping[str, Any]) -> FrozenExperts:
-    return FrozenExperts(config["num_local_experts"], config[_ACTIVE], config["intermediate_size"])
+    return FrozenExperts(config["num_local_experts"], config[_ACTIVE], config["intermediate_size"], kept=6)
 
 
 def _require_as_vllm(config: Mapping[str, Any]) -> None:

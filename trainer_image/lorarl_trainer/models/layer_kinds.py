@@ -140,6 +140,11 @@ def has_sinks(language: Any) -> bool:
     return bool(language.model_type == "gpt_oss")
 
 
+def has_latent_attention(language: Any) -> bool:
+    """Return whether such a configuration has keys and values that are made of one vector for all heads."""
+    return bool(getattr(language, "kv_lora_rank", None))
+
+
 def shares_keys(language: Any) -> bool:
     """Return whether a language model's configuration has layers that take the keys and values of earlier ones."""
     return bool(getattr(language, "num_kv_shared_layers", None))

@@ -98,7 +98,7 @@ class ModelSizes(ModelShape):
     def of_experts(self) -> int:
         """Parameters of all experts."""
         if frozen := self.frozen_experts:
-            return self.layers * frozen.count * 3 * self.hidden * frozen.inner
+            return (self.layers - frozen.dense) * frozen.count * 3 * self.hidden * frozen.inner
         return sum(linear.inputs * linear.outputs for linear in self.linears if is_expert(linear.name))
 
     @property
@@ -148,9 +148,10 @@ class ModelSizes(ModelShape):
 
     def targets(self, adapter: AdapterSpec) -> list[Target]:
         """Return the adapters; see `adapted` for the errors."""
+        names = [linear.name for linear in self.linears if self.adapted_part in linear.name]
         if self.frozen_experts:
-            require_no_experts(adapter.target_modules, (linear.name for linear in self.linears))
-        linears = megatron_linears(linear.name for linear in self.linears)
+            require_no_experts(adapter.target_modules, names)
+        linears = megatron_linears(names)
         return resolve_targets(linears, adapter.type, adapter.target_modules, adapter.exclude_modules)
 
     @cached_property
@@ -162,6 +163,8 @@ class ModelSizes(ModelShape):
         keys = self.key_heads * self.head
         whole = widest.get("qkv_proj") or widest.get("c_attn") or 0
         fused = {"q_proj": whole - 2 * keys, "k_proj": keys, "v_proj": keys} if whole else {}
+        if queries := widest.get("q_b_proj"):  # of latent attention
+            fused = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
         inner = widest.get("gate_up_proj", 0) // 2 or widest.get("fc1") or widest.get("c_fc") or widest.get("w3") or 0
         return {"up_proj": inner, **fused, **widest}
 
@@ -219,6 +222,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
             frozen_experts=other.frozen_experts(config) if other and other.frozen_experts else None,
             sinks=other is not None and "self_attn.sinks" in other.layer,
             linears_outside=other.linears_outside if other else (),
+            adapted_part=other.adapted if other else "",
         )
     except KeyError as missing:
         raise _incomplete(missing) from missing
@@ -271,6 +275,9 @@ def read_model_sizes(folder: Path) -> ModelSizes:
     if family := FSDP_FAMILIES.get(str(config.get("model_type"))):
         shapes = family.named_in_full(shapes)
     shape, described = shape_of(config), sizes_of(config).shapes
+    if config.get("num_nextn_predict_layers"):
+        # Layers that predict further tokens come after the others. Neither side loads them.
+        shapes = {name: size for name, size in shapes.items() if _number(shape, name) < shape.layers}
     if family and family.uneven:
         # Files have them also for layers that do not use them.
         beginnings = family.uneven.unused
@@ -287,6 +294,12 @@ def read_model_sizes(folder: Path) -> ModelSizes:
     # A tied model may have been saved with its output layer.
     kept = {name: size for name, size in shapes.items() if not (shape.tied and name == "lm_head.weight")}
     return ModelSizes(**vars(shape), shapes=kept)
+
+
+def _number(shape: ModelShape, name: str) -> int:
+    """Return the number of a tensor's layer, -1 outside of layers."""
+    number = name.removeprefix(shape.decoder).partition(".")[0]
+    return int(number) if name.startswith(shape.decoder) and number.isdecimal() else -1
 
 
 def _of(beginnings: tuple[str, ...], name: str) -> bool:
@@ -307,8 +320,7 @@ def _other_model(described: Mapping[str, tuple[int, ...]], there: Mapping[str, t
 
 def _other_depth(shape: ModelShape, there: Mapping[str, tuple[int, ...]]) -> str | None:
     """Return how the number of layers in weights contradicts a config.json, None if it does not."""
-    numbers = [name.removeprefix(shape.decoder).partition(".")[0] for name in there if name.startswith(shape.decoder)]
-    layers = 1 + max((int(number) for number in numbers if number.isdecimal()), default=-1)
+    layers = 1 + max((_number(shape, name) for name in there), default=-1)
     if not layers or layers == shape.layers:
         return None
     return f"whose weights have {layers} layers, where config.json means {shape.layers}"

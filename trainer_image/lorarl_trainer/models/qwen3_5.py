@@ -28,7 +28,8 @@ def _words(config: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _experts(config: Mapping[str, Any]) -> FrozenExperts:
-    return FrozenExperts(config["num_experts"], config["num_experts_per_tok"], config["moe_intermediate_size"])
+    count, active, inner = config["num_experts"], config["num_experts_per_tok"], config["moe_intermediate_size"]
+    return FrozenExperts(count, active, inner, shared=config["shared_expert_intermediate_size"])
 
 
 def _family(

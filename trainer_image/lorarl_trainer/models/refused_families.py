@@ -56,8 +56,6 @@ REFUSED: Mapping[str, Refused] = {
         "Qwen3.5 with experts in its published files (`qwen3_5_moe`)",
     ),
     "qwen3_next": Refused("Qwen3-Next", _BESIDE, "Qwen3.5-35B-A3B"),
-    "glm4_moe": Refused("GLM-4.5, 4.6 and 4.7", _BESIDE, _MIXTURE),
-    "glm4_moe_lite": Refused("GLM-4.7-Flash", _LATENT, _MIXTURE),
     "glm_moe_dsa": Refused("GLM-5", "its latent attention, over chosen tokens alone, was not compared", _MIXTURE),
     "nemotron_h": Refused("Nemotron-3, Nemotron Nano 2", _MAMBA, f"{_DENSE} or {_MIXTURE}"),
     "deepseek_v2": Refused("DeepSeek V2", _LATENT, "a DeepSeek-R1-Distill of Qwen or Llama"),

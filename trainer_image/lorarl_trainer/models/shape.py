@@ -18,11 +18,17 @@ class FrozenExperts:
         count: a layer's experts.
         active: those that a token is sent to.
         inner: the inner size of each.
+        shared: that of the expert that every token is sent to besides; 0 for none.
+        dense: the first layers that have an MLP in their place.
+        kept: how often its inner values are kept until the backward pass: gate, its activation, up and their product.
     """
 
     count: int
     active: int
     inner: int
+    shared: int = 0
+    dense: int = 0
+    kept: int = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +53,7 @@ class ModelShape:
         key_widths: how wide the keys are of each layer that has its own, if layers differ in that.
         frozen_experts: in the place of each layer's MLP; None for experts with adapters, and for none.
         linears_outside: linear layers outside of the decoder's layers that may have an adapter.
+        adapted_part: a part of the names of all linear layers that may have an adapter.
     """
 
     layers: int
@@ -71,6 +78,7 @@ class ModelShape:
     key_widths: tuple[int, ...] = ()
     frozen_experts: FrozenExperts | None = None
     linears_outside: Collection[str] = ()
+    adapted_part: str = ""
 
     @property
     def unsplit(self) -> str | None:

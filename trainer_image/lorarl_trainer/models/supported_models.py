@@ -144,7 +144,7 @@ def _require_language_model(config: Mapping[str, Any]) -> None:
     kinds += [name for name in _STATE_SPACE if config.get(name)]
     if kinds:
         raise refused(f"{', '.join(kinds)}: layers without full attention", "attention in every layer", _ANOTHER)
-    if config.get("kv_lora_rank"):
+    if config.get("kv_lora_rank") and not (family is not None and family.latent):
         raise refused(
             f"kv_lora_rank {config['kv_lora_rank']}: latent attention", "queries, keys and values as they are", _ANOTHER
         )

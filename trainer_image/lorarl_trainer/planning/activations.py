@@ -19,9 +19,10 @@ keeps, in the model's precision,
         layer at work e (h + 3f) more: the copies, or their gradients, and those of gate, up and SwiGLU's product. If
         workers share the experts, a token's row is kept by each that has some of its experts, and four more rows are on
         their way; some workers get more tokens than others, for which a quarter more is allowed
-    the same whose experts stay as they are (`fsdp`)   2h + 2n + 2q + 2k + e (6f + h)
-        of each of a token's experts: gate and up, both of them clamped, two factors of their product, and the output.
-        With a shared expert, whose inner size is f, 4f + h more: what an MLP keeps, and its output
+    the same whose experts stay as they are (`fsdp`)   2h + 2n + 2q + 2k + e (4f + h)
+        of each of a token's experts: gate, its activation, up, their product, and the output; 6f in gpt-oss, which
+        clamps gate and up.
+        With a shared expert of inner size s, 4s + h more: what an MLP keeps, and its output
     norms of all heads together (fused)                q + 2k more
         q, k and v before them
 
@@ -121,7 +122,9 @@ def _values(model: ModelSizes, execution: ExecutionPlan) -> _Values:
     elif execution.backend == "fsdp":
         again = (4 if model.width("gate_proj", "gate_up_proj") else 5) * f
         if experts := model.frozen_experts:
-            again += experts.active * (6 * experts.inner + h) + (h if f else 0)
+            shared = 4 * experts.shared + (h if experts.shared else 0)
+            mixture = experts.active * (experts.kept * experts.inner + h) + shared
+            again = mixture + (again - mixture) * experts.dense // model.layers
         whole = 2 * h + 2 * model.normalised + 2 * q + 2 * k + again
     else:
         whole, again = 4 * h + 3 * q + 3 * k + 5 * f, h + 5 * f

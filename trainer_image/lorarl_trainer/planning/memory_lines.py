@@ -148,8 +148,8 @@ def engine_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPl
     mlp = 3 * model.width("up_proj") // ranks + 4 * model.hidden
     active, _ = model.experts_at_work
     if active:
-        shared = 3 * model.width("up_proj") if model.frozen_experts else 0
-        mlp = active * (5 * model.inner + 4 * model.hidden) + shared
+        shared = model.frozen_experts.shared if model.frozen_experts else 0
+        mlp = active * (5 * model.inner + 4 * model.hidden) + 3 * shared
     source = f"{tokens:,} tokens of prompts in a layer, logits of {sequences} sequences in fp32"
     yield Line("vLLM activations", tokens * mlp * width + 4 * sequences * model.vocabulary, "generation", source)
     yield Line("vLLM's CUDA graphs", GRAPHS_BYTES, "always", "allowance")

@@ -29,6 +29,7 @@ CPU_HEADS = (32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 _UNKNOWN_GPU = Gpu(total=0, free=0)
 _MERGED = ("vLLM by itself serves no adapters with this model, so serve it merged (lorarl merge)",)
 _FROZEN = ("a layer's experts get no adapter, with all-linear too: they are one tensor, which stays as it is",)
+_ATTENTION_ALONE = ("nor do MLPs: PEFT 0.21 takes their names for those of experts in this family, and drops them",)
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ def judge(spec: LoRARLJobSpec, config: Mapping[str, Any], there: Gpu | Host | No
         _require_precision_of_gpus(spec, model)
     family = family_of(config).models
     told = *(_MERGED if is_served_merged(config) else ()), *(_FROZEN if model.frozen_experts else ())
+    told += _ATTENTION_ALONE if model.adapted_part else ()
     if there is None:
         plan = decide(spec, model, _UNKNOWN_GPU if spec.on_gpu else None)
         return Verdict(family, (*_slower(spec, plan), *told))

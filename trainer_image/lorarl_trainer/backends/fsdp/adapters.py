@@ -11,6 +11,7 @@ from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.lora.files import MAGNITUDE
 from lorarl_trainer.lora.targets import SHARED_EXPERT_GATE, Target, last_part
 from lorarl_trainer.lora.tensor_names import PEFT_PREFIX
+from lorarl_trainer.models.fsdp_families import may_be_adapted
 
 _ADAPTER = ".default"
 """PEFT's name of an adapter that was given none, in the names of its tensors."""
@@ -24,7 +25,10 @@ def linear_names(model: Any) -> list[str]:
     return [
         name
         for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear | Conv1D) and module is not head and last_part(name) != SHARED_EXPERT_GATE
+        if isinstance(module, torch.nn.Linear | Conv1D)
+        and module is not head
+        and last_part(name) != SHARED_EXPERT_GATE
+        and may_be_adapted(model.config.model_type, name)
     ]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from lorarl_trainer.devices.imports import compile_at_first_call, import_without_compiler, stand_ins, without
 from lorarl_trainer.engine.vllm import binding, names
 from lorarl_trainer.engine.vllm.config import EngineConfig
-from lorarl_trainer.models.layer_kinds import has_sinks, keeps_states, shares_keys
+from lorarl_trainer.models.layer_kinds import has_latent_attention, has_sinks, keeps_states, shares_keys
 
 _WARMUP = "vllm.model_executor.warmup.kernel_warmup"
 """What `names.LeanStart` replaces, and what would load TorchInductor to warm it up."""
@@ -34,6 +34,8 @@ def environment() -> dict[str, str]:
     return {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's core runs in this process
         "VLLM_NO_USAGE_STATS": "1",
+        # With latent attention, vLLM would absorb weights into others, without their adapters.
+        "VLLM_MLA_DISABLE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # vLLM would bind threads to cores, the trainer's too
         **({"VLLM_ALLREDUCE_USE_SYMM_MEM": "0"} if no_multicast else {}),
     }
@@ -78,17 +80,13 @@ def bind_names(config: EngineConfig, hf_config: Any) -> list[str]:
         # (benchmarks/results/gpu-2026-11-28-experts.json).
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
         required |= _for_correctness(config, hf_config)
+        faster |= {names.GpuDeltaNets} if keeps_states(hf_config.get_text_config()) else set()
+    else:
+        required |= _for_a_cpu(hf_config.get_text_config())
     if config.expert_rank is not None:
         required |= {names.Experts, names.GpuExperts if names.on_gpu() else names.CpuExperts}
     if config.records_routing:
         required.add(names.Routing)
-    if keeps_states(hf_config.get_text_config()):
-        if names.on_gpu():
-            faster.add(names.GpuDeltaNets)
-        else:
-            required.add(names.CpuDeltaNets)
-    if has_sinks(hf_config.get_text_config()) and not names.on_gpu():
-        required.add(names.CpuSinks)
     if shares_keys(hf_config.get_text_config()):
         required.add(names.GpuSharedKeys if names.on_gpu() else names.SharedKeys)
     if config.plan.offload:
@@ -100,6 +98,16 @@ def bind_names(config: EngineConfig, hf_config: Any) -> list[str]:
     if names.LeanStart in wanted and not names.LeanStart.is_on:
         _take_own_warmup()
     return off
+
+
+def _for_a_cpu(language: Any) -> set[type[binding.Feature]]:
+    """Return what a language model with such a configuration needs on a CPU."""
+    needs: dict[type[binding.Feature], bool] = {
+        names.CpuDeltaNets: keeps_states(language),
+        names.CpuSinks: has_sinks(language),
+        names.CpuLatent: has_latent_attention(language),
+    }
+    return {feature for feature, needed in needs.items() if needed}
 
 
 def _take_own_warmup() -> None:

@@ -301,6 +301,14 @@ class CpuSinks(Feature):
     get_impl_cls: Place = replaced("vllm.v1.attention.backends.cpu_attn:CPUAttentionBackend.get_impl_cls")
 
 
+class CpuLatent(Feature):
+    """`patches/cpu_latent.py`. vLLM's kernel is wrong for queries of three dimensions."""
+
+    what = "positions of latent attention on a CPU"
+    follows = ("vllm.model_executor.layers.rotary_embedding.base:RotaryEmbedding.forward_native",)
+    forward_cpu: Place = replaced("vllm.model_executor.layers.rotary_embedding.base:RotaryEmbedding.forward_cpu")
+
+
 class SharedKeys(Feature):
     """`patches/shared_keys.py`, on a CPU."""
 
@@ -381,7 +389,7 @@ ON_GPU = (AdapterGraphs, Sampling, Attention, LeanStart, GpuWorker)
 ON_CPU = (CpuWorker, CpuSampling)
 FOR_SOME = (
     *(Experts, GpuExperts, CpuExperts, CpuDeltaNets, GpuDeltaNets, CpuSinks, SharedKeys, GpuSharedKeys),
-    *(Routing, AdapterModels, SleepingMemory),
+    *(Routing, AdapterModels, SleepingMemory, CpuLatent),
 )
 FEATURES = (*ALWAYS, *ON_GPU, *ON_CPU, *FOR_SOME)
 

@@ -14,6 +14,7 @@ import torch
 from lorarl_trainer.engine.vllm import model_slices, parts
 from lorarl_trainer.engine.vllm.names import BaseModel
 from lorarl_trainer.engine.vllm.patches.parameters import unallocated_parameters
+from lorarl_trainer.models.layer_tensors import ROUTER
 from lorarl_trainer.planning.execution import PlanError
 from lorarl_trainer.protocols.shared_base import SharesBase
 
@@ -103,8 +104,8 @@ class SharedBase:
         tensor = next((found for names in named if (found := self._tensors.get(frozenset(names))) is not None), None)
         if tensor is None or tensor.numel() != parameter.numel():
             return None
-        if tensor.dtype != parameter.dtype and parameter.dim() == 1:
-            tensor = tensor.to(parameter.dtype)  # vLLM has the decay of a delta net in fp32
+        if tensor.dtype != parameter.dtype and (parameter.dim() == 1 or module == ROUTER):
+            tensor = tensor.to(parameter.dtype)  # vLLM has the decay of a delta net in fp32, and some routers
         if tensor.dtype != parameter.dtype:
             return None
         if fused == _QUERY_KEY_VALUE and self._qkv_by_group:

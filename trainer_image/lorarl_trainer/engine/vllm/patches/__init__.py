@@ -18,6 +18,7 @@ from lorarl_trainer.engine.vllm.imports import for_rollouts
 from lorarl_trainer.engine.vllm.patches import adapters
 from lorarl_trainer.engine.vllm.patches.attention import decoding_attention
 from lorarl_trainer.engine.vllm.patches.cpu_delta_nets import cpu_delta_nets
+from lorarl_trainer.engine.vllm.patches.cpu_latent import cpu_latent
 from lorarl_trainer.engine.vllm.patches.cpu_linear import cpu_linear
 from lorarl_trainer.engine.vllm.patches.cpu_sampler import cpu_sampler
 from lorarl_trainer.engine.vllm.patches.cpu_sinks import cpu_sinks
@@ -26,7 +27,7 @@ from lorarl_trainer.engine.vllm.patches.models import trained_model
 from lorarl_trainer.engine.vllm.patches.sampler import rollout_sampler
 from lorarl_trainer.engine.vllm.patches.shared_keys import shared_keys
 from lorarl_trainer.engine.vllm.patches.start import lean_start
-from lorarl_trainer.models.layer_kinds import has_sinks, keeps_states, shares_keys
+from lorarl_trainer.models.layer_kinds import has_latent_attention, has_sinks, keeps_states, shares_keys
 
 
 @contextmanager
@@ -54,6 +55,8 @@ def _replacements(config: EngineConfig, hf_config: Any) -> Iterator[AbstractCont
             yield cpu_delta_nets()
         if has_sinks(hf_config.get_text_config()):
             yield cpu_sinks()
+        if has_latent_attention(hf_config.get_text_config()):
+            yield cpu_latent()
         return
     if keeps_states(hf_config.get_text_config()) and names.GpuDeltaNets.is_on:
         keep_first_configuration(getattr(names.GpuDeltaNets, kernel) for kernel in names.GpuDeltaNets.names)

@@ -29,5 +29,9 @@ def unallocated_parameters() -> Iterator[None]:
         if parameter is not None and is_new:
             parameter.data = parameter.data.new_empty(()).expand(parameter.shape)
 
-    with replaced(Place(torch.nn.Module, "register_parameter"), unallocated):
+    with (
+        replaced(Place(torch.nn.Module, "register_parameter"), unallocated),
+        # It would write random values, which some routers of vLLM's have until they are loaded.
+        replaced(Place(torch.nn.Linear, "reset_parameters"), lambda _: None),
+    ):
         yield
