@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import pickle
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -120,11 +121,15 @@ class CallParser:
             # The form of the Chat Completions API has name and arguments in `function`.
             call = (parsed := parse(raw, self._items)).get("function", parsed)
             name, arguments = call["name"].strip(), call.get("arguments", call.get("parameters"))
+            if name not in self._parameters:
+                return ToolCall(fault=f"there is no tool {name!r}; the tools are {', '.join(self._parameters)}")
+            known = self._parameters[name]
+            typed = {key: _typed(value, known.get(key, {})) for key, value in (arguments or {}).items()}
+            # It goes to another process, and its texts may come back into a prompt.
+            pickle.dumps(typed)
+            json.dumps(typed, ensure_ascii=False).encode()
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             return ToolCall(fault=f"the tool call is malformed: {_reason(error)}")
-        if name not in self._parameters:
-            return ToolCall(fault=f"there is no tool {name!r}; the tools are {', '.join(self._parameters)}")
-        typed = {key: _typed(value, self._parameters[name].get(key, {})) for key, value in (arguments or {}).items()}
         return ToolCall(name, typed)
 
 

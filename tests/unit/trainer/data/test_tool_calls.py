@@ -114,6 +114,12 @@ def test_one_turn_may_call_often_and_a_thought_calls_nothing(family: ToolFormat)
         ("hermes", "<tool_call>[1]</tool_call>", "malformed: it has not the form"),
         ("hermes", '<tool_call>{"name": "weather", "arguments": [1]}</tool_call>', "malformed: it has not the form"),
         ("hermes", f"<tool_call>{'[' * 100_000}</tool_call>", "malformed: it"),
+        (
+            "hermes",
+            f'<tool_call>{{"name": "weather", "arguments": {{"city": {"[" * 900 + "]" * 900}}}}}',
+            "malformed: it",
+        ),
+        ("hermes", r'<tool_call>{"name": "weather", "arguments": {"city": "\ud800"}}', "malformed: it"),
         ("qwen3_xml", "<tool_call>weather</tool_call>", "malformed: it lacks ['name']"),
         ("glm45", "<tool_call>\n</tool_call>", "malformed: it lacks ['name']"),
         ("llama3_json", '{"name": "weather", "parameters": {"city"', "malformed: it is no JSON"),

@@ -102,8 +102,16 @@ def swallows(row, llm):
             said = json.load(error)["error"]
             assert said["message"] and said["type"] == "invalid_request_error" and "code" in said
 
+def sends(row, llm):
+    headers = {"Authorization": ""} | row["headers"] | {"x-api-key": llm.api_key}
+    request = urllib.request.Request(llm.base_url + row["path"], b"{}", headers)
+    try:
+        urllib.request.urlopen(request)
+    except urllib.error.HTTPError:
+        pass
+
 def talks_long(row, llm):
-    chat(llm, [{"role": "user", "content": "x" * 600}])
+    chat(llm, [{"role": "user", "content": "x" * row.get("length", 600)}])
 
 def shrugs(row, llm):
     for _ in range(2):
@@ -188,6 +196,22 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
         "The messages end before the model's last turn, from messages[1] on",
     ),
     "talks_long": ({}, "too_long", "spec.rollout.maxPromptTokens is 512"),
+    "talks_long and long": ({"length": 9_000_000}, "too_long", "at most 1,000,000 are read"),
+    "sends to another API": (
+        {"headers": {}, "path": "/messages"},
+        "refused",
+        "POST /v1/messages is not served here",
+    ),
+    "sends what has no such encoding": (
+        {"headers": {"Content-Type": "application/json; charset=none"}, "path": "/chat/completions"},
+        "refused",
+        "The body is no JSON: unknown encoding: none",
+    ),
+    "sends what is not compressed": (
+        {"headers": {"Content-Encoding": "gzip"}, "path": "/chat/completions"},
+        "refused",
+        "The body is no JSON",
+    ),
     "forges": ({}, "exception", "play: HTTPError: HTTP Error 401: Unauthorized"),
     "edits": ({}, "branch", f"The messages are others before the model's last turn, from messages[1] on. {BRANCH}"),
     "hurries": ({}, "branch", f"Another request of this episode is being answered. {BRANCH}"),

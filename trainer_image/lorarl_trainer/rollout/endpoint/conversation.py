@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +18,7 @@ from lorarl_trainer.data.bridge import Bridge
 from lorarl_trainer.data.cells import ASSISTANT, Message
 from lorarl_trainer.data.tool_calls import CallParser, ToolCall, Tools
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.rewards.environment.worker import MOST_CHARACTERS
 from lorarl_trainer.rewards.scores import Outcome
 from lorarl_trainer.rollout.endpoint.replies import Turn
 from lorarl_trainer.rollout.endpoint.requests import ChatRequest, RefusedError, TokensRequest
@@ -189,6 +191,7 @@ class Conversation:
     def _opened(self, asked: ChatRequest) -> list[int]:
         row = self.played.row
         tools: Any = list(asked.tools) or None
+        _require_short((asked.messages, asked.tools))
         opened = self.speech.bridge.opened(replace(row, row=replace(row.row, tools=tools)), list(asked.messages))
         self._require_room(len(opened.prompt_ids))
         if tools:
@@ -213,6 +216,7 @@ class Conversation:
         if not new or any(message["role"] == ASSISTANT for message in new):
             message = "New messages must follow the model's turn, and none of them may be the assistant's"
             raise RefusedError(message, cause="branch", code="second_conversation", param="messages")
+        _require_short(new)
         named = [self._with_name(message) for message in new]
         return self.speech.bridge.messages(self.played.row.row, named, ended=self._has_ended(self.played.turns[-1]))
 
@@ -274,6 +278,13 @@ class Conversation:
             message=message,
             finish="tool_calls" if calls else "stop" if made.finished else "length",
         )
+
+
+def _require_short(new: Sequence[Any]) -> None:
+    """Refuse what would take long to encode, while all other episodes wait: no model reads it."""
+    if (length := len(json.dumps(new, ensure_ascii=False))) > MOST_CHARACTERS:
+        message = f"The new messages have {length:,} characters; at most {MOST_CHARACTERS:,} are read"
+        raise RefusedError(message, cause="too_long", code="context_length_exceeded", param="messages")
 
 
 def _is_same(given: Sequence[Message], known: Message) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -29,6 +29,8 @@ _NEUTRAL: Mapping[str, Any] = {
     "logit_bias": {},
     "top_logprobs": 0,
     "ignore_eos": False,
+    "stream": False,
+    "stop_token_ids": [],
     "echo": False,
     "bad_words": [],
     "response_format": {"type": "text"},
@@ -40,12 +42,19 @@ _OF_NO_EFFECT = frozenset(
     (
         *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "request_id"),
         *("cache_salt", "priority", "routed_experts_prompt_start", "skip_special_tokens", "detokenize"),
-        *("spaces_between_special_tokens", "stream", "stream_options", "logprobs", "return_token_ids", "model"),
-        *("messages", "tools", "max_tokens", "max_completion_tokens", "token_ids", "sampling_params"),
-        "stop_token_ids",
+        *("spaces_between_special_tokens", "model"),
     )
 )
-"""These change nothing of what is drawn, or are read below."""
+"""These change nothing of what is drawn."""
+_OF_CHAT = frozenset(
+    (
+        *("messages", "tools", "max_tokens", "max_completion_tokens"),
+        *("stream", "stream_options", "logprobs", "return_token_ids"),
+    )
+)
+_OF_TOKENS = frozenset(("token_ids", "sampling_params"))
+_OF_SAMPLING = frozenset(("max_tokens", "stop_token_ids", "logprobs"))
+"""These are read below, each in its place."""
 
 
 class RefusedError(Exception):
@@ -118,7 +127,7 @@ def read_chat(body: Any, rollout: RolloutSpec) -> ChatRequest:
 def _chat(body: Any, rollout: RolloutSpec) -> ChatRequest:
     given = _object(body, "the body")
     _require_model(given.get("model"))
-    _require_drawn_alike(given, rollout)
+    _require_drawn_alike(given, rollout, _OF_CHAT)
     messages, tools = given.get("messages"), given.get("tools") or []
     if not isinstance(messages, list) or not messages:
         raise RefusedError("messages must be a list of messages with role and content", param="messages")
@@ -126,13 +135,13 @@ def _chat(body: Any, rollout: RolloutSpec) -> ChatRequest:
         raise RefusedError("tools must be a list of functions", param="tools")
     limits = [_positive(given, name) for name in ("max_tokens", "max_completion_tokens")]
     return ChatRequest(
-        tuple(_message(one, f"messages[{number}]") for number, one in enumerate(messages)),
-        tuple(_tool(one, f"tools[{number}]") for number, one in enumerate(tools)),
+        _unicode([_message(one, f"messages[{number}]") for number, one in enumerate(messages)], "messages"),
+        _unicode([_tool(one, f"tools[{number}]") for number, one in enumerate(tools)], "tools"),
         min(filter(None, limits), default=None),
-        stream=given.get("stream") is True,
-        usage=bool((given.get("stream_options") or {}).get("include_usage")),
-        logprobs=given.get("logprobs") is True,
-        token_ids=given.get("return_token_ids") is True,
+        stream=_switch(given, "stream"),
+        usage=_switch(_object(given.get("stream_options") or {}, "stream_options"), "include_usage"),
+        logprobs=_switch(given, "logprobs"),
+        token_ids=_switch(given, "return_token_ids"),
     )
 
 
@@ -147,8 +156,8 @@ def _tokens(body: Any, rollout: RolloutSpec, vocabulary_size: int) -> TokensRequ
     if given.get("model") is not None:
         _require_model(given["model"])
     asked = _object(given.get("sampling_params") or {}, "sampling_params")
-    _require_drawn_alike(given, rollout)
-    _require_drawn_alike(asked, rollout)
+    _require_drawn_alike(given, rollout, _OF_TOKENS)
+    _require_drawn_alike(asked, rollout, _OF_SAMPLING)
     ids, stops = given.get("token_ids"), asked.get("stop_token_ids") or []
     for name, some in (("token_ids", ids), ("stop_token_ids", stops)):
         if not isinstance(some, list) or not all(type(one) is int and 0 <= one < vocabulary_size for one in some):
@@ -163,7 +172,7 @@ def _as_refused() -> Iterator[None]:
     """Refuse what has an unexpected type somewhere inside."""
     try:
         yield
-    except (TypeError, AttributeError, KeyError, ValueError) as error:
+    except (TypeError, AttributeError, KeyError, ValueError, RecursionError) as error:
         raise RefusedError(f"The request is malformed: {type(error).__name__}: {error}") from error
 
 
@@ -184,7 +193,7 @@ def _require_model(name: Any) -> None:
         raise RefusedError(message, status=404, code="model_not_found", param="model")
 
 
-def _require_drawn_alike(given: Mapping[str, Any], rollout: RolloutSpec) -> None:
+def _require_drawn_alike(given: Mapping[str, Any], rollout: RolloutSpec, read: Collection[str]) -> None:
     own = {
         "temperature": ("temperature", rollout.temperature),
         "top_p": ("topP", rollout.top_p),
@@ -193,7 +202,7 @@ def _require_drawn_alike(given: Mapping[str, Any], rollout: RolloutSpec) -> None
         "stop": ("stop", sorted(rollout.stop)),
     }
     for name, value in given.items():
-        if value is None or name in _OF_NO_EFFECT or (name in _NEUTRAL and value == _NEUTRAL[name]):
+        if value is None or name in _OF_NO_EFFECT or name in read or (name in _NEUTRAL and value == _NEUTRAL[name]):
             continue
         if name in own:
             field, expected = own[name]
@@ -225,6 +234,22 @@ def _positive(given: Mapping[str, Any], name: str) -> int | None:
     return value
 
 
+def _unicode[One](read: Sequence[One], name: str) -> tuple[One, ...]:
+    """Return what was read of a request, unless a tokenizer would not take a text somewhere inside."""
+    try:
+        json.dumps(read, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise RefusedError(f"{name} has a text that is no Unicode", param=name) from None
+    return tuple(read)
+
+
+def _switch(given: Mapping[str, Any], name: str) -> bool:
+    value = given.get(name)
+    if not isinstance(value, bool | None):
+        raise RefusedError(f"{name} is {brief(value)}; it must be true or false", param=name)
+    return bool(value)
+
+
 def _message(value: Any, where: str) -> Message:
     """Return a message as chat templates take it: its content is a text, and arguments of calls are objects."""
     given = _object(value, where)
@@ -237,7 +262,7 @@ def _message(value: Any, where: str) -> Message:
 
 
 def _content(value: Any, where: str) -> str:
-    parts = value if isinstance(value, list) else [{"type": "text", "text": value or ""}]
+    parts = value if isinstance(value, list) else [{"type": "text", "text": "" if value is None else value}]
     text = ""
     for part in parts:
         more = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
@@ -245,10 +270,6 @@ def _content(value: Any, where: str) -> str:
             message = f"{where} has a content that is no text; images cannot be trained on"
             raise RefusedError(message, param="messages")
         text += more
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise RefusedError(f"{where} has a text that is no Unicode", param="messages") from None
     return text
 
 
@@ -257,6 +278,8 @@ def _call(value: Any, where: str) -> dict[str, Any]:
         function = value["function"]
         name, arguments = function["name"], function["arguments"]
         arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+        if not (isinstance(name, str) and isinstance(arguments, dict)):
+            raise TypeError
     except (TypeError, KeyError, ValueError):
         raise RefusedError(f"{where} has a tool call without a function and JSON arguments", param="messages") from None
     return {"id": value.get("id"), "type": "function", "function": {"name": name, "arguments": arguments}}

@@ -6,7 +6,7 @@ import contextlib
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 from aiohttp import web
@@ -84,8 +84,7 @@ class Endpoint:
         """Return a handler that finds the episode, and answers errors in OpenAI's form."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            key = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
-            if (conversation := self._conversations.get(key)) is None:
+            if (conversation := self._conversations.get(_key(request.headers))) is None:
                 return _refused(
                     RefusedError(
                         "Wrong key: use llm.api_key, which is of one episode", status=401, code="invalid_api_key"
@@ -118,6 +117,12 @@ class Endpoint:
         )
 
 
+def _key(headers: Mapping[str, str]) -> str:
+    """Return the key of a request. Clients of other APIs send it in a header of their own, and read why they fail."""
+    scheme, _, key = headers.get("Authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key") or headers.get("api-key", "")
+
+
 async def _unknown(request: web.Request, conversation: Conversation) -> web.StreamResponse:
     raise unknown_path(request.method, request.path)
 
@@ -127,7 +132,7 @@ async def _body(request: web.Request) -> Any:
         return json.loads(await request.text())
     except web.HTTPRequestEntityTooLarge as error:
         raise RefusedError(f"The request has more than {_MOST_BYTES:,} bytes", status=413, code="too_large") from error
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, LookupError, web.RequestPayloadError) as error:
         raise RefusedError(f"The body is no JSON: {error}") from error
 
 

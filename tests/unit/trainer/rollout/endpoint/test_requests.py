@@ -15,6 +15,10 @@ CHAT = {"model": MODEL, "messages": [SAID]}
 TOKENS = {"model": MODEL, "token_ids": [1, 2], "sampling_params": {}}
 
 
+def _calling(name: Any, arguments: str) -> dict[str, Any]:
+    return {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": name, "arguments": arguments}}]}
+
+
 def refusal(body: Any) -> RefusedError:
     with pytest.raises(RefusedError) as refused:
         read_chat(body, ROLLOUT)
@@ -54,8 +58,18 @@ def test_what_changes_nothing_of_a_turn_is_taken(more: dict[str, Any]) -> None:
         ({"messages": ["go"]}, "messages[0] must be a JSON object"),
         ({"messages": [{"role": "human", "content": "go"}]}, "messages[0] has the role 'human'"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "images cannot be trained on"),
+        ({"messages": [{"role": "user", "content": 0}]}, "messages[0] has a content that is no text"),
+        ({"messages": [{"role": "user", "content": {}}]}, "messages[0] has a content that is no text"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "no Unicode"),
+        ({"messages": [SAID, _calling("f", '{"x": "\\ud800"}')]}, "no Unicode"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "description": "\ud800"}}]}, "no Unicode"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]}, "a tool call without"),
+        ({"messages": [SAID, _calling("f", "[1]")]}, "a tool call without a function and JSON arguments"),
+        ({"messages": [SAID, _calling(5, "{}")]}, "a tool call without a function and JSON arguments"),
+        ({"stop_token_ids": [5]}, "Leave stop_token_ids out"),
+        ({"token_ids": [5]}, "Leave token_ids out"),
+        ({"stream": 1}, "stream is 1; it must be true or false"),
+        ({"logprobs": 1}, "logprobs is 1; it must be true or false"),
         ({"tools": [{"type": "function"}]}, "tools[0] must be a function with a name"),
         ({"tools": [{"function": {"name": "f", "parameters": {"properties": 3}}}]}, "no JSON schema"),
         ({"messages": [{"role": ["user"], "content": "go"}]}, "The request is malformed: TypeError"),
@@ -121,6 +135,8 @@ def test_tokens_are_read_as_training_clients_send_them() -> None:
         ({"sampling_params": {"temperature": 1.0}}, "spec.rollout.temperature: 0.7"),
         ({"sampling_params": []}, None),
         ({"features": {}}, "Leave features out"),
+        ({"stream": True}, "Leave stream out"),
+        ({"max_tokens": 3}, "Leave max_tokens out"),
     ):
         if said is None:
             read_tokens(TOKENS | more, ROLLOUT, 10)
