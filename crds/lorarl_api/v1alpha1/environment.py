@@ -191,9 +191,9 @@ def environment_rules() -> Iterator[Rule]:
         )
     yield Rule(
         "environment.toolFormat",
-        f"{unless} || !has(self.environment.toolFormat) || !has(self.environment.__function__)",
-        "be absent beside function, which reads calls itself",
-        "Remove toolFormat, or set environment.tools or environment.agent in place of function.",
+        f"{unless} || !has(self.environment.toolFormat) || has(self.environment.tools) || has(self.environment.agent)",
+        "be absent without tools or agent, whose calls lorarl reads",
+        "Remove toolFormat, or set environment.tools or environment.agent in place of what plays now.",
     )
     for part, shows in (("tools", "shows them to the model"), ("agent", "writes its messages")):
         yield Rule(

@@ -72,6 +72,13 @@ ENVIRONMENT_CASES = [
         "set environment.tools",
     ),
     Case(
+        "a game writes no calls",
+        GAME | {"spec.environment.toolFormat": "hermes"},
+        GAME,
+        "spec.environment.toolFormat",
+        "set environment.tools",
+    ),
+    Case(
         "an agent or a class",
         ASKED | {"spec.environment.function": "my_env:Episode"},
         ASKED | {"spec.environment.toolFormat": "hermes"},

@@ -26,6 +26,11 @@ SYSTEM_LAST = (
 )
 SPACED = "{% for m in messages %}{{ m.content }} <|im_end|><|im_start|>{% endfor %}"
 COUNTED = "{% for m in messages %}{{ loop.revindex }}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+NO_DEVELOPER = (
+    "{% for m in messages if m.role in ['system', 'user', 'assistant'] %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""As Qwen's: a role that it does not know is left out."""
 ONE_TURN = (
     "{% if messages|length > 2 %}{{ raise_exception('one turn only') }}{% endif %}"
     "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
@@ -113,3 +118,16 @@ def test_a_template_that_changes_what_came_before_is_refused(
     with pytest.raises(InputError, match=found) as refused:
         bridge(tmp_path, template).require(Row(prompt, None, {}, 1))
     assert str(refused.value).startswith("spec.environment: got a model with a chat template")
+
+
+def test_a_message_that_the_template_leaves_out_is_refused(tmp_path: Path) -> None:
+    made, user = bridge(tmp_path, NO_DEVELOPER), {"role": "user", "content": "u"}
+    told = {"role": "developer", "content": "Be brief.\n"}
+    left_out = "leaves out a message with the role developer.*Give the message the role system or user"
+    with pytest.raises(InputError, match=left_out):
+        made.opened(ROW, [told, user])
+    opened = made.opened(ROW, [told | {"role": "system"}, user])
+    with pytest.raises(InputError, match=left_out):
+        made.messages(opened.row, [user, told], ended=True)
+    made.messages(opened.row, [user, told | {"role": "system"}], ended=True)
+    bridge(tmp_path / "other", CHATML).opened(ROW, [told, user])
