@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -253,13 +254,16 @@ def encode_source(
         InputError: one does not fit the model's chat template, or none is short enough.
     """
     max_prompt, max_response = spec.rollout.max_prompt_tokens, spec.rollout.max_response_tokens
+    if source.tools_field:
+        encoder.require_tools(f"{field}.toolsField")
+    if spec.opens_episodes:  # a class or an agent reads the rows, and only the check at the start has their prompts
+        read = encode_prompts(rows, encoder, max_prompt_tokens=sys.maxsize, field=field).rows
+        return [replace(row, prompt_ids=row.prompt_ids[:max_prompt]) for row in read], []
     if (learned := _learned(spec, source)) == "prompts":
         fitting = encode_prompts(rows, encoder, max_prompt_tokens=max_prompt, field=field)
     else:
         encode = {"pairs": encode_pairs, "answers": encode_examples, "lessons": encode_lessons}[learned]
         fitting = encode(rows, encoder, max_prompt_tokens=max_prompt, max_response_tokens=max_response, field=field)
-    if source.tools_field:
-        encoder.require_tools(f"{field}.toolsField")
     odd = [] if learned == "lessons" else [*odd_prompts(rows, field), *same_prompts(fitting.rows, field)]
     if learned in ("prompts", "answers"):
         rewards = _rewards_of(spec, source, field)

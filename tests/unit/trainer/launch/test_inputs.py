@@ -170,3 +170,12 @@ def test_prompts_that_are_the_same_on_each_day_are_no_warning(tmp_path: Path) ->
     assert dates(tmp_path, SUMS, {"spec.data.chatTemplate": False}, LLAMA_3_2) == []
     assert dates(tmp_path, WITH_SYSTEM, {}, DEFAULT_SYSTEM) == []
     assert dates(tmp_path, SUMS, {}) == []
+
+
+@pytest.mark.parametrize("way", [{"function": "m:C"}, {"agent": "m:f"}])
+def test_a_class_or_an_agent_gets_all_rows_whatever_is_in_them(tmp_path: Path, way: dict[str, str]) -> None:
+    rows = [{"prompt": text, "system": "Be brief.", "context": "of it"} for text in ("a" * 99, "b" * 9)]
+    changes = {"spec.reward": None, "spec.environment": way, "spec.rollout.maxPromptTokens": 40}
+    data = read(tmp_path, rows, changes | {"spec.rollout.promptsPerStep": 2})
+    assert [row.row.raw for row in data.train] == rows and not data.warnings
+    assert max(len(row.prompt_ids) for row in data.train) == 40, "the check at the start has them"
