@@ -18,6 +18,7 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.rollouts import bridge_of, speech_of
 from lorarl_trainer.rewards.environment.environment import FIELD, Answer, Environment, EpisodeFailedError
+from lorarl_trainer.rewards.environment.worker import TOO_LONG
 from lorarl_trainer.rewards.scores import Outcome
 from lorarl_trainer.rollout.agents import Agents
 from lorarl_trainer.rollout.played import Played
@@ -113,6 +114,8 @@ def _failing(spec: LoRARLJobSpec, row: EncodedRow, failure: str, expected: str) 
     """Return the error of an environment that fails in an episode."""
     got = f"{spec.reward_names}, which fails in an episode of row {row.row.number} in which the model says "
     hint = "Fix it: a model may say anything. A run leaves such episodes out, and stops if all are."
+    if failure.startswith(TOO_LONG):
+        hint = "Shorten what it says, or raise spec.rollout.maxPromptTokens if that is the limit."
     return InputError(FIELD, f"{got}{WRONG!r} ({failure})", expected, hint)
 
 

@@ -73,7 +73,7 @@ spec:
     {evaluation}{as_it_is}
   rollout:
     promptsPerStep: {prompts:<16} # {a_step}
-    maxPromptTokens: {longest_prompt:<15} # rows with longer prompts are left out
+    maxPromptTokens: {longest_prompt:<15} # {longer_prompts}
     maxResponseTokens: {response:<13} # {longer}
   trainer:
     steps: {steps:<25} # {duration}
@@ -140,6 +140,7 @@ def manifest_text(
         as_it_is="" if chat_template else _AS_IT_IS,
         rate=_RATES[algorithm],
         a_step=f"x groupSize = {prompts * group} {generated} a step" if generated else "rows a step",
+        longer_prompts="a longer opening fails" if algorithm == PLAYED else "rows with longer prompts are left out",
         longer=f"longer {generated} are cut off" if generated else "rows with longer answers are left out",
         **values,
     )

@@ -122,13 +122,14 @@ def test_it_shows_the_episode_of_an_agent(show: Show) -> None:
 @pytest.mark.parametrize(
     ("how", "found"),
     [
+        ("talks long", "too_long: .*Shorten what it says, or raise spec.rollout.maxPromptTokens"),
         ("never calls", "my_agent:play, which fails in an episode of row 7 .*no_turn: the agent returned a reward"),
         ("calls another", "refused: The model 'gpt-4o' does not exist; the model that is trained is 'lorarl'"),
     ],
 )
-def test_it_refuses_an_agent_that_does_not_call_the_model(show: Show, how: str, found: str) -> None:
+def test_it_refuses_an_agent_that_calls_in_vain_or_never(show: Show, how: str, found: str) -> None:
     with pytest.raises(InputError, match=found):
-        show(how, kind="agent")
+        show(how, "x" * 600 if how == "talks long" else "Guess.", kind="agent")
 
 
 def test_it_warns_of_an_episode_without_a_reward_or_without_room(show: Show) -> None:

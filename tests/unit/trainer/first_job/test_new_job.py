@@ -238,6 +238,7 @@ def test_the_environment_that_it_writes_plays(tmp_path: Path, base: Path) -> Non
     done = init(tmp_path / "new", "--model", base, "--environment")
     assert done.exit_code == 0, done.output
     job = load_job(tmp_path / "new" / "job.yaml").spec
+    assert "# a longer opening fails\n" in (tmp_path / "new" / "job.yaml").read_text()
     train, held_out = (source and source.episodes for source in (job.data.train, job.data.eval))
     assert train and held_out and train.seed + train.size <= held_out.seed
     assert job.environment is not None
