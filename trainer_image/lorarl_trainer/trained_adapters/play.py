@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -32,7 +32,9 @@ class _Writer:
         rooms = [request.max_tokens or self._decoding.max_tokens for request in requests]
         decoding = Decoding(1, max(rooms), self._decoding.sampling, self._decoding.stop)
         answers = self._model.generate([request.tokens for request in requests], decoding)
-        take(range(len(rooms)), [_turn(answer, room) for (answer,), room in zip(answers, rooms, strict=True)])
+        parts = zip(answers, rooms, requests, strict=True)
+        ended = [_turn(answer, room, request.stop_token_ids or ()) for (answer,), room, request in parts]
+        take(range(len(ended)), ended)
         self._turns += 1
         if (now := time.monotonic()) - self._said >= _EVERY_SECONDS:
             self._said = now
@@ -43,12 +45,16 @@ class _Writer:
         return Generated()
 
 
-def _turn(answer: Answer, room: int) -> Completion:
-    """Return a turn of at most so many tokens. The episode that has the most room decides how many are generated."""
+def _turn(answer: Answer, room: int, stops: Collection[int]) -> Completion:
+    """Return a turn of at most so many tokens, which these end too.
+
+    The episode that has the most room decides how many are generated, and only an agent's request has stops of its own.
+    """
+    ended = next((place for place, token in enumerate(answer.ids[:room], 1) if token in stops), None)
     return Completion(
-        tokens=np.array(answer.ids[:room], np.int64),
+        tokens=np.array(answer.ids[: ended or room], np.int64),
         logprobs=np.empty(0, np.float32),
-        finished=not answer.truncated and answer.tokens <= room,
+        finished=ended is not None or (not answer.truncated and answer.tokens <= room),
         adapter_version=0,
     )
 
