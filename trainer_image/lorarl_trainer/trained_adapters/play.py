@@ -48,7 +48,7 @@ class _Writer:
 def _turn(answer: Answer, room: int, stops: Collection[int]) -> Completion:
     """Return a turn of at most so many tokens, which these end too.
 
-    The episode that has the most room decides how many are generated, and only an agent's request has stops of its own.
+    The episode that has the most room decides how many are generated, and only an agent's request has its own stops.
     """
     ended = next((place for place, token in enumerate(answer.ids[:room], 1) if token in stops), None)
     return Completion(

@@ -118,7 +118,7 @@ class Endpoint:
 
 
 def _key(headers: Mapping[str, str]) -> str:
-    """Return the key of a request. Clients of other APIs send it in a header of their own, and read why they fail."""
+    """Return the key of a request. Clients of other APIs send it in their own header, and read why they fail."""
     scheme, _, key = headers.get("Authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key") or headers.get("api-key", "")
 
