@@ -120,8 +120,9 @@ def _hint(tensors: _Tensors, model: ModelSizes, adapter: AdapterSpec, wanted: Co
         return "Save the adapter again, whole and as plain LoRA."
     if not has & linears:
         return "Use an adapter of this base model. If it is one, give its tensors the names that PEFT writes."
-    if never := last_parts(sorted(has - linears)):
-        names = ", ".join(never)
+    if never := sorted(has - linears):  # such as a vision tower's, which may have the names of layers that are trained
+        trained = set(last_parts(linears))
+        names = ", ".join([name for name in last_parts(never) if name not in trained] or [f"layers such as {never[0]}"])
         return f"No job trains {names}. Apply the adapter with lorarl merge, and train the merged model without it."
     return _fitting_settings(has, linears, model, adapter) or "Use another adapter."
 

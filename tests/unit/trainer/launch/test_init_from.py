@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save
+from safetensors.numpy import load, save
 
 from lorarl_api.v1alpha1 import AdapterSpec, LoRARLJobSpec
 from lorarl_api.v1alpha1.adapter import BaseModelSpec
@@ -272,6 +272,19 @@ def test_tensors_have_the_rank_of_their_own_config() -> None:
     require_fitting_modules(InitialAdapter(weights(rank=1), 1, 2.0), SIZES, ADAPTER)
     with pytest.raises(InputError, match=r"lora_A.weight has the shape \[2, \d+\], expected \[1, \d+\]"):
         require_fitting_modules(InitialAdapter(weights(rank=2), 1, 2.0), SIZES, ADAPTER)
+
+
+@pytest.mark.parametrize(
+    ("layer", "never"),
+    [
+        ("model.vision_tower.layers.0.self_attn.q_proj", "layers such as model.vision_tower.layers.0.self_attn.q_proj"),
+        ("model.embed_vision.embedding_projection", "embedding_projection"),
+    ],
+)
+def test_layers_that_no_job_trains_are_named_even_beside_namesakes(layer: str, never: str) -> None:
+    own = load(weights()) | {f"base_model.model.{layer}.lora_A.weight": np.ones((2, 8), np.float32)}
+    with pytest.raises(InputError, match=f"No job trains {never}. Apply the adapter with lorarl merge"):
+        require_fitting_modules(InitialAdapter(save(own), 2, 2.0), SIZES, ADAPTER)
 
 
 def test_an_adapter_of_a_changed_base_can_be_converted(tmp_path: Path) -> None:
