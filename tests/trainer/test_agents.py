@@ -101,6 +101,9 @@ class Letters(CallParser):
     def calls(self, turn: str) -> list[ToolCall]:
         return [ToolCall("count", {"text": turn})] * (len(turn) % 3)
 
+    def require_read(self, written: str, call: ToolCall) -> None:
+        """The template writes calls otherwise."""
+
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Colocated]:

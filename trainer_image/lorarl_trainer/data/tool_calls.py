@@ -116,6 +116,16 @@ class CallParser:
             return [ToolCall(fault=f"the tool call is malformed: {_reason(error)}")]
         return [self._call(raw, recursive_parse) for raw in found.get("tool_calls") or []]
 
+    def require_read(self, written: str, call: ToolCall) -> None:
+        """Check that this call is found where the chat template wrote it. Raises InputError if it is not."""
+        if (found := self.calls(written)) != [call]:
+            raise InputError(
+                _FIELD,
+                f"{self.name}, but the model's chat template writes a call as {written.strip()!r}",
+                "the format of the model's tool calls",
+                f"Choose another toolFormat: {found[0].fault if found else 'no call was found in that'}.",
+            )
+
     def _call(self, raw: Any, parse: Any) -> ToolCall:
         try:
             # The form of the Chat Completions API has name and arguments in `function`.

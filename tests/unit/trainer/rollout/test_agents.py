@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from lorarl_api.load import load_job
+from lorarl_api.v1alpha1 import ToolFormat
 from lorarl_trainer.data.bridge import Bridge
 from lorarl_trainer.data.encoder import PromptEncoder
 from lorarl_trainer.data.encoding import EncodedRow
@@ -235,7 +236,9 @@ PLAYED: dict[str, tuple[dict[str, Any], float, str, list[str]]] = {
 class Game:
     """A job's environment with an agent, without a model."""
 
-    def __init__(self, folder: Path, timeout: float = 60.0, name: str = "play") -> None:
+    def __init__(
+        self, folder: Path, timeout: float = 60.0, name: str = "play", tool_format: ToolFormat | None = None
+    ) -> None:
         (folder / "my_agent.py").write_text(AGENT)
         settings = {"agent": f"my_agent:{name}", "maxTurns": 3, "timeoutSeconds": timeout}
         lengths = {"spec.rollout.maxResponseTokens": 256, "spec.rollout.maxPromptTokens": 512}
@@ -246,7 +249,7 @@ class Game:
         bridge = Bridge(PromptEncoder(self.tokenizer, chat_template=True, stop_ids=(3,)))
         decoders = partial(self.tokenizer.batch_decode, skip_special_tokens=True), self.tokenizer.batch_decode
         self.folder = folder
-        self.agents = Agents(spec, Speech(bridge, *decoders, partial(CallParser, self.tokenizer)))
+        self.agents = Agents(spec, Speech(bridge, *decoders, partial(CallParser, self.tokenizer, chosen=tool_format)))
 
     async def play(self, row: dict[str, Any]) -> tuple[Played, Outcome]:
         row = {**row, "folder": tempfile.mkdtemp(dir=self.folder)}
@@ -315,6 +318,14 @@ def test_an_agent_that_hangs_is_cut_but_not_while_the_model_makes_a_turn(tmp_pat
     [(played, outcome)] = Game(tmp_path, timeout=3.0).of_all([{"how": "hangs", "slow": 3.5}])
     assert outcome.failure == "timeout: play took more than 3 s, the environment's timeoutSeconds"
     assert len(played.turns) == 1
+
+
+def test_calls_that_are_not_found_as_they_are_written_are_refused(tmp_path: Path) -> None:
+    """Otherwise each call would come as text, and no episode would use a tool."""
+    game = Game(tmp_path, tool_format="llama3_json")
+    [(played, outcome)] = game.of_all([{"how": "calls", "says": CALLS}])
+    assert outcome.cause == "refused" and not played.turns
+    assert "spec.environment.toolFormat: got llama3_json, but the model's chat template writes" in outcome.message
 
 
 def test_a_worker_that_fails_ends_the_run_whatever_the_agent_makes_of_it(tmp_path: Path) -> None:

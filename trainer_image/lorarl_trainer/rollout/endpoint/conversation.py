@@ -16,6 +16,7 @@ from typing import Any
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.data.bridge import Bridge
 from lorarl_trainer.data.cells import ASSISTANT, Message
+from lorarl_trainer.data.rows import Row
 from lorarl_trainer.data.tool_calls import CallParser, ToolCall, Tools
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.rewards.environment.worker import MOST_CHARACTERS
@@ -195,10 +196,21 @@ class Conversation:
         opened = self.speech.bridge.opened(replace(row, row=replace(row.row, tools=tools)), list(asked.messages))
         self._require_room(len(opened.prompt_ids))
         if tools:
-            self.speech.bridge.require(opened.row)
-            self._parser = self.speech.parser(tools)
+            self._parser = self._parser_of(opened.row, tools)
         self.played.row, self._tools = opened, asked.tools
         return []
+
+    def _parser_of(self, row: Row, tools: Tools) -> CallParser:
+        """Return what finds calls of these tools. Raises InputError if it does not find what the template writes."""
+        bridge, parser = self.speech.bridge, self.speech.parser(tools)
+        bridge.require(row)
+        call = ToolCall(tools[0]["function"]["name"], {})
+        try:
+            written = bridge.call(row, call.name, {})
+        except InputError:  # templates that show no calls of the past are no worse for new ones
+            return parser
+        parser.require_read(written, call)
+        return parser
 
     def _read(self, asked: ChatRequest) -> list[int]:
         """Return the tokens between the last turn and the next one."""
