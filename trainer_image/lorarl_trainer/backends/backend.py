@@ -24,7 +24,7 @@ from lorarl_trainer.errors import WorkerError
 from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.initial import widened
 from lorarl_trainer.planning.execution import ExecutionPlan
-from lorarl_trainer.samples.requests import Policy, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.requests import Accumulated, AdamW, Policy, UpdateRequest, UpdateResult
 from lorarl_trainer.samples.sample import Sample
 from lorarl_trainer.timing import StartClock
 
@@ -148,6 +148,21 @@ class Backend(ABC):
             metrics={**result.metrics, **of_critic.metrics},
             seconds={phase: seconds + of_critic.seconds[phase] for phase, seconds in result.seconds.items()},
         )
+
+    def accumulate(self, request: UpdateRequest, *, with_gradient: bool) -> Accumulated:
+        """Add the gradient of the samples' loss to those before it, without a step. For a single worker."""
+        self._require_device()
+        return self._trainer.accumulate(request, with_gradient=with_gradient)
+
+    def optim_step(self, numbers: AdamW) -> float:
+        """Update the adapter with the gradients so far and forget them; return their norm before clipping.
+
+        If it is not a finite number, nothing is updated.
+        """
+        self._require_device()
+        norm = self._trainer.optim_step(numbers)
+        self.optimizer.zero_grad()
+        return norm
 
     def values(self, samples: Sequence[Sample]) -> list[np.ndarray]:
         assert self.critic is not None, "only an algorithm with a critic asks for values"

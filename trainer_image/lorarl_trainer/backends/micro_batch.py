@@ -115,7 +115,7 @@ def padded_batch(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
     for row, sample in enumerate(samples):
         tokens_B_S[row, : len(sample.tokens)] = sample.tokens
         predictors.append(sample.of_trained(np.arange(sample.prompt_length - 1, len(sample.tokens) - 1)) * count + row)
-    targets = np.concatenate([sample.of_trained(sample.tokens[sample.prompt_length :]) for sample in samples])
+    targets = np.concatenate([sample.trained_targets for sample in samples])
     positions = torch.arange(length, device=device).expand(count, length)
     tokens, taken = to_device(tokens_B_S, device), np.concatenate(predictors)
     return _micro_batch(tokens, positions, None, taken, targets, _kept(samples), device)

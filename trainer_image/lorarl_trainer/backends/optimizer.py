@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
@@ -18,9 +19,24 @@ from lorarl_api.v1alpha1 import TrainerSpec
 from lorarl_trainer.backends.model import AdaptedModel
 from lorarl_trainer.backends.stacked import Stacked, Taker
 from lorarl_trainer.errors import WorkerError
+from lorarl_trainer.samples.requests import AdamW
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """torch.optim.AdamW's names of its running averages of the gradient and of its square."""
+
+
+@dataclass(frozen=True)
+class Parked:
+    """An adapter that is not trained at the moment, with its optimizer: see `AdapterOptimizer.parked`.
+
+    Attributes:
+        gradient: the sum of the gradients since its last update, all parameters in one row.
+    """
+
+    masters: list[torch.Tensor]
+    moments: dict[str, list[torch.Tensor]]
+    updates: int
+    gradient: torch.Tensor
 
 
 class AdapterOptimizer:
@@ -48,7 +64,10 @@ class AdapterOptimizer:
                 By default they are.
             heads: fp32 parameters besides, by name, each whole on every rank.
         """
-        self._model, self._spec, self.heads = model, spec, dict(heads or {})
+        self._model, self.heads = model, dict(heads or {})
+        self._numbers = AdamW(
+            *(spec.learning_rate, spec.beta1, spec.beta2, spec.epsilon, spec.weight_decay, spec.max_grad_norm)
+        )
         parameters = list(model.parameters.values())
         self.values = [parameter.data for parameter in parameters] if values is None else list(values)
         owned = [*self.values, *(head.data for head in self.heads.values())]
@@ -95,20 +114,22 @@ class AdapterOptimizer:
                 "manifest, and set spec.trainer.recompute: none meanwhile."
             )
 
-    def step(self, rate: float) -> float:
+    def step(self, numbers: float | AdamW) -> float:
         """Sum the gradients over the ranks with other tokens, clip them and update; return their norm before clipping.
 
-        If the norm is not a finite number, nothing is updated.
+        If the norm is not a finite number, nothing is updated. See `Trainer.optim_step` for `numbers`.
         """
+        one = numbers if isinstance(numbers, AdamW) else replace(self._numbers, learning_rate=numbers)
         self.sum_over_workers()
         norm = self._norm()
         if not math.isfinite(norm):
             return norm
-        self._gradient.mul_(min(1.0, self._spec.max_grad_norm / (norm + 1e-6)))
+        self._gradient.mul_(min(1.0, one.max_norm / (norm + 1e-6)))
         for master, gradient in zip(self.masters, self.gradients, strict=True):
             master.grad = gradient
         for group in self._adamw.param_groups:
-            group["lr"] = rate
+            group.update(lr=one.learning_rate, betas=(one.beta1, one.beta2), eps=one.epsilon)
+            group["weight_decay"] = one.weight_decay
         self._adamw.step()
         for master in self.masters:
             master.grad = None
@@ -131,7 +152,23 @@ class AdapterOptimizer:
                 state = {"step": torch.tensor(float(updates), device=master.device)}
                 state.update({name: moments[name][index].to(master, copy=True) for name in MOMENTS})
                 self._adamw.state[master] = state
+        else:
+            self._adamw.state.clear()
         self._write_back()
+
+    def parked(self) -> Parked:
+        """Return a copy of all that it has, in the host's memory."""
+
+        def on_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+            return [tensor.detach().to("cpu", copy=True) for tensor in tensors]
+
+        moments = {name: on_host(self.moments(name)) for name in MOMENTS} if self.updates else {}
+        return Parked(on_host(self.masters), moments, self.updates, self._gradient.to("cpu", copy=True))
+
+    def take(self, parked: Parked) -> None:
+        """Continue as what was `parked`, also with the gradients that it had."""
+        self.load(parked.masters, parked.moments, parked.updates)
+        self._gradient.copy_(parked.gradient)
 
     def sum_over_workers(self) -> None:
         """Sum the gradients, of experts over the workers that have the same ones: theirs are of all tokens already.

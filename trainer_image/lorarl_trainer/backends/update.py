@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -27,9 +27,12 @@ from lorarl_trainer.losses.base import LossInputs
 from lorarl_trainer.losses.registry import compute_loss, finished
 from lorarl_trainer.losses.sequences import Sequences
 from lorarl_trainer.samples.agreement import Agreement, depth_of
-from lorarl_trainer.samples.requests import LossChoice, Policy, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.arrays import Floats
+from lorarl_trainer.samples.requests import Accumulated, AdamW, LossChoice, Policy, UpdateRequest, UpdateResult
 from lorarl_trainer.samples.routing import ROUTING_CHANGED
 from lorarl_trainer.samples.sample import Sample
+
+type _Take = Callable[[Sequence[int], torch.Tensor], None]
 
 
 def without_routing(samples: Sequence[Sample]) -> list[Sample]:
@@ -117,13 +120,18 @@ class Trainer:
         counted = request.loss.counted(request.total_tokens, request.total_samples)
         return loss | finished({name: value / counted for name, value in sums.items()}), agreement
 
-    def _add(self, request: UpdateRequest, totals: Totals) -> None:
-        """Add the samples to the totals, and the gradient of their loss to the adapter's if the policy is trained."""
+    def _add(self, request: UpdateRequest, totals: Totals, take: _Take = lambda indices, measured_N: None) -> None:
+        """Add the samples to the totals, and the gradient of their loss to the adapter's if the policy is trained.
+
+        `take` gets the log-probabilities of each micro-batch, and the indices of its samples.
+        """
+        trains = request.trains_policy and torch.is_grad_enabled()
         # Samples that have no gradient need no backward pass.
         for with_gradient in (True, False):
-            chosen = [
-                s for s in request.samples if (request.trains_policy and request.loss.has_gradient(s)) is with_gradient
+            places = [
+                n for n, s in enumerate(request.samples) if (trains and request.loss.has_gradient(s)) is with_gradient
             ]
+            chosen = [request.samples[place] for place in places]
             for indices, batch in passes(self._model, chosen, self._micro_batch_tokens):
                 samples = [chosen[index] for index in indices] or [FILLER]
                 with torch.set_grad_enabled(with_gradient):
@@ -134,6 +142,7 @@ class Trainer:
                     self._optimizer.require_gradients()
                 if not indices:
                     continue
+                take([places[index] for index in indices], inputs.measured)
                 totals.add({"loss": loss_N.detach(), **columns})
                 if inputs.on_policy and inputs.rollout is not None:
                     compared = inputs.rollout, inputs.measured, self._depths(samples)
@@ -141,9 +150,28 @@ class Trainer:
                         compared = tuple(values_N[inputs.fresh] for values_N in compared)
                     totals.compare(*compared)
 
-    def optim_step(self, learning_rate: float) -> float:
-        """Update the adapter with the gradients so far; return their norm before clipping (collective)."""
-        return self._optimizer.step(learning_rate)
+    def optim_step(self, numbers: float | AdamW) -> float:
+        """Update the adapter with the gradients so far; return their norm before clipping (collective).
+
+        `numbers`: of this step; a learning rate alone leaves the others as the job has them.
+        """
+        return self._optimizer.step(numbers)
+
+    def accumulate(self, request: UpdateRequest, *, with_gradient: bool) -> Accumulated:
+        """Add the gradient of the samples' loss to those before it, without a step. Not collective: for one worker."""
+        torch.manual_seed(request.seed)
+        totals = Totals(self._model.device)
+        logprobs: list[Floats] = [np.empty(0, np.float32)] * len(request.samples)
+
+        def take(indices: Sequence[int], measured_N: torch.Tensor) -> None:
+            lengths = [request.samples[index].trained_length for index in indices]
+            for index, part_N in zip(indices, measured_N.split(lengths), strict=True):
+                logprobs[index] = part_N.cpu().numpy()
+
+        with torch.set_grad_enabled(with_gradient):
+            self._add(request, totals, take)
+        self._device.synchronize()
+        return Accumulated(logprobs, totals.sums())
 
     @torch.no_grad()
     def log_probabilities(

@@ -67,7 +67,7 @@ class Checkpoint:
     @property
     def state_tensors(self) -> list[Data]:
         """The state's tensors: one or several safetensors files."""
-        return [self.files[path] for path in sorted(self.files) if _STATE_PART.fullmatch(path)]
+        return [self.files[path] for path in sorted(self.files) if is_state_file(path)]
 
     @property
     def state(self) -> dict[str, Any]:
@@ -209,7 +209,12 @@ def step_of(folder: str) -> int | None:
 
 def is_checkpoint_file(path: str) -> bool:
     """Whether a checkpoint of lorarl may have a file of this path within its folder."""
-    return path in _FILES or _STATE_PART.fullmatch(path) is not None
+    return path in _FILES or is_state_file(path)
+
+
+def is_state_file(path: str) -> bool:
+    """Whether a file of this path within a checkpoint's folder holds tensors of the training state."""
+    return _STATE_PART.fullmatch(path) is not None
 
 
 def _state_part(number: int, count: int) -> str:

@@ -18,6 +18,7 @@ from lorarl_trainer.cli import (
     purge,
     render,
     run,
+    serve,
     setup,
     upload,
     validate,
@@ -25,7 +26,7 @@ from lorarl_trainer.cli import (
 from lorarl_trainer.cli.help import Sections
 
 SECTIONS = {
-    "Train": (init.command, validate.command, render.command, run.command),
+    "Train": (init.command, validate.command, render.command, run.command, serve.command),
     "Look at runs": (list_runs.command, open_run.command, compare.command),
     "Use an adapter": (evaluate.command, chat.command, merge.command),
     "Stores": (upload.command, purge.command),
@@ -43,6 +44,7 @@ MEANT = {
     **dict.fromkeys(("eval", "test", "benchmark"), "`lorarl evaluate RUN` scores an adapter beside its base model."),
     **dict.fromkeys(("generate", "infer", "predict"), "`lorarl chat RUN` asks base model and adapter."),
     **dict.fromkeys(("delete", "rm", "clean"), "`lorarl purge RUN` deletes a run's checkpoints."),
+    "tinker": "`lorarl serve --tinker` answers clients of Tinker's API.",
     **dict.fromkeys(("ls", "runs", "status", "ps"), "`lorarl list` shows the runs here."),
     **dict.fromkeys(("report", "show", "plot", "dashboard"), "`lorarl open RUN` shows a run's report."),
     **dict.fromkeys(("check", "lint"), "`lorarl validate job.yaml` checks a manifest; `lorarl run --dry-run` more."),

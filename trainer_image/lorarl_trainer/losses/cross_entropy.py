@@ -10,4 +10,5 @@ from lorarl_trainer.samples.requests import LossChoice
 
 def cross_entropy(inputs: LossInputs, choice: LossChoice) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """See `base.Loss`. It has no metrics besides the loss."""
-    return -inputs.logprobs, {}
+    loss_N = -inputs.logprobs
+    return (loss_N * inputs.advantages if choice.weighs_tokens else loss_N), {}

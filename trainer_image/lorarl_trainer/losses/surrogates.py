@@ -31,10 +31,13 @@ def clipped(log_ratio_N: torch.Tensor, inputs: LossInputs, choice: LossChoice) -
 def weighted(log_ratio_N: torch.Tensor, inputs: LossInputs, choice: LossChoice) -> tuple[torch.Tensor, torch.Tensor]:
     """Return CISPO's surrogate, -w A log p with the constant w = min(r, 1 + high) (arXiv:2506.13585, equation 4).
 
+    A `least_weight` cuts w from below, too.
+
     Each token keeps its gradient, however far its ratio is from 1.
     """
     ratio_N, most = log_ratio_N.detach().exp(), 1 + high_range(choice)
-    return -ratio_N.clamp(max=most) * inputs.advantages * inputs.logprobs, ratio_N > most
+    weight_N = ratio_N.clamp(choice.least_weight, most)
+    return -weight_N * inputs.advantages * inputs.logprobs, weight_N != ratio_N
 
 
 def gated(log_ratio_N: torch.Tensor, inputs: LossInputs, choice: LossChoice) -> tuple[torch.Tensor, torch.Tensor]:

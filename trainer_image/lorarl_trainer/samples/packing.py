@@ -78,7 +78,7 @@ def pack(samples: Sequence[Sample], multiple: int = 1) -> Packing:
         key_ends=_ends([len(keys) for keys in row.keys]),
         keys=np.concatenate(row.keys),
         predictors=np.concatenate([sample.of_trained(of) for sample, of in zip(samples, predictors, strict=True)]),
-        targets=np.concatenate([sample.of_trained(sample.tokens[sample.prompt_length :]) for sample in samples]),
+        targets=np.concatenate([sample.trained_targets for sample in samples]),
         routing=np.concatenate(row.routing) if row.routing else None,
         routed=all(is_known(sample.routing) for sample in samples),
     )

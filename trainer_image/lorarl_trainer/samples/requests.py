@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from lorarl_trainer.samples.agreement import AgreementLimits, Disagreement
+from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.correction import Correction
 from lorarl_trainer.samples.critic import CriticUpdate
 from lorarl_trainer.samples.sample import Sample
@@ -40,6 +41,7 @@ class GenerationRequest:
         max_tokens: so many more at most. It never has more than the job's in all, which are the default.
         sampling: where tokens are drawn from; None for the job's.
         stop_token_ids: any of them ends it; None for the job's.
+        stop: texts that end it; None for the job's.
         adapter: the version that is to generate it; None for the one that the engine has.
     """
 
@@ -50,6 +52,7 @@ class GenerationRequest:
     max_tokens: int | None = None
     sampling: Sampling | None = None
     stop_token_ids: tuple[int, ...] | None = None
+    stop: tuple[str, ...] | None = None
     adapter: int | None = None
 
     @property
@@ -89,13 +92,15 @@ class LossChoice:
         kl_coefficient: weight of the estimate of KL(policy || reference) added to each token's loss; 0 for none.
         clip_range_high: the ratio is clipped at 1 + clip_range_high from above; None is the same as clip_range.
         surrogate: clipped: PPO's (arXiv:1707.06347). weighted: the ratio is a weight without a gradient, cut from above
-            alone (CISPO, arXiv:2506.13585). gated: a sigmoid takes the place of clipping (SAPO, arXiv:2511.20347).
+            (CISPO, arXiv:2506.13585) and at `least_weight`. gated: a sigmoid takes the place of clipping (SAPO,
+            arXiv:2511.20347).
         ratio: token: of each token. sequence: the geometric mean over the sample's tokens (GSPO, arXiv:2507.18071).
         gate: the temperatures of the gated surrogate, for positive advantages and for the others.
         aggregation: how the tokens' losses become one number, see `normalizer`.
         constant: tokens that a sample's summed loss is divided by, in the aggregation of this name.
         correction: for the difference between the engine's policy and the trainer's; None for none.
         beta, label_smoothing: of the loss of preferences.
+        weighs_tokens: in cross_entropy, a sample's advantage is the weight of its tokens.
     """
 
     kind: Literal["policy_gradient", "cross_entropy", "preference"]
@@ -111,6 +116,8 @@ class LossChoice:
     correction: Correction | None = None
     beta: float = 0.1
     label_smoothing: float = 0.0
+    least_weight: float = 0.0
+    weighs_tokens: bool = False
 
     @property
     def about(self) -> LossKind:
@@ -185,6 +192,35 @@ class UpdateRequest:
     def normalizer(self) -> float:
         """What the summed loss is divided by."""
         return self.loss.normalizer(self.total_tokens, self.total_samples)
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """The numbers of one optimizer step.
+
+    Attributes:
+        max_norm: the gradient is scaled down to this norm; infinity leaves it as it is.
+    """
+
+    learning_rate: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+    max_norm: float
+
+
+@dataclass(frozen=True)
+class Accumulated:
+    """What a pass over samples found whose gradient was added to those before.
+
+    Attributes:
+        logprobs: of each sample's trained tokens.
+        sums: by metric, over all trained tokens; `loss` among them.
+    """
+
+    logprobs: Sequence[Floats]
+    sums: Mapping[str, float]
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ class Sample:
             expect; None without a critic.
         routing: see `Completion.routing`, [T - 1, layers, experts of a token]; None if the rollout's is not known.
         fresh: the newest adapter generated all of it, so engine and trainer must agree about it.
+        targets: the tokens whose log-probabilities are trained, in the places of the trained ones; None for these.
     """
 
     tokens: Annotated[Ints, Column("token", np.int64)]
@@ -71,6 +72,7 @@ class Sample:
     returns: Annotated[Floats | None, Column("trained", np.float32, of_step=True)] = None
     routing: Annotated[Routing | None, Column("computed", None)] = None
     fresh: Annotated[bool, Column("sequence", np.bool_)] = True
+    targets: Annotated[Ints | None, Column("trained", np.int64)] = None
 
     @classmethod
     def of(cls, prompt: Sequence[int], completion: Completion, *, fresh: bool = True) -> Sample:
@@ -98,6 +100,11 @@ class Sample:
     def of_trained(self, values: Ints) -> Ints:
         """Return what belongs to trained tokens, of values of each of the response's tokens, [T - prompt_length]."""
         return values if self.mask is None else values[self.mask]
+
+    @property
+    def trained_targets(self) -> Ints:
+        """The tokens whose log-probabilities are trained."""
+        return self.of_trained(self.tokens[self.prompt_length :]) if self.targets is None else self.targets
 
     @property
     def lengths(self) -> Mapping[Per, int]:

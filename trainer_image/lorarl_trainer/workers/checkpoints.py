@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES, TOKENIZER_FILES
 from lorarl_trainer.checkpoint.open import open_checkpoints
@@ -18,12 +18,17 @@ from lorarl_trainer.threads import begin
 from lorarl_trainer.workers.worker import Worker
 
 if TYPE_CHECKING:
+    import torch
+
+    from lorarl_trainer.backends.backend import Snapshot
     from lorarl_trainer.checkpoint import Best, Checkpoint, Found, Published
     from lorarl_trainer.workers.state import State
 
 
 class CheckpointingWorker(Worker):
     """Rank 0. Its checkpoints hold the whole adapter and the whole state, which `Worker.publish` helps to gather."""
+
+    _chat_template: str | None = None  # the job's own
 
     def open_checkpoints(self, of: JobCheckpoints) -> None:
         """Name the job's checkpoints, and begin to read the newest one while `start` loads the model.
@@ -117,30 +122,19 @@ class CheckpointingWorker(Worker):
             LorarlError: an earlier checkpoint could not be published.
         """
         from lorarl_trainer.checkpoint import build_checkpoint
-        from lorarl_trainer.lora import peft_format
-        from lorarl_trainer.lora.experts import completed
         from lorarl_trainer.lora.model_card import model_card
+        from lorarl_trainer.lora.peft_format import weights_bytes
         from lorarl_trainer.lora.tensor_file import in_parts, write_tensors
 
         with self._memory_explained("a checkpoint was taken"):
             taken = self.backend.snapshot()
-        adapter_spec, base = self._spec.adapter, base_model_name(self._spec)
         commit = base_model_commit(self._spec, self._model_path)
-        adapter = completed(taken.adapter, taken.linear_names)
-        config = peft_format.adapter_config(
-            adapter,
-            self.backend.adapter.config,
-            base,
-            taken.linear_names,
-            revision=commit or self._spec.model.revision,
-            dropout=adapter_spec.dropout,
-            excluded=taken.excluded_names,
-        )
+        adapter, config = self.as_peft(taken)
         metadata = self._metadata | {
             "step": step,
             "adapterVersion": adapter_version,
-            "baseModel": base,
-            "adapterType": adapter_spec.type,
+            "baseModel": base_model_name(self._spec),
+            "adapterType": self._spec.adapter.type,
             **({"baseModelCommit": commit} if commit else {}),
             **({"servedMerged": True} if is_served_merged(read_model_config(self._model_path)) else {}),
         }
@@ -148,7 +142,7 @@ class CheckpointingWorker(Worker):
             step,
             adapter_version,
             adapter_config=config,
-            adapter_tensors=peft_format.weights_bytes(adapter),
+            adapter_tensors=weights_bytes(adapter),
             metadata=metadata,
             state={
                 "updates": taken.updates,
@@ -159,7 +153,7 @@ class CheckpointingWorker(Worker):
                 **({"unfinished": list(driver.unfinished)} if driver.unfinished else {}),
             },
             state_tensors=[write_tensors(part) for part in in_parts(taken.state, STATE_FILE_BYTES)],
-            tokenizer=self._tokenizer,
+            tokenizer=self.tokenizer,
             card=model_card(metadata, config, results),
         )
         self._card = step, partial(model_card, metadata, config)
@@ -191,8 +185,25 @@ class CheckpointingWorker(Worker):
     def best(self) -> Best | None:
         return self._uploader.best
 
+    def as_peft(self, taken: Snapshot) -> tuple[Mapping[str, torch.Tensor], dict[str, Any]]:
+        """Return an adapter as PEFT has it: its tensors, and the content of adapter_config.json."""
+        from lorarl_trainer.lora.experts import completed
+        from lorarl_trainer.lora.peft_format import adapter_config
+
+        adapter = completed(taken.adapter, taken.linear_names)
+        config = adapter_config(
+            adapter,
+            self.backend.adapter.config,
+            base_model_name(self._spec),
+            taken.linear_names,
+            revision=base_model_commit(self._spec, self._model_path) or self._spec.model.revision,
+            dropout=self._spec.adapter.dropout,
+            excluded=taken.excluded_names,
+        )
+        return adapter, config
+
     @cached_property
-    def _tokenizer(self) -> dict[str, bytes]:
+    def tokenizer(self) -> dict[str, bytes]:
         """The base model's tokenizer files by name, with the job's own chat template if it has one."""
         files = [self._model_path / name for name in TOKENIZER_FILES]
         found = {file.name: file.read_bytes() for file in files if file.is_file()}

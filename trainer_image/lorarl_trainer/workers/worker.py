@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lorarl_trainer.lora.config import Probe
     from lorarl_trainer.lora.initial import InitialAdapter
     from lorarl_trainer.planning.execution import ExecutionPlan
-    from lorarl_trainer.samples.requests import GenerationRequest, Policy, UpdateRequest, UpdateResult
+    from lorarl_trainer.samples.requests import Accumulated, GenerationRequest, Policy, UpdateRequest, UpdateResult
     from lorarl_trainer.samples.wire import CompletionChunk, Samples
     from lorarl_trainer.workers.state import State
 
@@ -199,6 +199,13 @@ class Worker:
             seconds={**asleep, **result.seconds},
             warnings=self._watch.warnings(),
         )
+
+    def accumulate(self, request: UpdateRequest, *, with_gradient: bool) -> Accumulated:
+        """Add the gradient of the samples' loss to those before it, without a step. For a single worker."""
+        if self.engine:
+            self.engine.sleep()
+        with self._memory_explained("a gradient was computed"):
+            return self.backend.accumulate(request, with_gradient=with_gradient)
 
     def log_probabilities(self, samples: Samples, temperature: float, of: Policy = "policy") -> list[Any]:
         if self.engine:

@@ -88,5 +88,21 @@ def test_a_worker_without_samples_names_the_same_columns(on_policy: bool, base: 
     assert names[0] == names[1]
 
 
+def test_weights_of_cross_entropy_are_the_advantages_if_asked_for() -> None:
+    given = inputs(5)
+    weighed, _ = LOSSES["cross_entropy"](given, LossChoice("cross_entropy", weighs_tokens=True))
+    torch.testing.assert_close(weighed, -given.logprobs * given.advantages)
+
+
+def test_a_least_weight_cuts_ratios_from_below() -> None:
+    given = inputs(50, on_policy=False)
+    choice = LossChoice("policy_gradient", surrogate="weighted", clip_range_high=0.2, least_weight=0.8)
+    loss, columns = LOSSES["policy_gradient"](given, choice)
+    assert given.rollout is not None
+    ratio = (given.measured - given.rollout).exp()
+    torch.testing.assert_close(loss, -ratio.clamp(0.8, 1.2) * given.advantages * given.logprobs)
+    assert columns["clipped_share"].tolist() == ((ratio < 0.8) | (ratio > 1.2)).float().tolist()
+
+
 def test_every_loss_has_its_kind() -> None:
     assert LOSS_KINDS.keys() == LOSSES.keys() == set(get_args(get_type_hints(LossChoice)["kind"]))

@@ -87,6 +87,7 @@ class RolloutEngine:
         skip_adapter_lookup(self.vllm_worker, config)
         self.slot = AdapterSlot(self.vllm_worker, self.llm_engine)
         self._core = parts.engine_core(self.llm_engine)
+        self._stops = config.stop  # the texts of the requests that vLLM has
         self._stop_strings = StopStrings.of_model(config.model_path, config.stop)
         self._recorder = cast("RolloutWorker", self.vllm_worker).routing
         self._parameters: Any = SamplingParams  # an import of vLLM's takes time each time
@@ -124,7 +125,8 @@ class RolloutEngine:
     def results(self, until: int | None = None) -> Iterator[tuple[list[int], Completions]]:
         """Generate what is queued, and what is queued meanwhile; yield the completions that have ended, by number.
 
-        All sequences of a step have one sampling. A request with another one waits until those before it have ended.
+        All sequences of a step have one sampling, and end at the same texts. A request with others waits until those
+        before it have ended.
 
         vLLM's core is asked directly: its front end would process every token of every request.
 
@@ -167,15 +169,24 @@ class RolloutEngine:
             self._clock.add_first("first generation/first token", began, scheduler.first_tokens)
 
     def _take(self, until: int | None) -> None:
-        """Give vLLM the queued requests, in their order, as far as they have the sampling of those that it has."""
+        """Give vLLM the queued requests, in their order, as far as they are drawn like those that it has."""
         while self._queue:
             number, request = self._queue[0]
             sampling = None if request.seed is None else request.sampling or self._config.sampling
-            if (until is not None and number >= until) or (self._asked and sampling != self._sampling):
+            stops = self._config.stop if request.stop is None else request.stop
+            differs = (sampling, stops) != (self._sampling, self._stops)
+            if (until is not None and number >= until) or (self._asked and differs):
                 return
             self._queue.popleft()
+            if stops != self._stops:
+                self._stop_at(stops)
             self._sampling = sampling
             self._add(number, request, sampling)
+
+    def _stop_at(self, stops: tuple[str, ...]) -> None:
+        """Let the requests that come next end at these texts. None is running."""
+        self._stops, self._stop_strings = stops, StopStrings.of_model(self._config.model_path, stops)
+        cast("RolloutScheduler", self._core.scheduler).stop_at(self._stop_strings)
 
     def _add(self, number: int, request: GenerationRequest, sampling: Sampling | None) -> None:
         version, begun = self.slot.version, request.begun or 0

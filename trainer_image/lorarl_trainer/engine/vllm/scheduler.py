@@ -97,8 +97,12 @@ class RolloutScheduler(_AsyncScheduler):
     def begin(self, version: int, stop_strings: StopStrings | None) -> None:
         """Begin a generation with this adapter version, and these texts at which completions end too."""
         self._blocks.version = version
-        self._table.stop_strings = stop_strings
+        self.stop_at(stop_strings)
         self.occupancy = Occupancy()
+
+    def stop_at(self, stop_strings: StopStrings | None) -> None:
+        """Let completions end at these texts, too."""
+        self._table.stop_strings = stop_strings
 
     def add_request(self, request: slices.Request) -> None:
         """Queue a request. Its prompt is shorter than the longest sequence.
