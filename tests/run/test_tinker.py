@@ -17,9 +17,9 @@ import pytest
 
 from run import make_base
 
-CLIENT = ["tinker==0.38.0"]
+CLIENT = ["tinker==0.38.0", "blobfile"]
 COOKBOOK = ["tinker-cookbook==0.6.1"]
-OF_COOKBOOK = ["chz", "blobfile", "tiktoken", "termcolor", "cloudpickle", "pyrage", "tml-renderers", "pylatexenc"]
+OF_COOKBOOK = ["chz", "tiktoken", "termcolor", "cloudpickle", "pyrage", "tml-renderers", "pylatexenc"]
 """What the two recipes import of the cookbook's requirements; torch, Transformers and datasets are this clone's."""
 RECIPES = Path(__file__).with_name("tinker_recipes.py")
 
