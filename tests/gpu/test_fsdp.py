@@ -85,3 +85,19 @@ def test_recomputation_keeps_the_gradients_and_saves_memory(on_gpu, recompute: s
         peaks.append(torch.cuda.max_memory_allocated() - before)
     assert norms[1] == pytest.approx(norms[0], rel=0.02)
     assert peaks[1] < peaks[0]
+
+
+def test_a_base_in_fp8_is_one_copy_and_agrees(on_gpu) -> None:
+    worker: Colocated = on_gpu("qwen2-gpu", trainer__backend="fsdp", model__quantization="fp8")
+    worker.randomise(scale=0.02)
+    worker.sync()
+    for _ in range(3):
+        samples = samples_of(prompts(64), worker.generate(prompts(64)))
+        limits = AgreementLimits(tolerance=2.5 * MEAN_DIFFERENCE)
+        result = worker.worker.update(update_request(samples, learning_rate=1e-4, limits=limits))
+        assert result.disagreement is None and result.metrics[LOGPROB_DIFFERENCE] < MEAN_DIFFERENCE
+        worker.sync()
+    held = [p for _, p in worker.worker.backend.model.base_parameters()]
+    assert torch.float8_e4m3fn in {p.dtype for p in held}
+    assert worker.rollouts.base.copied_bytes == 0
+    assert worker.rollouts.base.shared_bytes == sum(p.nbytes for p in held)

@@ -11,6 +11,7 @@ import torch
 import transformers
 from peft import PeftModel
 
+from lorarl_trainer.kernels.fp8 import rounded
 from lorarl_trainer.lora.files import MAGNITUDE
 from lorarl_trainer.lora.tensor_names import PEFT_PREFIX
 from lorarl_trainer.models.fsdp_families import auto_class
@@ -37,6 +38,16 @@ def plain_model(base: Path) -> torch.nn.Module:
     loader = getattr(transformers, auto_class(kind))
     model: torch.nn.Module = loader.from_pretrained(base, dtype=torch.float32, attn_implementation="eager")
     return model.eval()
+
+
+def in_fp8(base: Path, folder: Path) -> Path:
+    """Write a model with the numbers that its codes in FP8 stand for."""
+    model = plain_model(base)
+    for name, layer in model.named_modules():
+        if isinstance(layer, torch.nn.Linear) and name != "lm_head":
+            layer.weight.data = rounded(layer.weight.data, torch.float32)
+    model.save_pretrained(folder)
+    return folder
 
 
 def response_logprobs(

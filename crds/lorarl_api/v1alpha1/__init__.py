@@ -4,7 +4,14 @@ These models are the only source of truth. The CRD, docs/reference.md and `lorar
 Each field has a description, a unit and a range. Unknown keys are refused. Rules between fields are beside the fields.
 """
 
-from lorarl_api.v1alpha1.adapter import MAX_LORA_RANK, SERVED_RANKS, AdapterSpec, BaseModelSpec, served_rank
+from lorarl_api.v1alpha1.adapter import (
+    MAX_LORA_RANK,
+    SERVED_RANKS,
+    AdapterSpec,
+    BaseModelSpec,
+    Quantization,
+    served_rank,
+)
 from lorarl_api.v1alpha1.algorithm import AlgorithmSpec
 from lorarl_api.v1alpha1.cluster import CPUS_PER_GPU, SCHEDULING_PREFIXES, ClusterSpec
 from lorarl_api.v1alpha1.common import (
@@ -108,6 +115,7 @@ __all__ = [
     "NamedReward",
     "PodTemplateOverride",
     "PodTemplateOverrides",
+    "Quantization",
     "RdmaSpec",
     "ReasoningGymData",
     "RepetitionPenalty",

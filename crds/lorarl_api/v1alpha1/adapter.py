@@ -15,6 +15,7 @@ SERVED_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 MAX_LORA_RANK = SERVED_RANKS[-1]
 """The largest rank that vLLM serves (`max_lora_rank`)."""
 
+Quantization = Literal["none", "fp8"]
 ModulePattern = Annotated[
     str,
     Field(
@@ -48,6 +49,13 @@ class BaseModelSpec(Model):
         description="Name of a Secret whose keys give access to the model: HF_TOKEN for hf://, otherwise the store's "
         "own names (AWS_ACCESS_KEY_ID, ...). `lorarl run` reads it from the folder $LORARL_SECRETS_DIR/NAME, one "
         "file per key.",
+    )
+    quantization: Quantization = Field(
+        "none",
+        description="How trainer and engine hold the weights of the decoder's linear layers. fp8: e4m3, one byte a "
+        "weight, with one scale for each output channel, made of the model's files as they are read; embeddings, norms "
+        "and output layer keep trainer.precision, in which everything is computed. For trainer.backend fsdp, which is "
+        "the default then.",
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (

@@ -17,6 +17,7 @@ from lorarl_api.v1alpha1.algorithm_types import (
 )
 from lorarl_api.v1alpha1.environment import environment_rules
 from lorarl_api.v1alpha1.partial_rules import TRAINS_WITHOUT_REWARD, partial_rules
+from lorarl_api.v1alpha1.quantization_rules import quantization_rules
 
 _FROM_DATA = is_one_of("self.algorithm.type", FROM_DATA)
 _TAUGHT = is_one_of("self.algorithm.type", TAUGHT)
@@ -326,6 +327,7 @@ SPEC_RULES: tuple[Rule, ...] = (
         "be false with trainer.backend megatron, which does not train DoRA",
         "Remove trainer.backend, or set it to fsdp.",
     ),
+    *quantization_rules(),
     Rule(
         "trainer.tokensPerMicroBatch",
         "!has(self.trainer.tokensPerMicroBatch) || self.trainer.tokensPerMicroBatch >= "

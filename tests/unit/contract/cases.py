@@ -8,6 +8,7 @@ from unit.contract.algorithm_cases import ALGORITHM_CASES
 from unit.contract.cluster_cases import CLUSTER_CASES
 from unit.contract.environment_cases import ENVIRONMENT_CASES
 from unit.contract.manifests import EVAL, GPUS, HUB, MLFLOW, SFT, VOLUMES, Case, Changes
+from unit.contract.quantization_cases import QUANTIZATION_CASES
 from unit.contract.reward_cases import REWARD_CASES
 from unit.contract.sampling_cases import SAMPLING_CASES
 
@@ -131,6 +132,7 @@ CASES = [
         "spec.adapter.dora",
         "set it to fsdp",
     ),
+    *QUANTIZATION_CASES,
     *ALGORITHM_CASES,
     Case(
         "one reward, not two",

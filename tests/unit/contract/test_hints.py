@@ -42,8 +42,8 @@ from unit.contract.manifests import manifest
         ),
         (
             {"spec.model": {"uri": "file:base", "5": None}},
-            "spec.model.5: got an unknown key, expected one of uri, revision, credentialsSecret. Write a number "
-            "without a comma: it separates entries here.",
+            "spec.model.5: got an unknown key, expected one of uri, revision, credentialsSecret, quantization. Write a "
+            "number without a comma: it separates entries here.",
         ),
     ],
 )

@@ -16,6 +16,7 @@ from lorarl_trainer.backends.micro_batch import MicroBatch
 from lorarl_trainer.backends.parallel import Parallel, Part
 from lorarl_trainer.backends.stacked import Stacked
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.kernels.fp8 import CODES
 from lorarl_trainer.lora.targets import Target
 from lorarl_trainer.samples.sample import Sample
 
@@ -147,12 +148,13 @@ class AdaptedModel(ABC):
     def require_finite_base(self, model_path: Path) -> None:
         """Require that every weight of the base on this rank is a number.
 
-        Otherwise all that is computed is NaN, and a start fails at whatever is first wrong by that.
+        Otherwise all that is computed is NaN, and a start fails at whatever is first wrong by that. Of a quantized
+        weight, the scales say it.
 
         Raises:
             InputError: naming the first weight with one that is not, or those that are in one parameter with it.
         """
-        base = {name: parameter for name, parameter in self.base_parameters() if parameter.numel()}
+        base = {name: p for name, p in self.base_parameters() if p.numel() and p.dtype != CODES}
         extremes = torch.stack([torch.stack(torch.aminmax(parameter)).float() for parameter in base.values()])
         broken = [name for name, finite in zip(base, extremes.isfinite().all(1).tolist(), strict=True) if not finite]
         if broken:

@@ -41,7 +41,12 @@ def training_identity(spec: LoRARLJobSpec, model_fingerprint: str) -> dict[str, 
         limits["maxResponseTokens"] = spec.rollout.max_response_tokens
     algorithm = spec.algorithm  # effective values: writing a default out later does not make another training
     parts = {
-        "model": {"uri": spec.model.uri, "revision": spec.model.revision, "fingerprint": model_fingerprint},
+        "model": {
+            "uri": spec.model.uri,
+            "revision": spec.model.revision,
+            "fingerprint": model_fingerprint,
+            "quantization": None if spec.model.quantization == "none" else spec.model.quantization,
+        },
         "adapter": spec.adapter.model_dump(by_alias=True),
         "algorithm": {
             "type": algorithm.type,

@@ -19,7 +19,7 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch.adapter_modules import PICKLE_FILE, SAFE
 from lorarl_trainer.lora.chat_template import TEMPLATE_FILE, TOKENIZER_CONFIG, read_chat_template, same_template
 from lorarl_trainer.lora.config import AdapterConfig
-from lorarl_trainer.lora.files import CONFIG_FILE, INIT_FROM, METADATA_FILE, TEACHER, WEIGHTS_FILE
+from lorarl_trainer.lora.files import CONFIG_FILE, INIT_FROM, METADATA_FILE, QUANTIZATION, TEACHER, WEIGHTS_FILE
 from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.lora.peft_options import refused_options
 from lorarl_trainer.progress.metrics_file import SUMMARY
@@ -69,16 +69,18 @@ def read_initial_adapter(
     _check_kind(config, uri, field)
     _check_fit(config, spec, field)
     base: Any = config.get("base_model_name_or_path")
-    if (metadata := store.get(METADATA_FILE)) is not None:
-        base = None
-        _check_base(_parsed(metadata, METADATA_FILE, uri, field), base_fingerprint, spec, field)
+    quantization = None
+    if (content := store.get(METADATA_FILE)) is not None:
+        metadata, base = _parsed(content, METADATA_FILE, uri, field), None
+        _check_base(metadata, base_fingerprint, spec, field)
+        quantization = metadata.get(QUANTIZATION, "none")
     if weights is None:
         hint = SAFE if store.find(PICKLE_FILE) else _hint(field)
         raise InputError(field, f"{uri}, which contains no {WEIGHTS_FILE}", _EXPECTED, hint)
     scale = AdapterConfig(config["r"], config["lora_alpha"], spec.adapter.rslora).scale
     named = base if isinstance(base, str) and base else None
     template = read_chat_template(store.get) if spec.data.chat_template else None
-    return InitialAdapter(weights, config["r"], scale, named, expert_rank, template)
+    return InitialAdapter(weights, config["r"], scale, named, quantization, expert_rank, template)
 
 
 def doubts(initial: InitialAdapter | None, spec: LoRARLJobSpec, chat_template: object) -> list[str]:
@@ -93,6 +95,11 @@ def doubts(initial: InitialAdapter | None, spec: LoRARLJobSpec, chat_template: o
         found.append(
             f"the adapter of {INIT_FROM} was made for {initial.base}, and the job trains on {spec.model.uri}. Only "
             "names and shapes of layers are compared: check that both are the same model"
+        )
+    if initial.quantization not in (None, spec.model.quantization):
+        found.append(
+            f"the adapter of {INIT_FROM} was trained with model.quantization {initial.quantization}, and the job has "
+            f"{spec.model.quantization}: it starts on a base of slightly different weights"
         )
     if initial.chat_template is not None and not same_template(initial.chat_template, chat_template):
         found.append(

@@ -21,6 +21,7 @@ class InitialAdapter:
         rank: its own rank, at most the job's.
         scale: its own factor of B A x.
         base: the base model that it names; None if it names none, or if its fingerprint was compared.
+        quantization: how that base was quantized; None if the adapter does not say.
         expert_rank: its own rank on each expert's layers; None without any.
         chat_template: the one in its folder; None without any, or if prompts have none.
     """
@@ -29,6 +30,7 @@ class InitialAdapter:
     rank: int
     scale: float
     base: str | None = None
+    quantization: str | None = None
     expert_rank: int | None = None
     chat_template: str | None = None
 

@@ -15,7 +15,7 @@ import yaml
 from lorarl_api.v1alpha1 import served_rank
 from lorarl_api.v1alpha1.algorithm_types import FROM_DATA
 from lorarl_trainer.loading import ask_server, ask_with_peft, serve_command
-from lorarl_trainer.lora.files import METADATA_FILE
+from lorarl_trainer.lora.files import METADATA_FILE, QUANTIZATION
 
 _HUB = "hf://"
 _METHODS = {
@@ -73,7 +73,7 @@ def _sections(
         if len(shown) < len(names):
             yield "In brackets: 95% intervals. `eval_score` is of held-out rows."
     yield "## How to load it"
-    yield _loading(str(base), config, merged=bool(config.get("use_dora") or metadata.get("servedMerged")))
+    yield _loading(str(base), config, merged=_is_served_merged(metadata, config))
     yield "## Training"
     yield _table(["", ""], list(_facts(metadata, spec)))
     if versions := metadata.get("versions"):
@@ -83,6 +83,11 @@ def _sections(
         yield "## Manifest"
         yield f"```yaml\n{yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True)}```"
     yield f"`{METADATA_FILE}` has the same for programs. Look at the base model's licence before you share the adapter."
+
+
+def _is_served_merged(metadata: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Return whether vLLM serves base and adapter as they were trained only if they are merged."""
+    return bool(config.get("use_dora") or metadata.get("servedMerged") or metadata.get(QUANTIZATION))
 
 
 def _cell(column: Mapping[str, float], name: str) -> str:
@@ -126,6 +131,8 @@ def _facts(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[lis
     if commit := metadata.get("baseModelCommit"):
         yield ["base model's commit", f"`{commit}`"]
     yield ["base model's fingerprint", f"`{metadata['baseModelFingerprint']}`"]
+    if quantization := metadata.get(QUANTIZATION):
+        yield ["base model's quantization", f"{quantization}, in the training"]
     yield ["algorithm", algorithm]
     for name, uri in _sources(spec).items():
         found = data.get(name, {})

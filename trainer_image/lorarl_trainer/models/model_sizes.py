@@ -221,6 +221,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
             key_widths=other.uneven.key_widths(config) if other and other.uneven else (),
             frozen_experts=other.frozen_experts(config) if other and other.frozen_experts else None,
             sinks=other is not None and "self_attn.sinks" in other.layer,
+            sees=other is not None and other.sees,
             linears_outside=other.linears_outside if other else (),
             adapted_part=other.adapted if other else "",
         )

@@ -52,6 +52,7 @@ class ModelShape:
         states: of the layers that keep a state in the place of keys and values.
         key_widths: how wide the keys are of each layer that has its own, if layers differ in that.
         frozen_experts: in the place of each layer's MLP; None for experts with adapters, and for none.
+        sees: it takes images too.
         linears_outside: linear layers outside of the decoder's layers that may have an adapter.
         adapted_part: a part of the names of all linear layers that may have an adapter.
     """
@@ -77,6 +78,7 @@ class ModelShape:
     states: tuple[State, ...] = ()
     key_widths: tuple[int, ...] = ()
     frozen_experts: FrozenExperts | None = None
+    sees: bool = False
     linears_outside: Collection[str] = ()
     adapted_part: str = ""
 

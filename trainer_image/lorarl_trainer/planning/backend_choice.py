@@ -12,7 +12,7 @@ def backend_of(spec: LoRARLJobSpec, model: ModelShape) -> BackendName:
     """Return which backend trains a job: the manifest's, otherwise Megatron where it trains such models."""
     longest = spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens
     whole = model.window is None or model.window >= longest
-    megatron = model.megatron and whole and not spec.adapter.dora
+    megatron = model.megatron and whole and not spec.adapter.dora and spec.model.quantization == "none"
     return spec.trainer.backend or ("megatron" if megatron else "fsdp")
 
 
@@ -20,7 +20,12 @@ def chosen_instead(spec: LoRARLJobSpec, backend: BackendName) -> str | None:
     """Return what a user should know of a backend that was chosen for the model; None if there is nothing to know."""
     if backend == "megatron" or spec.trainer.backend is not None:
         return None
-    why = "Megatron does not train DoRA" if spec.adapter.dora else "Megatron does not train this model"
+    what = "this model"
+    if spec.model.quantization != "none":
+        what = "quantized models"
+    elif spec.adapter.dora:
+        what = "DoRA"
+    why = f"Megatron does not train {what}"
     return (
         f"trainer.backend is fsdp (Transformers and PEFT), since {why}. "
         "Its layers are not fused, so an update takes longer"

@@ -134,7 +134,7 @@ class ExecutionPlan:
     Attributes:
         backend: which one trains.
         compute: the precision of adapter and activations.
-        base_storage: the precision in which the base model is stored.
+        base_storage: the precision in which the base model's linear layers are stored.
         expert_rank: of the adapter on each expert's layers; None for a model without experts.
         router_replay: the trainer sends tokens to the experts that the rollout sent them to. False: it only compares.
             None: no rollout's routing is recorded, as for models without experts.
@@ -156,6 +156,11 @@ class ExecutionPlan:
     engine: EnginePlan
     peaks: tuple[int, int] = (0, 0)
     table: str = ""
+
+    @property
+    def quantized(self) -> bool:
+        """Whether the base's linear layers are stored as codes, with a scale for each output."""
+        return self.base_storage.bytes < self.compute.bytes
 
     @property
     def whole_experts(self) -> bool:

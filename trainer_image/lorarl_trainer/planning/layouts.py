@@ -47,7 +47,8 @@ def layouts(spec: LoRARLJobSpec, model: ModelSizes) -> Iterator[tuple[int, int]]
     trainer, engine = spec.trainer.tensor_parallel_size, spec.rollout.tensor_parallel_size
     gpus = spec.cluster.gpus_per_node
     divisors = [ranks for ranks in range(1, gpus + 1) if gpus % ranks == 0]
-    if backend_of(spec, model) == "fsdp" and engine is None and spec.generates:
+    whole = spec.model.quantization != "none"
+    if backend_of(spec, model) == "fsdp" and engine is None and spec.generates and not whole:
         yield from ((1, ranks) for ranks in divisors if _can_serve(model, ranks))
         return
     # A trainer of experts is split only if asked: its engine is not, and would have its own base.

@@ -36,20 +36,8 @@ class Line:
 
 def trainer_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPlan) -> Iterator[Line]:
     """Yield what the trainer takes."""
-    ranks, precision, stored = execution.layout.trainer_ranks, execution.compute, execution.base_storage
-    share = f", 1/{ranks} of it" if ranks > 1 else ""
-    holders = 1 if execution.whole_experts else execution.layout.expert_ranks
-    base = model.parameters(ranks, holders)
-    if holders > 1 or (ranks > 1 and model.experts):
-        share += f", 1/{holders} of its experts"
-    elif execution.layout.expert_ranks > 1:
-        share += ", with all experts, which vLLM uses too"
-    if (shards := execution.layout.base_shards) > 1:
-        # While a layer is at work, the next one is gathered too.
-        base += model.of_products // shards + 2 * model.of_products // model.layers - model.of_products
-        share = f", layers over {shards} ranks, and two of them whole"
-    source = f"its files: {base:,} parameters in {stored.name}{share}"
-    yield Line("base model", base * stored.bytes, "always", source)
+    ranks, precision = execution.layout.trainer_ranks, execution.compute
+    yield from (_quantized_base if execution.quantized else _base)(model, execution)
     trainable = adapter.trainable(ranks, execution.layout.expert_ranks)
     source = f"{trainable:,} parameters: {precision.name}, fp32 master and gradient, Adam's moments"
     yield Line("adapter and optimizer", trainable * trainable_bytes(precision), "always", source)
@@ -64,6 +52,36 @@ def trainer_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionP
     logits = execution.trainer.logits_chunk * LOGITS_BYTES
     chunk = f"{4 * execution.trainer.logits_chunk >> 20:,} MiB in fp32, and copies"
     yield Line("logits, a chunk at a time", logits, "training", chunk)
+
+
+def _base(model: ModelSizes, execution: ExecutionPlan) -> Iterator[Line]:
+    ranks, stored = execution.layout.trainer_ranks, execution.base_storage
+    share = f", 1/{ranks} of it" if ranks > 1 else ""
+    holders = 1 if execution.whole_experts else execution.layout.expert_ranks
+    base = model.parameters(ranks, holders)
+    if holders > 1 or (ranks > 1 and model.experts):
+        share += f", 1/{holders} of its experts"
+    elif execution.layout.expert_ranks > 1:
+        share += ", with all experts, which vLLM uses too"
+    if (shards := execution.layout.base_shards) > 1:
+        # While a layer is at work, the next one is gathered too.
+        base += model.of_products // shards + 2 * model.of_products // model.layers - model.of_products
+        share = f", layers over {shards} ranks, and two of them whole"
+    source = f"its files: {base:,} parameters in {stored.name}{share}"
+    yield Line("base model", base * stored.bytes, "always", source)
+
+
+def _quantized_base(model: ModelSizes, execution: ExecutionPlan) -> Iterator[Line]:
+    """Yield what `kernels/fp8.py` stores, and makes of it while a layer is at work. Each rank has the whole base."""
+    codes, width = model.of_products, execution.compute.bytes
+    scales, rest = sum(linear.outputs for linear in model.linears), model.parameters(1) - codes
+    source = f"its files: {codes:,} parameters in fp8, {scales:,} scales in fp32, {rest:,} in {execution.compute.name}"
+    yield Line("base model", codes * execution.base_storage.bytes + 4 * scales + rest * width, "always", source)
+    largest = max(linear.inputs * linear.outputs for linear in model.linears)
+    largest = max(largest, model.hidden * model.width("gate_proj", "up_proj"))
+    copies = 1 + execution.rollouts  # the engine's CUDA graphs keep their own
+    source = f"the largest layer's in {execution.compute.name}, in the trainer{' and in vLLM' * execution.rollouts}"
+    yield Line("a layer's weights", copies * largest * width, "always", source)
 
 
 def _activations(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPlan) -> Line:

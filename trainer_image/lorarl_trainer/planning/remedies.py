@@ -11,6 +11,7 @@ from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.errors import InputError, OutOfMemoryError
 from lorarl_trainer.planning.choice import JobPlan, choose_plan
 from lorarl_trainer.planning.memory import gigabytes
+from lorarl_trainer.planning.quantization import why_not_quantized
 from lorarl_trainer.planning.usual import usual_contexts
 
 _IDLE = 0.9
@@ -81,7 +82,10 @@ def _fits_with(plan: JobPlan, made: Iterable[Change]) -> bool:
     spec = plan.spec
     for change in made:
         spec = change.applied(spec)
-    return choose_plan(spec, plan.model, plan.there).fits
+    try:
+        return choose_plan(spec, plan.model, plan.there).fits
+    except InputError:  # what one of them needs, another one rules out
+        return False
 
 
 def _only_needed(plan: JobPlan, made: list[Change]) -> list[Change]:
@@ -160,6 +164,16 @@ def _changes_on_gpu(plan: JobPlan) -> Iterator[Change]:
     while tokens >= _SHORTEST:
         yield Change("rollout", "max_response_tokens", tokens)
         tokens //= 2
+    yield from _quantized(plan)
+
+
+def _quantized(plan: JobPlan) -> Iterator[Change]:
+    """Yield a quantized base, where the manifest's fields allow one and the model does."""
+    spec = plan.spec
+    backend, ranks = spec.trainer.backend, spec.rollout.tensor_parallel_size
+    allowed = backend != "megatron" and not spec.adapter.dora and ranks in (None, 1)
+    if allowed and spec.model.quantization == "none" and not why_not_quantized(spec, plan.model):
+        yield Change("model", "quantization", "fp8")
 
 
 def _shared_contexts(plan: JobPlan) -> Iterator[Change]:

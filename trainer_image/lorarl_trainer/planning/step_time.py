@@ -141,7 +141,7 @@ def decode_seconds(model: ModelSizes, plan: ExecutionPlan, speed: Speed, running
     experts, active = model.of_experts / plan.layout.engine_ranks, at_work / count
     chosen = 1 - (1 - active) ** running
     read = matrices - experts * active + experts * chosen / _DECODE_EXPERTS
-    reading = read * plan.base_storage.bytes / speed.bandwidth
+    reading = (read * plan.compute.bytes + _dequantized_bytes(model, plan)) / speed.bandwidth
     products = 2 * matrices * running / (_DECODE_PRODUCTS * speed.operations)
     keys = running * context * kv_bytes_per_token(model, plan) / (_DECODE_ATTENTION * speed.bandwidth)
     layer = _DECODE_LAYER_SECONDS + (_DECODE_REDUCTION_SECONDS if plan.layout.engine_ranks > 1 else 0.0)
@@ -205,7 +205,14 @@ def training_seconds(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: 
     products = operations / (_PRODUCTS * speed.operations)
     shared = (products + traffic / speed.bandwidth + attention) / plan.layout.trainer_workers
     micro_batches = -(-tokens // plan.trainer.micro_batch_tokens)
-    return shared + _exchange(model, plan, speed, tokens) + micro_batches * model.layers * _LAYER_SECONDS
+    quantized = passes / 2 * _dequantized_bytes(model, plan) / speed.bandwidth
+    own = model.layers * _LAYER_SECONDS + quantized
+    return shared + _exchange(model, plan, speed, tokens) + micro_batches * own
+
+
+def _dequantized_bytes(model: ModelSizes, plan: ExecutionPlan) -> int:
+    """Return the bytes that are read and written to make the weights of all layers of their codes."""
+    return model.of_products * (plan.base_storage.bytes + plan.compute.bytes) if plan.quantized else 0
 
 
 def _recomputed(model: ModelSizes, plan: ExecutionPlan) -> float:

@@ -8,7 +8,8 @@ from lorarl_trainer.models.model_sizes import VOCABULARY_MULTIPLE
 from lorarl_trainer.models.shape import ModelShape
 from lorarl_trainer.planning.backend_choice import backend_of, require_backend
 from lorarl_trainer.planning.execution import EnginePlan, ExecutionPlan, Layout, TrainerPlan
-from lorarl_trainer.planning.precision import PRECISIONS
+from lorarl_trainer.planning.precision import FP8, PRECISIONS
+from lorarl_trainer.planning.quantization import require_quantizable
 
 MOST_SEQUENCES = 1024
 """Sequences that one engine generates at a time; more wait."""
@@ -48,11 +49,13 @@ def decide(
     """
     backend, precision = backend_of(spec, model), PRECISIONS[spec.precision]
     require_backend(spec, backend)
+    if spec.model.quantization != "none":
+        require_quantizable(spec, model)
     layout = _layout(spec, model, ranks or usual_ranks(spec, model), context_ranks or usual_contexts(spec))
     return ExecutionPlan(
         backend=backend,
         compute=precision,
-        base_storage=precision,
+        base_storage=precision if spec.model.quantization == "none" else FP8,
         expert_rank=model.expert_rank(spec.adapter),
         router_replay=_router_replay(spec, model),
         longest=_longest(spec),
@@ -139,8 +142,8 @@ def usual_contexts(spec: LoRARLJobSpec) -> int:
 
 
 def holds_whole_base(spec: LoRARLJobSpec, engine_ranks: int) -> bool:
-    """Return whether each worker has the whole base model anyway, because its engine does."""
-    return spec.generates and engine_ranks == 1
+    """Return whether each worker has the whole base model: its engine does, or it is quantized."""
+    return (spec.generates and engine_ranks == 1) or spec.model.quantization != "none"
 
 
 def fuses_layers(spec: LoRARLJobSpec, model: ModelShape) -> bool:

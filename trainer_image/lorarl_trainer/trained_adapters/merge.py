@@ -44,6 +44,8 @@ class Merged:
 def merge(source: Source, out: Path) -> Merged:
     """Write a merged model with its tokenizer to a new folder, which appears whole or not at all, or to an empty one.
 
+    Of a base that was quantized for the training, it has the numbers that the codes stand for, in the job's precision.
+
     Raises:
         InputError: the folder is not empty or cannot be written, base model or adapter cannot be loaded, or the adapter
             cannot be merged.
@@ -51,10 +53,13 @@ def merge(source: Source, out: Path) -> Merged:
     """
     if out.exists() and (not out.is_dir() or any(path.name != _PARTIAL for path in out.iterdir())):
         raise InputError("--out", f"{out}, which exists", "a new folder", "Name another one.")
+    from lorarl_trainer.backends.fsdp.quantization import dequantize
+
     model = load_adapted(source)
     with model.plain():
         alone = _logits(model, model.model)
     before = _logits(model, model.model)
+    quantized = dequantize(model.model.get_base_model())
     merged = _merged(model, source)
     after = _logits(model, merged)
     off = float((after - before).abs().max() / before.abs().max())
@@ -67,7 +72,7 @@ def merge(source: Source, out: Path) -> Merged:
 
     def check(written: Path) -> int:
         _require_whole(merged, written)
-        found = recompute(source.base_folder(), source.adapter, written)
+        found = recompute(source.base_folder(), source.adapter, written, quantized)
         same = not found.changed if found.count else bool((after == alone).all())
         if same and not changes_nothing(source.adapter):
             raise LorarlError(

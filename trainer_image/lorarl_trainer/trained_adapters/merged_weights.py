@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,12 +36,13 @@ class Recomputed:
     changed: bool
 
 
-def recompute(base: Path, adapter: Path, merged: Path) -> Recomputed:
+def recompute(base: Path, adapter: Path, merged: Path, quantized: Collection[str] = ()) -> Recomputed:
     """Compare a merged model's files with base and adapter.
 
     Each adapted weight is computed in float64 (E. Hu et al., "LoRA", arXiv:2106.09685, section 4.1; for DoRA,
     arXiv:2402.09353, equation 5). All others have to be the base's, or those that were saved with the adapter. Weights
-    that only one side has, such as a tied output layer, are left out.
+    that only one side has, such as a tied output layer, are left out. The weights that are `quantized` were rounded to
+    codes before the training.
 
     Returns:
         How many adapted weights were compared: 0 if the files of the base have other names or formats than
@@ -57,12 +58,16 @@ def recompute(base: Path, adapter: Path, merged: Path) -> Recomputed:
         before = {}
     if config.get("peft_type") != "LORA" or refused_options(config).keys() - _COMPUTED or not before:
         return Recomputed(0, changed=False)
+    from lorarl_trainer.kernels.fp8 import rounded
+
     own = _tensors(adapter)
     adapted, changed = 0, False
     for name, stored in stored_weights(merged).items():
         if name not in before or (is_expert(name.removesuffix(".weight")) and config.get("use_rslora")):
             continue  # PEFT scales fused gate and up of experts by their common rank
         base_weight, weight = _read(name, before[name]), _read(name, stored)
+        if name in quantized:
+            base_weight = rounded(base_weight, weight.dtype)
         layer = name.removesuffix(".weight")
         if f"{layer}.lora_A.weight" in own:
             adapted += 1

@@ -190,6 +190,8 @@ def load_adapted(source: Source, *, seed: int = 0) -> AdaptedModel:
         import transformers
         from transformers import GenerationConfig
 
+        from lorarl_trainer.backends.fsdp.quantization import quantizing_options
+
         transformers.logging.set_verbosity_error()
         torch.manual_seed(seed)
         try:
@@ -197,7 +199,8 @@ def load_adapted(source: Source, *, seed: int = 0) -> AdaptedModel:
             config = transformers.AutoConfig.from_pretrained(source.base, revision=source.revision)
             loader = getattr(transformers, auto_class(config.model_type))
             packed, dtype = reading_options(config), _precision(source)
-            base = loader.from_pretrained(source.base, revision=source.revision, dtype=dtype, **packed)
+            options = packed | quantizing_options(source.quantization)
+            base = loader.from_pretrained(source.base, revision=source.revision, dtype=dtype, **options)
             take_precision(base, dtype)
         except Exception as error:  # Transformers raises nearly every type
             raise InputError(

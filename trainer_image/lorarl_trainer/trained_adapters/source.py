@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lorarl_api.load import load_job
-from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_api.v1alpha1 import LoRARLJob, Quantization
 from lorarl_trainer.errors import InputError, LorarlError
-from lorarl_trainer.lora.files import CONFIG_FILE, METADATA_FILE, WEIGHTS_FILE
+from lorarl_trainer.lora.files import CONFIG_FILE, METADATA_FILE, QUANTIZATION, WEIGHTS_FILE
 from lorarl_trainer.progress import show_downloads
 from lorarl_trainer.progress.metrics_file import SUMMARY, read_summary
 from lorarl_trainer.progress.runs import early_failure_of, run_folder
@@ -51,6 +51,12 @@ class Source:
     folder: Path
     which: str = ""
     best_by: str | None = None
+
+    @property
+    def quantization(self) -> Quantization:
+        """How the base was quantized that the adapter was trained on."""
+        quantization: Quantization = _metadata(self.adapter).get(QUANTIZATION, "none")
+        return quantization
 
     @property
     def label(self) -> str:
@@ -217,15 +223,23 @@ def _require_folder_or_name(base: str) -> None:
 def _other_base(adapter: Path, base: str) -> list[str]:
     """Return a warning if a base model on this machine is not the one that the adapter was trained on."""
     try:
-        trained_on = json.loads((adapter / METADATA_FILE).read_text(encoding="utf-8"))["baseModelFingerprint"]
+        trained_on = _metadata(adapter)["baseModelFingerprint"]
         if not Path(base).is_dir() or trained_on == fingerprint(Path(base)):
             return []
-    except (OSError, ValueError, KeyError, TypeError, LorarlError):
+    except (OSError, KeyError, LorarlError):
         return []  # an adapter of another program; a model that cannot be read fails where it is loaded
     return [
         f"{base} is not the base model that this adapter was trained on: their fingerprints differ. What the adapter "
         "does on it says nothing about the training."
     ]
+
+
+def _metadata(adapter: Path) -> dict[str, Any]:
+    """Return what lorarl says of an adapter; nothing of one of another program."""
+    try:
+        return dict(json.loads((adapter / METADATA_FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def _not_an_adapter(got: str) -> InputError:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES, TOKENIZER_FILES
 from lorarl_trainer.checkpoint.open import open_checkpoints
 from lorarl_trainer.lora.chat_template import TEMPLATE_FILE
+from lorarl_trainer.lora.files import QUANTIZATION
 from lorarl_trainer.models.supported_models import is_served_merged
 from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, CardResults, DriverState, JobCheckpoints, Resumed
 from lorarl_trainer.storage.base_model import base_model_commit, base_model_name
@@ -43,6 +44,7 @@ class CheckpointingWorker(Worker):
             **of.provenance,
             "job": of.owner.name,
             "baseModelFingerprint": of.identity["model.fingerprint"],
+            **({QUANTIZATION: quantization} if (quantization := self._spec.model.quantization) != "none" else {}),
         }
         self._published: list[Published] = []
         self._card: tuple[int, Callable[[CardResults], bytes] | None] = (0, None)

@@ -63,6 +63,17 @@ def test_plain_lora_is_taken(tmp_path: Path, changes: dict[str, Any]) -> None:
     assert read(tmp_path, **changes) == InitialAdapter(b"weights", rank=32, scale=2.0)
 
 
+@pytest.mark.parametrize(("trained", "warned"), [("fp8", True), ("none", False)])
+def test_an_adapter_of_a_base_that_was_quantized_otherwise_is_a_warning(
+    tmp_path: Path, trained: str, warned: bool
+) -> None:
+    said = {} if trained == "none" else {"baseModelQuantization": trained}
+    (tmp_path / "lorarl_metadata.json").write_text(json.dumps({"baseModelFingerprint": "heads.tensors", **said}))
+    found = doubts(read(tmp_path), spec_from(tmp_path), None)
+    assert [one for one in found if "was trained with model.quantization fp8, and the job has none" in one] == found
+    assert bool(found) is warned
+
+
 @pytest.mark.parametrize(
     ("base", "warned"),
     [("org/another", True), ("org/base", False), ("/models/Base/", False), (None, False), (1, False)],

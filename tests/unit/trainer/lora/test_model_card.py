@@ -70,7 +70,9 @@ def test_a_person_finds_results_data_reward_code_and_how_to_load_it() -> None:
         assert part in text, part
 
 
-@pytest.mark.parametrize(("config", "more"), [({"use_dora": True}, {}), ({}, {"servedMerged": True})])
+@pytest.mark.parametrize(
+    ("config", "more"), [({"use_dora": True}, {}), ({}, {"servedMerged": True}), ({}, {"baseModelQuantization": "fp8"})]
+)
 def test_what_vllm_does_not_serve_is_merged(config: dict[str, Any], more: dict[str, Any]) -> None:
     text = model_card(metadata() | more, CONFIG | config, {}).decode()
     assert f"lorarl merge . --out merged\n{serve_command()} merged" in text

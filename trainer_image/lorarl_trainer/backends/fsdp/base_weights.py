@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from lorarl_trainer.kernels.fp8 import SCALE
 from lorarl_trainer.lora.tensor_names import PEFT_PREFIX
 
 _QUERY_KEY_VALUE = ("q_proj", "k_proj", "v_proj")
@@ -31,8 +32,8 @@ def fuse_neighbours(model: torch.nn.Module) -> dict[frozenset[str], torch.Tensor
             layers = [layer for name in names if isinstance(layer := getattr(module, name, None), torch.nn.Linear)]
             if not layers or (len(layers) < len(names) and not _takes_keys_elsewhere(names, module)):
                 continue
-            for kind in ("weight", "bias"):
-                parts = [getattr(layer, kind) for layer in layers]
+            for kind in ("weight", SCALE, "bias"):
+                parts: list[Any] = [getattr(layer, kind, None) for layer in layers]
                 if all(isinstance(part, torch.Tensor) for part in parts):
                     own = [part.detach() for part in parts]
                     own += _elsewhere(own, module) if len(own) < len(names) else []

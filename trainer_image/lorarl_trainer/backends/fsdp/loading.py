@@ -7,17 +7,20 @@ from typing import Any
 
 import torch
 
+from lorarl_api.v1alpha1 import Quantization
 from lorarl_trainer.backends.fsdp.attention import PACKED, register
+from lorarl_trainer.backends.fsdp.quantization import quantizing_options
 from lorarl_trainer.backends.fsdp.recurrent import take_own_rule
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.models.fsdp_families import auto_class
 from lorarl_trainer.models.packed_weights import reading_options, take_precision
 
 
-def load_base(model_path: Path, dtype: torch.dtype, *, packed: bool) -> Any:
+def load_base(model_path: Path, dtype: torch.dtype, *, packed: bool, quantization: Quantization = "none") -> Any:
     """Load the frozen base model, into main memory.
 
-    `packed`: attention takes packings, see `attention`, if the architecture has a place for that.
+    `packed`: attention takes packings, see `attention`, if the architecture has a place for that. `quantization`: as
+    `model.quantization` has it; a weight is quantized before the next one is read.
 
     Raises:
         InputError: Transformers has no language model of this kind, or its files lack a weight.
@@ -35,13 +38,14 @@ def load_base(model_path: Path, dtype: torch.dtype, *, packed: bool) -> Any:
             setattr(language, name, 0.0)
     unpacked = reading_options(config)
     options = {"config": config, "dtype": dtype, "output_loading_info": True, **unpacked}
+    options |= quantizing_options(quantization)
     if packed:
         options["attn_implementation"] = PACKED
     try:
         model, loaded = getattr(transformers, auto_class(config.model_type)).from_pretrained(model_path, **options)
     except ValueError as error:
         if packed and PACKED in str(error):
-            return load_base(model_path, dtype, packed=False)
+            return load_base(model_path, dtype, packed=False, quantization=quantization)
         raise InputError(
             "spec.model.uri",
             str(model_path),

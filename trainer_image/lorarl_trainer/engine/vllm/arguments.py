@@ -43,6 +43,7 @@ def engine_arguments(
     """
     from vllm import EngineArgs
 
+    from lorarl_trainer.engine.vllm.quantization import register
     from lorarl_trainer.engine.vllm.scheduler import RolloutScheduler
     from lorarl_trainer.engine.vllm.worker import RolloutWorker
 
@@ -54,6 +55,7 @@ def engine_arguments(
         # A model that also takes images, and is trained on text.
         language_model_only=hasattr(hf_config, "vision_config"),
         dtype=config.dtype,
+        quantization=register() if config.quantized else None,
         max_model_len=config.max_prompt_tokens + config.max_response_tokens,
         max_num_seqs=plan.at_once,
         max_num_batched_tokens=plan.step_tokens,

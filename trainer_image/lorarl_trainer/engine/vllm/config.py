@@ -27,6 +27,7 @@ class EngineConfig:
         sampling: of rollouts.
         stop_token_ids: any of them ends a completion.
         stop: texts that end a completion too.
+        quantized: whether the base's linear layers are in FP8.
         records_routing: whether it says which experts each token was sent to.
     """
 
@@ -42,4 +43,5 @@ class EngineConfig:
     sampling: Sampling
     stop_token_ids: tuple[int, ...]
     stop: tuple[str, ...] = ()
+    quantized: bool = False
     records_routing: bool = False

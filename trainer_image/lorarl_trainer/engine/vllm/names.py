@@ -358,15 +358,19 @@ class CpuWorker(Feature):
 
 
 class BaseModel(Feature):
-    """`shared_base.py`, through vLLM's own door, `register_model_loader`."""
+    """`shared_base.py`, and `quantization.py` for a quantized base, through vLLM's own doors: `register_...`."""
 
     what = "one base model for trainer and engine"
     follows = (
         "vllm.model_executor.model_loader.base_loader:BaseModelLoader.load_model",
         "vllm.model_executor.model_loader.utils:process_weights_after_loading",
     )
+    LinearBase: Any = used("vllm.model_executor.layers.linear:LinearBase")
+    LinearMethodBase: Any = used("vllm.model_executor.layers.linear:LinearMethodBase")
+    QuantizationConfig: Any = used("vllm.model_executor.layers.quantization.base_config:QuantizationConfig")
     BaseModelLoader: Any = used("vllm.model_executor.model_loader.base_loader:BaseModelLoader")
     register_model_loader: Any = used("vllm.model_executor.model_loader:register_model_loader")
+    register_quantization_config: Any = used("vllm.model_executor.layers.quantization:register_quantization_config")
 
 
 class SleepingMemory(Feature):

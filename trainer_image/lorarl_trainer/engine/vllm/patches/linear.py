@@ -21,6 +21,8 @@ import torch
 from torch.nn.functional import linear, pad
 
 from lorarl_trainer.engine.vllm.names import AdapterLayers
+from lorarl_trainer.engine.vllm.quantization import fp8_method
+from lorarl_trainer.kernels.fp8 import weight_of
 from lorarl_trainer.models.gemma4 import values_are_keys
 
 FEWEST_ROWS = 16
@@ -81,7 +83,7 @@ class _OneAdapter:
     @classmethod
     def can_replace_layer(cls, **arguments: Any) -> bool:
         method = getattr(arguments["source_layer"], "quant_method", None)
-        plain = isinstance(method, AdapterLayers.UnquantizedLinearMethod)
+        plain = isinstance(method, (AdapterLayers.UnquantizedLinearMethod, fp8_method()))
         return plain and arguments["lora_config"].max_loras == 1 and super().can_replace_layer(**arguments)  # type: ignore[misc]
 
     def create_lora_weights(self, *arguments: Any, **options: Any) -> None:
@@ -102,7 +104,9 @@ class _OneAdapter:
         if x.dim() > 2:
             return self.apply(x.flatten(0, -2), bias).unflatten(0, x.shape[:-1])
         if x.is_cuda:
-            return adapted_linear(x, self.base_layer.weight, bias, self.adapter_a, self.adapter_b, self.arrived)
+            return adapted_linear(
+                x, weight_of(self.base_layer, x.dtype), bias, self.adapter_a, self.adapter_b, self.arrived
+            )
         # vLLM's CPU layers keep their weight packed, where only their own method reads it.
         output: torch.Tensor = self._get_quant_method().apply(self.base_layer, x, bias)
         return add_adapter(output, x, self.adapter_a, self.adapter_b)

@@ -1,0 +1,100 @@
+"""A base in FP8: trainer, vLLM, and Transformers on the numbers that its codes stand for, compute the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+
+from lorarl_trainer.errors import LorarlError
+from lorarl_trainer.kernels.fp8 import CODES, dequantized, quantized
+from support.in_process import Colocated, prompts, samples_of, update_request, worst
+from support.loop_runs import adapter_digest, run_in_process
+from support.transformers_side import hf_logprobs, in_fp8, mean_logprob_gradients, peft_model, plain_model
+from trainer.test_adapters import folder as folder
+from trainer.test_adapters import lorarl
+from trainer.test_parity import TOLERANCE
+from trainer.test_resume import start, whole_run
+
+FP8 = {"trainer__backend": None, "model__quantization": "fp8"}
+NEVER_QUANTIZED = ("embed", "norm", "lm_head")
+
+
+@pytest.mark.parametrize("architecture", ["qwen2-tied", "phi3"])
+def test_trainer_vllm_and_peft_agree_on_one_copy(colocated, tmp_path: Path, architecture: str) -> None:
+    """Biases, tied embeddings, and layers that vLLM fuses; phi3 has fused ones itself."""
+    worker: Colocated = colocated(architecture, **FP8)
+    worker.randomise()
+    worker.sync()
+    samples = samples_of(prompts(), rollouts := worker.generate(prompts()))
+    base = in_fp8(worker.model, tmp_path / "rounded")
+    model = peft_model(base, worker.write_peft(tmp_path / "adapter"), trainable=True)
+    expected = hf_logprobs(model, samples)
+    assert worst(worker.trainer_logprobs(samples), expected) < TOLERANCE
+    assert worst([c.logprobs for c in rollouts], expected) < TOLERANCE
+    assert worst(hf_logprobs(peft_model(worker.model, tmp_path / "adapter"), samples), expected) > 1e-3, (
+        "codes that change nothing would prove nothing"
+    )
+    backend = worker.worker.backend
+    backend._trainer.forward_backward(update_request(samples))
+    found = backend.layout.gather([gradient.clone() for gradient in backend.optimizer.gradients])
+    theirs = mean_logprob_gradients(model, samples)
+    assert theirs.keys() == found.keys()
+    for name, gradient in theirs.items():
+        assert torch.allclose(found[name], gradient, atol=1e-5), name
+
+    held = dict(backend.model.base_parameters())
+    assert {p.dtype for name, p in held.items() if not any(part in name for part in NEVER_QUANTIZED)} == {
+        CODES,
+        torch.float32,
+    }
+    of_vllm = worker.engine.vllm_worker.model_runner.model.parameters()
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in (*held.values(), *of_vllm)}
+    assert sum(storages.values()) <= 1.03 * sum(p.nbytes for p in held.values())
+    assert worker.rollouts.base.copied_bytes == 0
+
+
+def test_it_learns_and_an_interrupted_run_ends_in_the_same_bytes(colocated, tmp_path: Path) -> None:
+    expected, rewards = whole_run(colocated, tmp_path / "whole", **FP8)
+    assert rewards[-1] > rewards[0] + 0.1
+    asyncio.run(run_in_process(start(colocated, tmp_path / "parts", **FP8), stop_after=2))
+    asyncio.run(run_in_process(start(colocated, tmp_path / "parts", **FP8)))
+    assert adapter_digest(tmp_path / "parts") == expected
+    metadata = next(tmp_path.glob("parts/**/lorarl_metadata.json"))
+    assert json.loads(metadata.read_text())["baseModelQuantization"] == "fp8"
+    with pytest.raises(LorarlError, match=r'model\.quantization was "fp8", is null'):
+        asyncio.run(run_in_process(start(colocated, tmp_path / "parts", trainer__backend="fsdp")))
+
+
+def test_a_merged_model_has_the_numbers_that_the_adapter_was_trained_on(folder: Path, tmp_path: Path) -> None:
+    adapter = shutil.copytree(folder / "adapter", tmp_path / "adapter")
+    (adapter / "lorarl_metadata.json").write_text('{"baseModelQuantization": "fp8"}')
+    done = lorarl("merge", adapter, "--base", folder / "base", "--out", tmp_path / "merged")
+    assert done.exit_code == 0, done.output
+    assert re.search(r"check +[1-9]", done.output)
+    together = PeftModel.from_pretrained(plain_model(in_fp8(folder / "base", tmp_path / "rounded")), adapter)
+    ids = torch.arange(4, 12)[None]
+    with torch.inference_mode():
+        logits = plain_model(tmp_path / "merged")(ids).logits
+        assert torch.allclose(logits, together(input_ids=ids).logits, atol=1e-4)
+        off = PeftModel.from_pretrained(plain_model(folder / "base"), adapter)(input_ids=ids).logits - logits
+    assert off.abs().max() > 1e-3
+    assert "quantization" not in (tmp_path / "merged/config.json").read_text()
+
+
+def test_codes_are_the_nearest_and_exact_in_bf16() -> None:
+    weight = torch.randn(64, 256) * torch.logspace(-6, 3, 64)[:, None]
+    weight[3] = 0.0
+    codes, scale = quantized(weight)
+    assert torch.equal(scale.frexp().mantissa, torch.full_like(scale, 0.5)), "powers of two"
+    exact = dequantized(codes, scale, torch.float32)
+    assert torch.equal(dequantized(codes, scale, torch.bfloat16).float(), exact)
+    assert ((exact - weight).abs() <= weight.abs() / 16 + scale[:, None] * 2.0**-10).all()
+    weight[5, 7] = torch.inf
+    assert quantized(weight)[1].isnan().nonzero().tolist() == [[5]]
