@@ -44,6 +44,7 @@ class LayerKind:
         words: what its own words mean for a config.json. Raises KeyError if that leaves out a size.
         state: what it keeps of a sequence. The same holds.
         together: its linear layers that vLLM 0.26 takes adapters for only together.
+        products: its neighbours that vLLM computes in one product, in its order, and the parts that vLLM counts there.
     """
 
     mixer: str
@@ -51,6 +52,7 @@ class LayerKind:
     words: Callable[[Mapping[str, Any]], dict[str, int]]
     state: Callable[[Mapping[str, Any]], State]
     together: frozenset[str]
+    products: Mapping[tuple[str, ...], int]
 
 
 def _delta_net_words(config: Mapping[str, Any]) -> dict[str, int]:
@@ -94,6 +96,7 @@ LAYER_KINDS: Mapping[str, LayerKind] = {
         _delta_net_words,
         _delta_net_state,
         frozenset({"in_proj_qkv", "in_proj_z"}),
+        {("in_proj_qkv", "in_proj_z"): 4, ("in_proj_b", "in_proj_a"): 2},
     ),
 }
 """By their value of `layer_types` in config.json."""

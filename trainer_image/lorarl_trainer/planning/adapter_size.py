@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from lorarl_api.v1alpha1 import AdapterSpec, served_rank
 from lorarl_trainer.lora.experts import is_expert, padded_rank
 from lorarl_trainer.lora.targets import last_part, megatron_linears
+from lorarl_trainer.models.layer_kinds import LAYER_KINDS
 from lorarl_trainer.models.model_sizes import LinearSize, ModelSizes
 
 
@@ -141,15 +142,22 @@ def _by_size(layers: Iterable[LinearSize]) -> list[tuple[LinearSize, int]]:
 def _fused(layers: Iterable[LinearSize], names: Collection[str]) -> tuple[tuple[LinearSize, int, int], ...]:
     """Return the size, the number of parts and the number of the layers of which a part has one of these names.
 
-    Names are the last parts of full ones. vLLM joins the same layers as Megatron does.
+    Names are the last parts of full ones. vLLM joins the same layers as Megatron does, and some that keep a state.
     """
+    products = [item for kind in LAYER_KINDS.values() for item in kind.products.items()]
     by_name = {layer.name: layer for layer in layers}
     counted: Counter[tuple[tuple[bool, int, int], int]] = Counter()
     for linear in megatron_linears(by_name):
         parts = [by_name[name] for name in linear.hf.values()]
+        number, (parent, _, last) = len(parts), parts[0].name.rpartition(".")
+        if of_kind := next(((joined, count) for joined, count in products if last in joined), None):
+            joined, number = of_kind
+            if last != joined[0]:
+                continue
+            parts = [by_name[f"{parent}.{name}"] for name in joined]
         if any(last_part(part.name) in names for part in parts):
             outputs = sum(part.outputs for part in parts)
-            counted[(parts[0].split_output, parts[0].inputs, outputs), len(parts)] += 1
+            counted[(parts[0].split_output, parts[0].inputs, outputs), number] += 1
     return tuple((LinearSize("", *size), parts, count) for (size, parts), count in counted.items())
 
 

@@ -15,6 +15,7 @@ from lorarl_trainer.models.fsdp_families import FSDP_FAMILIES
 from lorarl_trainer.models.model_sizes import shape_of, sizes_of
 from lorarl_trainer.models.refused_families import REFUSED
 from lorarl_trainer.models.supported_models import require_supported
+from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.backend_choice import backend_of
 from lorarl_trainer.planning.execution import sequences_held
 from lorarl_trainer.planning.verdict import judge
@@ -267,6 +268,13 @@ def test_adapters_that_vllm_serves_only_together_are_refused_apart(change: str) 
 def test_a_model_whose_layers_keep_a_state_is_not_split() -> None:
     with pytest.raises(InputError, match=r"rollout\.tensorParallelSize: got 2 for a model whose layers keep a state"):
         judge(gpu_job("cluster.gpusPerNode=2", "rollout.tensorParallelSize=2"), QWEN_3_5_4B)
+
+
+def test_vllms_buffers_for_a_delta_nets_inputs_are_those_of_two_products() -> None:
+    job = gpu_job("adapter.rank=32", "adapter.targetModules=[in_proj_qkv, in_proj_z, in_proj_b, in_proj_a]")
+    wide, narrow = 2 * 2048 + 2 * 4096, 2 * 32
+    planned = 24 * 32 * (4 * (2560 + wide) + 2 * (2560 + narrow))
+    assert AdapterSize.of(job.adapter, sizes_of(QWEN_3_5_4B)).served(1) == planned
 
 
 def test_no_more_sequences_run_than_the_cache_has_states_for() -> None:

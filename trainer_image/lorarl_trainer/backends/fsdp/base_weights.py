@@ -8,13 +8,13 @@ import torch
 
 from lorarl_trainer.kernels.fp8 import SCALE
 from lorarl_trainer.lora.tensor_names import PEFT_PREFIX
+from lorarl_trainer.models.layer_kinds import LAYER_KINDS
 
 _QUERY_KEY_VALUE = ("q_proj", "k_proj", "v_proj")
 _FUSED = (
     _QUERY_KEY_VALUE,
     ("gate_proj", "up_proj"),
-    ("in_proj_qkv", "in_proj_z"),
-    ("in_proj_b", "in_proj_a"),
+    *(names for kind in LAYER_KINDS.values() for names in kind.products),
 )
 """Neighbours that vLLM computes in one product, in its order."""
 _OF_ALL_EXPERTS = ("gate_up_proj", "down_proj")
