@@ -1,12 +1,9 @@
 """Every name inside vLLM that lorarl uses, apart from what it documents: `LLMEngine`, `EngineArgs`, `SamplingParams`.
 
-vLLM promises nothing about these names, so they have one home: module-level names here, by the feature that needs them,
-and attributes of objects in `slices.py`, `model_slices.py` and `gpu_slices.py`. The engine starts with one version of
-vLLM alone. A test records the signatures, and a hash of the code that lorarl replaces or repeats: an upgrade shows what
-changed (docs/upgrading.md). Importing this module imports nothing of vLLM (`binding.py`).
-
-A feature with a price only makes a run faster: where a name of it is gone, vLLM's own code runs. What no run would be
-right without has none.
+vLLM promises nothing about them, so they have one home: module-level names here, by feature, and attributes of objects
+in `slices.py`, `model_slices.py` and `gpu_slices.py`. The engine starts with one version of vLLM. A test records
+signatures, and a hash of code that lorarl replaces or repeats (docs/upgrading.md). This module imports nothing of vLLM.
+A feature with a price only makes a run faster: without a name of it, vLLM's own code runs. The others are required.
 """
 
 from __future__ import annotations
