@@ -29,12 +29,14 @@ sys.path[:0] = [str(ROOT / folder) for folder in ("benchmarks", "crds", "trainer
 from figures import write_between  # noqa: E402
 from lorarl_trainer.progress import METRICS, read_rows  # noqa: E402
 from side_by_side.ours import commit  # noqa: E402
-from side_by_side.processes import environment  # noqa: E402
+from side_by_side.processes import device, environment  # noqa: E402
 
 GAMES = {"guess-the-number": "Guess The Number", "tower-of-hanoi": "Tower of Hanoi"}
 RAW, DOCUMENT, PICTURE = Path("benchmarks/results/games.json"), Path("docs/recipes.md"), Path("docs/images/games.svg")
 BEGIN, END = "<!-- games: written by benchmarks/bench_games.py -->", "<!-- end of the games -->"
 MEASURED = {"score": "eval_score", "won": "eval_reward/won", "invalid": "eval_reward/invalid_moves"}
+FORMS = {"score": "{:.2f}", "won": "{:.0%}", "invalid": "{:.2f}"}
+"""How the table writes each of these."""
 OF_STEPS = {"reward": "reward_mean", "turns": "episode/turns", "drift": "mean_abs_logprob_diff"}
 
 type Run = dict[str, Any]
@@ -95,7 +97,7 @@ def play(scratch: Path, base: Path, game: str, seed: int, chosen: argparse.Names
     steps, measured = figures_of(out / "run" / METRICS)
     line = " ".join(f"{row['score']:.3f}" for row in measured)
     print(f"{game}, seed {seed}: {line}; {time.monotonic() - clock:.0f} s", file=sys.stderr, flush=True)
-    about = {"date": f"{datetime.datetime.now(datetime.UTC):%FT%TZ}", "commit": commit(ROOT), "device": device()}
+    about = {"date": f"{datetime.datetime.now(datetime.UTC):%FT%TZ}", "commit": commit(ROOT), "device": device(0)}
     about |= {"command": " ".join(["python", *sys.argv]), "at_once": chosen.at_once}
     return {"game": game, "seed": seed, **about, "steps": steps, "evaluations": measured}
 
@@ -110,12 +112,6 @@ def figures_of(metrics: Path) -> tuple[list[dict[str, float]], list[dict[str, fl
     ]
     measured = [row for row in rows if "eval_score" in row]
     return steps, [{"step": row["step"], **{k: row[v] for k, v in MEASURED.items()}} for row in measured]
-
-
-def device() -> str:
-    """Return the name of the GPU."""
-    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "--id=0"]
-    return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def markdown(runs: Sequence[Run]) -> str:
@@ -136,12 +132,9 @@ def markdown(runs: Sequence[Run]) -> str:
 
 def row_of(game: str, runs: Sequence[Run]) -> str:
     """Return a game's row: the mean over its seeds, and their range after the last step."""
-    ends = [(run["evaluations"][0][name], run["evaluations"][-1][name]) for name in MEASURED for run in runs]
-    groups = [ends[i : i + len(runs)] for i in range(0, len(ends), len(runs))]
-    forms = ("{:.2f}", "{:.0%}", "{:.2f}")
     cells = []
-    for form, group in zip(forms, groups, strict=True):
-        before, after = zip(*group, strict=True)
+    for name, form in FORMS.items():
+        before, after = zip(*((run["evaluations"][0][name], run["evaluations"][-1][name]) for run in runs), strict=True)
         low, high = form.format(min(after)), form.format(max(after))
         cells += [form.format(statistics.fmean(before)), f"{form.format(statistics.fmean(after))} ({low} to {high})"]
     return f"| {GAMES[game]} | {', '.join(str(run['seed']) for run in runs)} | {' | '.join(cells)} |"

@@ -37,7 +37,7 @@ from recipes import data, ours, trl_side  # noqa: E402
 from recipes.tasks import RECIPES, Settings  # noqa: E402
 from side_by_side.ours import command as lorarl_run  # noqa: E402
 from side_by_side.ours import commit  # noqa: E402
-from side_by_side.processes import environment  # noqa: E402
+from side_by_side.processes import device, environment  # noqa: E402
 
 SYSTEMS = ("lorarl", "trl", "trl-corrected", "trl-rloo", "trl-dpo", *ours.SYSTEMS[1:])
 RAW = ROOT / "benchmarks/results/recipes.json"
@@ -301,12 +301,6 @@ class HeldOut:
             raise ValueError(f"the process that measures ended: {Path(self._log.name).read_text()[-3000:]}")
         found: dict[str, float] = json.loads(answer)
         return found
-
-
-def device(gpu: int) -> str:
-    """Return the name of a GPU."""
-    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", f"--id={gpu}"]
-    return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
 
 
 if __name__ == "__main__":
