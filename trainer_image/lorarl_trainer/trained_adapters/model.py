@@ -201,7 +201,8 @@ def load_adapted(source: Source, *, seed: int = 0) -> AdaptedModel:
             packed, dtype = reading_options(config), _precision(source)
             options = packed | quantizing_options(source.quantization)
             base = loader.from_pretrained(source.base, revision=source.revision, dtype=dtype, **options)
-            take_precision(base, dtype)
+            if packed:
+                take_precision(base, dtype)
         except Exception as error:  # Transformers raises nearly every type
             raise InputError(
                 ARGUMENT,
