@@ -14,7 +14,7 @@ from typing import Any
 
 from lorarl_trainer.engine.vllm import names, slices
 from lorarl_trainer.engine.vllm.config import EngineConfig
-from lorarl_trainer.engine.vllm.imports import for_rollouts
+from lorarl_trainer.engine.vllm.imports import for_rollouts, needed_by
 from lorarl_trainer.engine.vllm.patches import adapters
 from lorarl_trainer.engine.vllm.patches.attention import decoding_attention
 from lorarl_trainer.engine.vllm.patches.cpu_delta_nets import cpu_delta_nets
@@ -27,7 +27,16 @@ from lorarl_trainer.engine.vllm.patches.models import trained_model
 from lorarl_trainer.engine.vllm.patches.sampler import rollout_sampler
 from lorarl_trainer.engine.vllm.patches.shared_keys import shared_keys
 from lorarl_trainer.engine.vllm.patches.start import lean_start
-from lorarl_trainer.models.layer_kinds import has_latent_attention, has_sinks, keeps_states, shares_keys
+from lorarl_trainer.models.layer_kinds import keeps_states
+
+_OF_MODELS = {
+    names.SharedKeys: shared_keys,
+    names.GpuSharedKeys: shared_keys,
+    names.CpuDeltaNets: cpu_delta_nets,
+    names.CpuSinks: cpu_sinks,
+    names.CpuLatent: cpu_latent,
+}
+"""What replaces the parts of vLLM in which a model needs another kernel, by the feature that binds them."""
 
 
 @contextmanager
@@ -46,17 +55,11 @@ def _replacements(config: EngineConfig, hf_config: Any) -> Iterator[AbstractCont
     yield for_rollouts()
     yield trained_model(hf_config.architectures or ())
     yield adapters.one_adapter_layers(config.expert_rank)
-    if shares_keys(hf_config.get_text_config()):
-        yield shared_keys()
+    for feature in needed_by(hf_config.get_text_config()):
+        yield _OF_MODELS[feature]()
     if not names.on_gpu():
         yield cpu_sampler()
         yield cpu_linear()
-        if keeps_states(hf_config.get_text_config()):
-            yield cpu_delta_nets()
-        if has_sinks(hf_config.get_text_config()):
-            yield cpu_sinks()
-        if has_latent_attention(hf_config.get_text_config()):
-            yield cpu_latent()
         return
     if keeps_states(hf_config.get_text_config()) and names.GpuDeltaNets.is_on:
         keep_first_configuration(getattr(names.GpuDeltaNets, kernel) for kernel in names.GpuDeltaNets.names)
