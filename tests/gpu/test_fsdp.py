@@ -14,8 +14,9 @@ from support.in_process import Colocated, prompts, random_adapter, samples_of, u
 
 MEAN_DIFFERENCE = 0.02
 DEEPER = 0.06
-"""In models of more layers, of several kinds: 0.030 to 0.052 on an H200. In fp32, Gemma 4's are 6e-6 apart there.
-Also where each side routes by itself: rounding may send a token to another expert."""
+"""In models of more layers, of several kinds: 0.030 to 0.052 on an H200. In fp32, Gemma 4's are 6e-6 apart there."""
+DEEPER_MIXTURE = 0.08
+"""Where each side also routes by itself: rounding sends a token to another expert. 0.055 to 0.065 on an H200."""
 SYNC_SECONDS = 1e-3
 
 
@@ -32,6 +33,7 @@ def test_rollout_and_trainer_agree_over_ten_steps(on_gpu, architecture: str) -> 
     base = worker.worker.backend.base_digest()
     worker.sync()
     bound = DEEPER if architecture.startswith(("qwen3_5", "gemma4", "gpt_oss")) else MEAN_DIFFERENCE
+    bound = DEEPER_MIXTURE if architecture.startswith("qwen3_5_moe") else bound
     for _ in range(10):
         samples = samples_of(prompts(64), worker.generate(prompts(64)))
         limits = AgreementLimits(tolerance=2.5 * bound)

@@ -19,8 +19,6 @@ from lorarl_trainer.backends.fsdp.attention import Current
 from lorarl_trainer.backends.fsdp.delta_rule import chunk_gated_delta_rule
 from lorarl_trainer.models.layer_kinds import LAYER_KINDS
 
-_RULE_IN_TORCH = "torch_chunk_gated_delta_rule"
-
 
 def let_see_sequences(layers: Iterable[torch.nn.Module], current: Current) -> None:
     """Let the layers that keep a state see one sequence of the current packing at a time."""
@@ -31,11 +29,13 @@ def let_see_sequences(layers: Iterable[torch.nn.Module], current: Current) -> No
 
 
 def take_own_rule(layers: Iterable[torch.nn.Module]) -> None:
-    """Let delta nets compute with lorarl's rule, where they would with Transformers' in torch."""
+    """Let delta nets compute with lorarl's rule.
+
+    Transformers would take its own in torch, or fla's kernels if someone has installed them. Those of fla-core 0.6.0
+    take no fp32, and on an H200 their backward pass refuses Triton 3.4 to 3.7.0 because it computes wrong gradients.
+    """
     for layer in layers:
-        mixer = getattr(layer, "linear_attn", None)
-        # Each family has a copy of it.
-        if mixer is not None and mixer.chunk_gated_delta_rule.__name__ == _RULE_IN_TORCH:
+        if (mixer := getattr(layer, "linear_attn", None)) is not None:
             mixer.chunk_gated_delta_rule = chunk_gated_delta_rule
 
 
