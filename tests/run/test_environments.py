@@ -61,8 +61,15 @@ def whole_as_resumed(whole: Job, resumed: Job) -> Ended:
     return ended
 
 
+@pytest.mark.long
 def test_a_run_and_a_resumed_one_end_in_the_same_bytes(tmp_path: Path, base: Path, backend: str) -> None:
-    ended = whole_as_resumed(*(played(tmp_path / name, base, backend) for name in ("whole", "resumed")))
+    whole_as_resumed(*(played(tmp_path / name, base, backend) for name in ("whole", "resumed")))
+
+
+def test_a_run_counts_turns_and_failures_and_evaluate_plays_the_same(tmp_path: Path, base: Path, backend: str) -> None:
+    """Resumed to the same bytes: see the long test."""
+    ended = played(tmp_path / "whole", base, backend).run()
+    assert ended.code == 0, ended.stderr
     rows = [row for row in ended.rows if "reward_mean" in row]
     assert all(1 <= row["episode/turns"] <= 3 and row["episode/environment_seconds"] > 0 for row in rows)
     assert all(

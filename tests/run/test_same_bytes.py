@@ -30,7 +30,8 @@ def test_the_other_transport_and_other_threads_give_the_same_bytes(
     assert ended.left_in_memory == []
 
 
-@pytest.mark.parametrize("layout", ["tensorParallelSize", pytest.param("contextParallelSize", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("layout", ["tensorParallelSize", "contextParallelSize"])
 def test_two_workers_go_on_from_the_checkpoint_of_one_with_the_same_losses(
     job: Job, reference: Ended, reference_job: Job, layout: str
 ) -> None:
