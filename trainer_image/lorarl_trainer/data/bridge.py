@@ -7,7 +7,6 @@ place of the model's turn, and what follows the stand-in is the bridge.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,8 +20,6 @@ from lorarl_trainer.errors import InputError
 
 _FIELD = "spec.environment"
 _TOOL = "tool"
-_KNOWN = ("user", ASSISTANT, _TOOL)
-"""Roles that `Bridge.require` tries."""
 _SAID = "lorarl-stand-in"
 _FIRST, _SECOND = "What is next?", "And after that?"
 _WITH_TURNS = (
@@ -60,8 +57,6 @@ class Bridge:
         if not ids:
             raise InputError(_FIELD, "an opening without tokens", "a text", "Return a text from reset.")
         self._encoder.require_embedded(with_opening, ids, _FIELD)
-        if not isinstance(opening, str):
-            _require_written(opening, self._encoder.render(with_opening, opening, open_turn=True))
         return EncodedRow(with_opening, ids, [])
 
     def tokens(self, row: Row, text: str, *, ended: bool) -> list[int]:
@@ -113,8 +108,7 @@ class Bridge:
     def _unchecked(self, row: Row, reply: Sequence[Message], *, ended: bool) -> list[int]:
         if not self._encoder.uses_template:
             return self._encoder.ids(["".join(message["content"] for message in reply)])[0]
-        _require_written(reply, after := self._after(row, [reply]))
-        end, rest = self._parts(after)
+        end, rest = self._parts(self._after(row, [reply]))
         if not ended:
             return self._encoder.ids([end + rest])[0]
         # In its place: some tokenizers write what begins a text otherwise.
@@ -170,24 +164,6 @@ class Bridge:
         stops = "|".join(map(re.escape, sorted(self._encoder.stops, key=len, reverse=True)))
         end = re.match(rf"\s*(?:{stops})", after) if stops else None
         return (after[: end.end()], after[end.end() :]) if end else ("", after)
-
-
-def _require_written(messages: Sequence[Message], written: str) -> None:
-    """Check that a template has written the messages of roles that it may not know: some leave those out.
-
-    Raises:
-        InputError: it has not.
-    """
-    for message in messages:
-        text, role = message["content"].strip(), message["role"]
-        if role not in _KNOWN and text not in written and json.dumps(text)[1:-1] not in written:
-            raise InputError(
-                _FIELD,
-                f"a chat template that leaves out a message with the role {role}",
-                "roles that the template writes",
-                "Give the message the role system or user, or name a template that writes it in "
-                "spec.data.chatTemplateFile.",
-            )
 
 
 def _result(name: str, text: str) -> Message:

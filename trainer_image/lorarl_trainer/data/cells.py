@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
@@ -20,6 +21,7 @@ ROLES = frozenset(
 )
 """The roles that chat templates of the supported families know."""
 ASSISTANT = "assistant"
+_IN_ANY_TEMPLATE = ("user", ASSISTANT, "tool")
 _MEANT = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant", "ai": "assistant"}
 
 
@@ -83,6 +85,25 @@ def renaming(messages: Iterable[Message]) -> str:
     """Return what to do about roles that chat templates do not know, as a sentence; empty if there are none."""
     odd = [role for role in dict.fromkeys(str(message["role"]) for message in messages) if role not in ROLES]
     return f"Rename roles in every row: {', '.join(f'{role!r} to {meant_role(role)}' for role in odd)}." if odd else ""
+
+
+def left_out(messages: Iterable[Message], written: str) -> Message | None:
+    """Return the first message that a template has left out of what it wrote; None if it has all of them.
+
+    Templates know user, assistant and tool, and some change the text of a turn. Other roles they leave out in silence:
+    Qwen's writes nothing for developer.
+    """
+    end = 0
+    for message in messages:
+        text = message.get("content")
+        if message["role"] not in _IN_ANY_TEMPLATE and isinstance(text, str):
+            text = text.strip()
+            forms = {text, *(json.dumps(text, ensure_ascii=ascii)[1:-1] for ascii in (True, False))}
+            places = [(place, form) for form in forms if (place := written.find(form, end)) >= 0]
+            if not places:
+                return message
+            end = min(place + len(form) for place, form in places)  # another message may say the same
+    return None
 
 
 def is_message(value: Any) -> bool:

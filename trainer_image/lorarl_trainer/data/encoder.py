@@ -10,7 +10,7 @@ from datetime import datetime
 from itertools import accumulate, batched, pairwise
 from typing import Any
 
-from lorarl_trainer.data.cells import ASSISTANT, Message, as_messages, brief, renaming
+from lorarl_trainer.data.cells import ASSISTANT, Message, as_messages, brief, left_out, renaming
 from lorarl_trainer.data.lessons import Conversation, Tokens
 from lorarl_trainer.data.rows import Row
 from lorarl_trainer.data.turns import Turn, says, turn_of
@@ -269,7 +269,7 @@ class PromptEncoder:
         """Return messages in the chat template, with the assistant's turn opened after them or not.
 
         Raises:
-            InputError: the template refuses them.
+            InputError: the template refuses them, or leaves one out.
         """
         try:
             text: str = self._tokenizer.apply_chat_template(
@@ -295,6 +295,14 @@ class PromptEncoder:
                 f"a template that writes nothing for row {row.number}",
                 "a template that writes the messages",
                 "Name a template that does in spec.data.chatTemplateFile, or set spec.data.chatTemplate to false.",
+            )
+        if missing := left_out(messages, text):
+            raise InputError(
+                "spec.data.chatTemplate",
+                f"a template that leaves out the message with the role {missing['role']} of row {row.number}",
+                "a template that writes all messages",
+                renaming(messages)
+                or "Give it the role system or user, or name a template that writes it in spec.data.chatTemplateFile.",
             )
         return text
 

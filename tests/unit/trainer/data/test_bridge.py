@@ -123,7 +123,7 @@ def test_a_template_that_changes_what_came_before_is_refused(
 def test_a_message_that_the_template_leaves_out_is_refused(tmp_path: Path) -> None:
     made, user = bridge(tmp_path, NO_DEVELOPER), {"role": "user", "content": "u"}
     told = {"role": "developer", "content": "Be brief.\n"}
-    left_out = "leaves out a message with the role developer.*Give the message the role system or user"
+    left_out = "leaves out the message with the role developer.*Give it the role system or user"
     with pytest.raises(InputError, match=left_out):
         made.opened(ROW, [told, user])
     opened = made.opened(ROW, [told | {"role": "system"}, user])

@@ -70,3 +70,22 @@ def test_a_template_that_refuses_a_role_names_it(tokenizer: Callable[..., Any]) 
     with pytest.raises(InputError) as caught:
         encoder.encode_prompts([Row([{"role": "human", "content": "2+2"}], None, {}, 3)])
     assert caught.value.hint == "Rename roles in every row: 'human' to user."
+
+
+@pytest.mark.parametrize(("role", "fixed"), [("developer", "system"), ("human", "user")])
+def test_a_template_that_leaves_out_a_role_in_silence_is_refused(
+    tokenizer: Callable[..., Any], role: str, fixed: str
+) -> None:
+    """In a prompt, and in a conversation to learn from. The hint's role is written."""
+    known = "('system', 'user', 'assistant')"
+    quiet = f"{{% for m in messages if m.role in {known} %}}{{{{ m.role }}}}: {{{{ m.content }}}}\n{{% endfor %}}"
+    tok = tokenizer(quiet)
+    encoder = PromptEncoder(tok, chat_template=True, stop_ids=stop_token_ids(tok, {}))
+    said, asked = {"role": role, "content": "Be brief."}, {"role": "user", "content": "2+2"}
+    with pytest.raises(InputError) as caught:
+        encoder.encode_prompts([Row([said, asked], None, {}, 3)])
+    assert caught.value.got == f"a template that leaves out the message with the role {role} of row 3"
+    assert fixed in caught.value.hint
+    with pytest.raises(InputError, match=f"leaves out the message with the role {role}"):
+        encoder.marked(Row([], None, {}, 3), [asked, said, {"role": "assistant", "content": "4"}])
+    encoder.encode_prompts([Row([said | {"role": fixed}, asked], None, {}, 3)])
