@@ -68,8 +68,8 @@ def _delta_net_words(config: Mapping[str, Any]) -> dict[str, int]:
 
 def _delta_net_state(config: Mapping[str, Any]) -> State:
     words, key, value = _delta_net_words(config), config["linear_key_head_dim"], config["linear_value_head_dim"]
-    # Counted in `backends/fsdp/delta_rule.py`: six matrices of a chunk of 64 tokens, and a state for each chunk.
-    rule = words["heads"] * (11 * key + 3 * value + key * value // 64 + 6 * 64 + 4)
+    # Counted in `backends/fsdp/delta_rule.py`: six matrices of a chunk of 64 tokens, and a state for each chunk, twice.
+    rule = words["heads"] * (11 * key + 4 * value + 2 * key * value // 64 + 6 * 64 + 4)
     return State(
         inputs=(2 * words["keys"] + words["values"]) * (words["kernel"] - 1),
         recurrent=words["values"] * key,

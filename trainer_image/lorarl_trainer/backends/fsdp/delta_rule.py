@@ -55,12 +55,35 @@ def chunk_gated_delta_rule(
     query = query * query.shape[-1] ** -0.5
     within, across = query @ key.transpose(-1, -2) * between, query * left
     kept, leaves = key * (left_1[..., -1:, :] - left_1).exp(), left[..., -1:, :]
-    state, outputs = value.new_zeros(*value.shape[:2], key.shape[-1], value.shape[-1]), []
-    for chunk in range(value.shape[2]):
-        new = written[:, :, chunk] - removed[:, :, chunk] @ state
-        outputs.append(across[:, :, chunk] @ state + within[:, :, chunk] @ new)
-        state = state * leaves[:, :, chunk] + kept[:, :, chunk].transpose(-1, -2) @ new
-    return torch.cat(outputs, dim=2)[:, :, :length].transpose(1, 2).to(kind), None
+    states, new = _by_chunk(written, removed, kept.transpose(-1, -2), leaves)
+    outputs = across @ states + within @ new
+    return outputs.flatten(2, 3)[:, :, :length].transpose(1, 2).to(kind), None
+
+
+def _by_chunk(
+    written: torch.Tensor, removed: torch.Tensor, kept: torch.Tensor, leaves: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the state before each chunk, [B, E, C, K, V], and what its tokens write, [B, E, C, L, V].
+
+    Only this takes one chunk after the other. A GPU waits for the CPU that starts its kernels, so each chunk has three.
+    All chunks are taken apart, and put together, at once: the gradient of a single slice is a whole tensor.
+
+    Args:
+        written: what a chunk's tokens would write into an empty state, [B, E, C, L, V].
+        removed: what they take of the state before them, by its keys, [B, E, C, L, K].
+        kept: how they write into the state, [B, E, C, K, L].
+        leaves: how much of a state a chunk leaves, [B, E, C, 1, 1].
+    """
+    of_rows = [tensor.flatten(0, 1).unbind(1) for tensor in (written, removed, kept, leaves)]
+    rows, heads, _, _, values = written.shape
+    state = written.new_zeros(rows * heads, removed.shape[-1], values)
+    states, made = [], []
+    for written_1, removed_1, kept_1, leaves_1 in zip(*of_rows, strict=True):
+        states.append(state)
+        made.append(torch.baddbmm(written_1, removed_1, state, alpha=-1))
+        state = torch.baddbmm(state * leaves_1, kept_1, made[-1])
+    by_head = (rows, heads)
+    return torch.stack(states, dim=1).unflatten(0, by_head), torch.stack(made, dim=1).unflatten(0, by_head)
 
 
 def _in_chunks(tensor_B_S_E_X: torch.Tensor) -> torch.Tensor:
