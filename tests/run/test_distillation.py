@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import yaml
 
-from run.command import COMMAND, Ended
+from run.command import COMMAND, Ended, kill_with_engine
 from run.jobs import Job
 from support.vllm_server import NAME, vllm_server
 
@@ -41,14 +40,6 @@ def taught(base: Path, folder: Path, backend: str, teacher: Mapping[str, Any], s
         trainer={"steps": steps},
     )
     return job
-
-
-def kill_with_engine(server: int) -> None:
-    """End a server at once (-9), with the engine in a separate process, which would continue without it."""
-    parts = psutil.Process(server).children(recursive=True)
-    for part in [psutil.Process(server), *parts]:
-        part.kill()
-    psutil.wait_procs(parts)
 
 
 def held_out(ended: Ended) -> list[float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,11 @@ class VllmServer:
     url: str
     process: Process
 
+    def adapters(self) -> list[str]:
+        """The names of those that it has."""
+        with urllib.request.urlopen(f"{self.url}/models", timeout=ANSWER_SECONDS) as answer:
+            return [card["id"] for card in json.load(answer)["data"] if card["parent"]]
+
     def write(self) -> Any:
         """What it answers to a request for one token."""
         body = json.dumps({"model": NAME, "prompt": [5, 6], "max_tokens": 1}).encode()
@@ -37,16 +42,21 @@ class VllmServer:
 
 
 @contextmanager
-def vllm_server(model: Path, log: Path, port: int | None = None) -> Iterator[VllmServer]:
+def vllm_server(
+    model: Path, log: Path, port: int | None = None, *, takes_adapters: bool = False, options: Sequence[str] = ()
+) -> Iterator[VllmServer]:
     """Serve a model in Hugging Face format until the block ends, on a free port if none is named.
 
-    Its first answer takes longest, so that is waited for.
+    Its first answer takes longest, so that is waited for. `takes_adapters`: while it runs.
     """
     port = port or free_ports(1)[0]
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
     command += ["--served-model-name", NAME]
     command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager"]
+    command += ["--enable-lora"] if takes_adapters else []
+    command += options
     environment = {
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1" if takes_adapters else "0",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",

@@ -47,6 +47,12 @@ class RewardServerError(LorarlError):
     reason = "RewardServerFailed"
 
 
+class RolloutServerError(LorarlError):
+    """No server of `rollout.servers` is left that generates with the newest adapter. One may be back later."""
+
+    reason = "RolloutServerFailed"
+
+
 class FencedError(LorarlError):
     """A newer start of the same job has taken over the checkpoint prefix."""
 

@@ -46,7 +46,8 @@ from lorarl_api.v1alpha1.pods import (
 )
 from lorarl_api.v1alpha1.reward import NamedReward, RewardSpec
 from lorarl_api.v1alpha1.reward_source import RewardSource
-from lorarl_api.v1alpha1.runtime import CheckpointSpec, MlflowSpec, RolloutSpec, TrackingSpec, TrainerSpec, WandbSpec
+from lorarl_api.v1alpha1.rollout import RolloutSpec
+from lorarl_api.v1alpha1.runtime import CheckpointSpec, MlflowSpec, TrackingSpec, TrainerSpec, WandbSpec
 from lorarl_api.v1alpha1.scoring import CodeReward, LengthPenalty, RepetitionPenalty, ServerReward
 from lorarl_api.v1alpha1.status import (
     AdapterStatus,

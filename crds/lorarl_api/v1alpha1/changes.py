@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from lorarl_api.rules import Immutable, fixed_unless, immutable, immutable_except, parts_fixed_unless
-from lorarl_api.v1alpha1.runtime import CheckpointSpec, RolloutSpec, TrainerSpec
+from lorarl_api.v1alpha1.rollout import RolloutSpec
+from lorarl_api.v1alpha1.runtime import CheckpointSpec, TrainerSpec
 
 # What to do if a field may not change. A change of some fields would be a different training, and of others not.
 _OTHER_TRAINING = "Apply the manifest under another metadata.name, because it would be a different training."

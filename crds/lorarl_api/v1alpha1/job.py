@@ -20,7 +20,8 @@ from lorarl_api.v1alpha1.metadata import MAX_NAME, Metadata
 from lorarl_api.v1alpha1.retries import RetryRule
 from lorarl_api.v1alpha1.reward import NamedReward, RewardSpec
 from lorarl_api.v1alpha1.reward_source import RewardSource
-from lorarl_api.v1alpha1.runtime import CheckpointSpec, RolloutSpec, TrackingSpec, TrainerSpec
+from lorarl_api.v1alpha1.rollout import RolloutSpec
+from lorarl_api.v1alpha1.runtime import CheckpointSpec, TrackingSpec, TrainerSpec
 from lorarl_api.v1alpha1.spec_rules import CLUSTER_RULES, SPEC_RULES
 from lorarl_api.v1alpha1.status import LoRARLJobStatus
 from lorarl_api.v1alpha1.template import TemplateRef
@@ -181,7 +182,16 @@ class LoRARLJobSpec(Checked):
 
     @property
     def generates(self) -> bool:
-        """Whether there is an engine: to train on completions, or for an evaluation that scores them."""
+        """Whether the workers have engines: to train on completions, or for an evaluation that scores them."""
+        return self._wants_completions and not self.rollout.servers
+
+    @property
+    def servers(self) -> list[str]:
+        """The servers that generate in the place of engines in the workers."""
+        return list(self.rollout.servers or ()) if self._wants_completions else []
+
+    @property
+    def _wants_completions(self) -> bool:
         generated = not self.algorithm.about.from_data or any(each.reward for each in self.data.evals)
         return generated and not self._without_engine
 

@@ -16,6 +16,7 @@ RetryReason = Literal[
     "PolicyDrift",
     "StaleAdapter",
     "RewardServerFailed",
+    "RolloutServerFailed",
     "StorageFailed",
     "WorkerFailed",
     "Failed",

@@ -18,6 +18,7 @@ from lorarl_api.v1alpha1.algorithm_types import (
 from lorarl_api.v1alpha1.environment import environment_rules
 from lorarl_api.v1alpha1.partial_rules import TRAINS_WITHOUT_REWARD, partial_rules
 from lorarl_api.v1alpha1.quantization_rules import quantization_rules
+from lorarl_api.v1alpha1.server_rules import SERVER_CLUSTER_RULES, server_job_rules
 
 _FROM_DATA = is_one_of("self.algorithm.type", FROM_DATA)
 _TAUGHT = is_one_of("self.algorithm.type", TAUGHT)
@@ -275,6 +276,7 @@ SPEC_RULES: tuple[Rule, ...] = (
         "!has(self.rollout.tensorParallelSize) || self.rollout.tensorParallelSize == 1",
         "absent or 1",
     ),
+    _default_without_rollouts("servers", "!has(self.rollout.servers)", "absent"),
     *partial_rules(),
     *environment_rules(),
     Rule(
@@ -328,6 +330,7 @@ SPEC_RULES: tuple[Rule, ...] = (
         "Remove trainer.backend, or set it to fsdp.",
     ),
     *quantization_rules(),
+    *server_job_rules(),
     Rule(
         "trainer.tokensPerMicroBatch",
         "!has(self.trainer.tokensPerMicroBatch) || self.trainer.tokensPerMicroBatch >= "
@@ -391,4 +394,5 @@ CLUSTER_RULES: tuple[Rule, ...] = (
         "mounts in head and workers, because a pod's other files are deleted with it",
         "Use s3://, gs://, az:// or pvc://, or run the manifest with `lorarl run`.",
     ),
+    *SERVER_CLUSTER_RULES,
 )

@@ -246,6 +246,12 @@ class Ended(_Row):
         "The server of a `reward.server` gave too few scores, after all retries. The next attempt resumes.",
         Counts.FAILURE,
     )
+    ROLLOUT_SERVER_FAILED = (
+        "RolloutServerFailed",
+        "None of `rollout.servers` generated with the newest adapter as the trainer computes it. The message says why, "
+        "for each. The next attempt resumes.",
+        Counts.FAILURE,
+    )
     STORAGE_FAILED = (
         "StorageFailed",
         "The object store refused a request, or could not be reached before the retries ran out.",

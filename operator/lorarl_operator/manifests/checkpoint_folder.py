@@ -1,4 +1,4 @@
-"""Whether checkpoints in a folder of the pods (`checkpoint.uri: file:`) outlive the pods."""
+"""Whether others see what pods write to a folder: the next pods their checkpoints, and servers their adapters."""
 
 from __future__ import annotations
 
@@ -37,8 +37,27 @@ def require_lasting_folder(spec: LoRARLJobSpec, head: Template, worker: Template
             )
 
 
+def require_seen_folder(spec: LoRARLJobSpec, worker: Template) -> None:
+    """Refuse adapters for servers in a folder that only the worker has.
+
+    Raises:
+        ManifestError: The folder is on no volume, or on one that is the pod's own or cannot be written.
+    """
+    if spec.servers and spec.rollout.server_folder and (why := _why_lost(spec.rollout.server_folder, worker["spec"])):
+        raise ManifestError(
+            [
+                Fault(
+                    "spec.rollout.serverFolder",
+                    f"{shown(spec.rollout.server_folder)}, which {why} in the worker pod",
+                    "a folder on a volume that the servers mount too, under the same path",
+                    "Mount such a volume by cluster.podTemplateOverrides.worker.",
+                )
+            ]
+        )
+
+
 def _why_lost(uri: str, pod: dict[str, Any]) -> str | None:
-    """Return why checkpoints in a folder of this pod would be lost; None if they stay."""
+    """Return why files in a folder of this pod would be lost; None if they stay."""
     folder = uri.removeprefix("file:")
     if not folder.startswith("/"):
         return "is relative to the working directory"

@@ -20,7 +20,7 @@ from lorarl_operator.decide.models import (
 from lorarl_operator.decide.names import metadata, ray_job_name
 from lorarl_operator.decide.parse import QUEUE_LABEL
 from lorarl_operator.decide.settings import Settings
-from lorarl_operator.manifests.checkpoint_folder import require_lasting_folder
+from lorarl_operator.manifests.checkpoint_folder import require_lasting_folder, require_seen_folder
 from lorarl_operator.manifests.config import CONFIG_FOLDER, CONFIG_KEY
 from lorarl_operator.manifests.digests import passed_digest, pods_digest
 from lorarl_operator.manifests.placement import NO_NODES, Avoided, avoid, head_node
@@ -76,6 +76,7 @@ def ray_job(
     head_pod = head_template(job, spec, attempt, settings)
     worker_pod = worker_template(job, spec, attempt, settings, queued=queued)
     require_lasting_folder(spec, head_pod, worker_pod)
+    require_seen_folder(spec, worker_pod)
     for template in (head_pod, worker_pod):
         avoid(template, avoided)
     return {

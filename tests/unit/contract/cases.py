@@ -11,6 +11,7 @@ from unit.contract.manifests import EVAL, GPUS, HUB, MLFLOW, SFT, VOLUMES, Case,
 from unit.contract.quantization_cases import QUANTIZATION_CASES
 from unit.contract.reward_cases import REWARD_CASES
 from unit.contract.sampling_cases import SAMPLING_CASES
+from unit.contract.server_cases import SERVER_CASES
 
 
 def _not_with_sft(name: str, value: Any, around: Changes | None = None) -> Case:
@@ -133,6 +134,7 @@ CASES = [
         "set it to fsdp",
     ),
     *QUANTIZATION_CASES,
+    *SERVER_CASES,
     *ALGORITHM_CASES,
     Case(
         "one reward, not two",

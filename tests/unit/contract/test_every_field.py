@@ -54,7 +54,7 @@ MAY_CHANGE = frozenset(
         *(f"trainer.{one}" for one in ("backend", "precision", "recompute", "tokensPerMicroBatch", "routerReplay")),
         *(f"trainer.{one}" for one in ("tensorParallelSize", "contextParallelSize", "expertParallelSize")),
         *(f"rollout.{one}" for one in ("adapterSync", "verifySync", "offload", "gpuMemoryFraction")),
-        "rollout.tensorParallelSize",
+        *("rollout.tensorParallelSize", "rollout.servers", "rollout.serverFolder", "rollout.serverTimeoutSeconds"),
     }
 )
 """Fields, and groups of them, with which a checkpoint may be resumed although they differ."""

@@ -22,9 +22,9 @@ def overrides(volume, *, roles=("head", "worker"), path="/data", **mount):
     return {"podTemplateOverrides": {role: of(role) for role in roles}}
 
 
-def why(uri, cluster=None):
+def why(uri, cluster=None, **parts):
     """The message about a job that waits for a correction; None if its RayJob is created."""
-    decision = decided(raw_job({"checkpoint": {"uri": uri}, "cluster": cluster or {}}))
+    decision = decided(raw_job({"checkpoint": {"uri": uri}, "cluster": cluster or {}, **parts}))
     if decision.status is None:
         return None
     assert decision.status["phase"] == "Pending"
@@ -111,3 +111,12 @@ class TestClaim:
     def test_without_one_nothing_changes_a_pods_groups(self):
         for pod in self.pods({}):
             assert "fsGroup" not in pod["securityContext"]
+
+
+def test_adapters_for_servers_are_in_a_folder_that_the_workers_share():
+    rollout = {"servers": ["http://vllm:8000"], "serverFolder": "/data/adapters"}
+    workers = {"roles": ["worker"]}
+    assert why("s3://team/adapters", overrides(CLAIM, **workers), rollout=rollout) is None
+    own = why("s3://team/adapters", overrides({"emptyDir": {}}, **workers), rollout=rollout)
+    assert own.startswith('spec.rollout.serverFolder: got "/data/adapters", which is on a volume of the kind emptyDir')
+    assert "in the worker pod" in own and "Mount such a volume by cluster.podTemplateOverrides.worker." in own

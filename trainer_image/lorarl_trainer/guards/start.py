@@ -14,16 +14,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from lorarl_trainer.errors import PolicyDriftError
+from lorarl_trainer.guards.servers import require_probe, require_same_base
 from lorarl_trainer.lora.config import Probe
 from lorarl_trainer.progress import Noted
 from lorarl_trainer.protocols.workers import Workers
-from lorarl_trainer.samples.agreement import Agreement, AgreementLimits, positions_of
+from lorarl_trainer.samples.agreement import Agreement, AgreementLimits
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.requests import GenerationRequest
 from lorarl_trainer.samples.sample import Completion, Sample
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.wire import Samples
 from lorarl_trainer.schedule import seed_of
+from lorarl_trainer.servers.pool import Servers
+from lorarl_trainer.servers.proof import Proof
 from lorarl_trainer.session import Session
 
 FIRST_VERSION = 2**30
@@ -39,6 +42,8 @@ _ROUNDING = {"fp32": 1e-5, "bf16": 0.03}
 nearly sure of its answers (benchmarks/results/agreement-2026-11-26.md)."""
 _COMPLETIONS = 8
 """Of each prompt, so that there are enough tokens also where answers are short. Its prompt is computed once."""
+_OF_A_PROOF = 16
+"""Completions by which a server proves a version. More tokens would only delay each step."""
 _LARGEST_MEAN = {"fp32": 1e-3, "bf16": 0.5}
 """More than this at temperature 1, in nats, is no rounding. Healthy: 1e-5 in fp32; 0.01 to 0.11 in bf16."""
 
@@ -52,34 +57,62 @@ class _Check:
     seeds: Sequence[int]
     max_tokens: int
     sampling: Sampling
+    servers: Servers | None = None
+    asked: Sequence[str | None] = (None,)
     version: int = FIRST_VERSION
 
     async def generate(self, probe: Probe) -> Samples:
-        """Let the engine generate with a probe."""
+        """Let the engine generate with a probe, or each server that serves it."""
         await self.workers.hold_probe(probe)
         await self.workers.sync(self.version, verify=True)
         self.version += 1
+        if self.servers:
+            self.asked = self.servers.serving
         completions: dict[int, Completion] = {}
 
         def take(indices: Sequence[int], ended: Sequence[Completion]) -> None:
             completions.update(zip(indices, ended, strict=True))
 
         requests = [
-            GenerationRequest(prompt, "the check of the engine", seed, None, self.max_tokens, self.sampling)
+            GenerationRequest(
+                prompt,
+                "the check of the engine",
+                seed,
+                max_tokens=self.max_tokens,
+                sampling=self.sampling,
+                server=server,
+            )
+            for server in self.asked
             for prompt, seed in zip(self.prompts, self.seeds, strict=True)
         ]
         await self.workers.submit(requests, take)
         await self.workers.results()
-        return Samples(Sample.of(prompt, completions[index]) for index, prompt in enumerate(self.prompts))
+        return Samples(Sample.of(request.tokens, completions[index]) for index, request in enumerate(requests))
 
     async def score(self, samples: Samples) -> Floats:
         """Return the trainer's log-probabilities with the adapter that it has."""
         return np.concatenate(await self.workers.log_probabilities(samples, self.sampling.temperature))
 
+    def by_server(self, samples: Samples, scores: Floats) -> dict[str, Agreement]:
+        """Return how well each server agrees; nothing without servers."""
+        ends = np.cumsum([sample.response_length for sample in samples])
+        each = np.split(scores, ends[len(self.prompts) - 1 : -1 : len(self.prompts)])
+        parts = (samples[start : start + len(self.prompts)] for start in range(0, len(samples), len(self.prompts)))
+        return {
+            url: Agreement.of_samples(part, of_part)
+            for url, part, of_part in zip(self.asked, parts, each, strict=True)
+            if url is not None
+        }
+
+    def proof(self, limits: AgreementLimits) -> Proof:
+        """Return what servers prove each version by: some of these completions."""
+        some = slice(None, None, -(-len(self.prompts) // _OF_A_PROOF))
+        return Proof(self.prompts[some], self.seeds[some], self.max_tokens, self.sampling, limits)
+
     async def agreement(self, probe: Probe) -> Agreement:
         """Compare engine and trainer with a probe."""
         samples = await self.generate(probe)
-        return agreement_of(samples, await self.score(samples))
+        return Agreement.of_samples(samples, await self.score(samples))
 
     async def probe(self, base: Samples, scores: Floats) -> tuple[Probe, float]:
         """Return a probe of about the wanted effect on the trainer's log-probabilities, and that effect."""
@@ -93,13 +126,6 @@ class _Check:
         return probe, effect
 
 
-def agreement_of(samples: Samples, scores: Floats) -> Agreement:
-    """Compare the engine's log-probabilities, which the samples carry, with the trainer's."""
-    engine = [sample.rollout_logprobs for sample in samples if sample.rollout_logprobs is not None]
-    positions = positions_of([s.prompt_length for s in samples], [s.response_length for s in samples])
-    return Agreement.of(np.concatenate(engine), scores, positions)
-
-
 async def check_engine(session: Session) -> AgreementLimits | None:
     """Return what all updates must keep to, after the engine was found to apply what the trainer trains.
 
@@ -110,6 +136,7 @@ async def check_engine(session: Session) -> AgreementLimits | None:
     Raises:
         PolicyDriftError: engine and trainer do not compute the same; names the modules in which they differ.
         StaleAdapterError: the adapter does not reach the engine.
+        RolloutServerError: a server does not; names it.
     """
     rollout, spec = session.spec.rollout, session.spec
     prompts = session.rollouts.probe_prompts(32 if spec.on_gpu else 4)
@@ -122,16 +149,19 @@ async def check_engine(session: Session) -> AgreementLimits | None:
         max_tokens=min(rollout.max_response_tokens, 32 if spec.on_gpu else 8),
         # Whatever is truncated later: a token that is the only possible one would say nothing.
         sampling=Sampling.of(rollout).untruncated,
+        servers=session.servers,
     )
     try:
         samples = await check.generate(Probe(0.0))
         scores = await check.score(samples)
-        base = agreement_of(samples, scores)
+        base = Agreement.of_samples(samples, scores)
         tolerance = rollout.logprob_tolerance
-        least = _LEAST_NOISE[spec.precision] / rollout.temperature
+        least, largest = (of[spec.precision] / rollout.temperature for of in (_LEAST_NOISE, _LARGEST_MEAN))
         limits = AgreementLimits.from_base(base, least) if tolerance is None else AgreementLimits(tolerance=tolerance)
-        if tolerance is None and not base.mean <= _LARGEST_MEAN[spec.precision] / rollout.temperature:
-            raise PolicyDriftError(_base_differs(base))
+        if tolerance is None:
+            require_same_base(check.by_server(samples, scores), least, largest)
+            if not base.mean <= largest:
+                raise PolicyDriftError(_base_differs(base))
         probe, effect = await check.probe(samples, scores)
         allowed, scale = limits, 1.0
         if not effect > base.mean and rollout.temperature < 1:
@@ -139,18 +169,23 @@ async def check_engine(session: Session) -> AgreementLimits | None:
             check.sampling, scale = check.sampling.at(1.0), 1 / rollout.temperature
             samples = await check.generate(Probe(0.0))
             scores = await check.score(samples)
-            base = agreement_of(samples, scores)
+            base = Agreement.of_samples(samples, scores)
             allowed = AgreementLimits.from_base(base, _LEAST_NOISE[spec.precision]) if tolerance is None else limits
             probe, effect = await check.probe(samples, scores)
         if not effect > base.mean:
             raise PolicyDriftError(_no_effect(effect))
-        probed = await check.agreement(probe)
+        samples = await check.generate(probe)
+        scores = await check.score(samples)
+        probed = Agreement.of_samples(samples, scores)
         allowed = allowed.for_probe(_ROUNDING[spec.precision] * effect)
+        require_probe(check.by_server(samples, scores), allowed)
         if allowed.exceeded(probed):
             where = await _families(session, check, probe, allowed)
             raise PolicyDriftError(_probe_differs(base, probed, effect, where))
     finally:
         await session.workers.hold_probe(None)
+    if session.servers:
+        session.servers.hold_to(check.proof(allowed.after_probe(probed)))
     session.progress.emit(
         Noted(
             f"vLLM agrees with the trainer: log-probabilities differ by {base.mean:.1e} nats without an adapter, "

@@ -61,6 +61,7 @@ from lorarl_trainer.record.publisher import RecordPublisher
 from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.scorer import Scorers, open_scorers
 from lorarl_trainer.rewards.source import fetched_sources
+from lorarl_trainer.servers.pool import Servers, open_servers
 from lorarl_trainer.session import RunCheckpoints, Session, starting_curriculum, starting_kl_coefficient
 from lorarl_trainer.storage.base_model import base_model_name, is_remote
 from lorarl_trainer.storage.secrets import Secrets, read_secrets
@@ -155,10 +156,15 @@ async def open_run(launch: Launch, progress: Progress, interruption: Interruptio
         progress.emit(
             Noted(f"starting Ray and {spec.world_size} worker(s); imports of torch, Megatron and vLLM take longest")
         )
-        async with RayCluster(spec, launch.runtime.log_dir, clock) as cluster:
+        async with (
+            open_servers(job, launch.out_dir, lambda text: progress.emit(Warned(text))) as servers,
+            RayCluster(spec, launch.runtime.log_dir, clock, servers) as cluster,
+        ):
             fetching = _fetch_model(launch, cluster, interruption, progress, checks if fetch else None)
             prepared, (workers, fingerprint) = await asyncio.gather(checks, fetching)
-            yield OpenRun(launch, progress, interruption, scorers, cluster, prepared, workers, fingerprint, clock)
+            yield OpenRun(
+                launch, progress, interruption, scorers, cluster, prepared, workers, fingerprint, clock, servers
+            )
 
 
 @dataclass
@@ -167,6 +173,7 @@ class OpenRun:
 
     Attributes:
         workers: the present ones. They have the base model on their machines.
+        servers: what generates in the place of their engines; None if those do.
     """
 
     launch: Launch
@@ -178,6 +185,7 @@ class OpenRun:
     workers: WorkerGroup
     fingerprint: str
     clock: StartClock
+    servers: Servers | None = None
 
     async def session_of_new_workers(self, before: Session) -> Session:
         """Replace the workers, as after a loss, and let the new ones continue from the newest checkpoint.
@@ -193,7 +201,7 @@ class OpenRun:
         with self.clock.part("base model"):
             self.fingerprint = await self.workers.fetch_model()
         session = await self.session()
-        if session.computes == before.computes:
+        if session.computes == before.computes and not self.servers:  # which may be others by now
             session.limits = before.limits
         return session
 
@@ -289,6 +297,7 @@ class OpenRun:
             kl_coefficient=starting_kl_coefficient(spec, resumed),
             curriculum=curriculum,
             keep=dump.keep if dump else None,
+            servers=self.servers,
         )
 
     async def _report_start(self, built: Built, resumed: Resumed) -> None:

@@ -15,6 +15,7 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError, LorarlError, NodeLostError, WorkerError, in_one_line
 from lorarl_trainer.launch.places import require_places
 from lorarl_trainer.launch.ray_groups import Guard, start_apart
+from lorarl_trainer.servers.pool import Servers
 from lorarl_trainer.timing import StartClock
 from lorarl_trainer.workers.ahead import importing_ahead
 from lorarl_trainer.workers.group import WorkerGroup
@@ -29,9 +30,11 @@ _START_ATTEMPTS = 3
 class RayCluster:
     """Starts Ray and the workers in the background. They import their engines while the caller reads its inputs."""
 
-    def __init__(self, spec: LoRARLJobSpec, log_dir: Path | None, clock: StartClock) -> None:
-        """Nothing starts before `async with`."""
-        self._spec, self._log_dir, self._clock = spec, log_dir, clock
+    def __init__(
+        self, spec: LoRARLJobSpec, log_dir: Path | None, clock: StartClock, servers: Servers | None = None
+    ) -> None:
+        """Nothing starts before `async with`. `servers`: see `WorkerGroup`."""
+        self._spec, self._log_dir, self._clock, self._servers = spec, log_dir, clock, servers
         self._abandoned = threading.Event()
         self._guard: Guard | None = None
         self._ahead = contextlib.ExitStack()
@@ -103,7 +106,7 @@ class RayCluster:
             if devices is None:
                 return None
             try:
-                return WorkerGroup(self._spec, self._log_dir, devices)
+                return WorkerGroup(self._spec, self._log_dir, devices, self._servers)
             except (ray.exceptions.RayError, NodeLostError) as error:
                 ray.util.remove_placement_group(devices)
                 raise NodeLostError("a machine was lost while the workers' processes started") from error

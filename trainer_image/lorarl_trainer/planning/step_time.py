@@ -57,7 +57,7 @@ class Work:
         workers: GPUs.
         longest, mean: tokens of the longest response, and of one on average.
         more_forwards: forward passes beside the one that has a backward pass. A backward pass counts as one too.
-        generates: whether the responses are generated; otherwise they are the data's.
+        generates: whether the workers generate the responses; otherwise they are the data's, or come from servers.
     """
 
     workers: int
@@ -99,7 +99,7 @@ def work_of(spec: LoRARLJobSpec) -> Work:
         + (spec.algorithm.teacher_adapter is not None)
         + (spec.algorithm.correction is not None and spec.algorithm.effective_updates_per_step > 1)
         + 3 * spec.algorithm.about.critic,  # its values, and its own update
-        generates=not spec.algorithm.about.from_data,
+        generates=not spec.algorithm.about.from_data and not spec.servers,
     )
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lorarl_trainer.samples.arrays import Floats, Ints, Sums
+from lorarl_trainer.samples.sample import Sample
 
 DEPTHS = 12
 """Buckets of positions: up to 512 tokens into a sequence, up to 1,024, up to 2,048, and so on."""
@@ -70,6 +71,13 @@ class Agreement:
             tokens=_sums(depth_N, np.ones(len(depth_N))),
             largest=float(differences_N.max(initial=0.0)),
         )
+
+    @classmethod
+    def of_samples(cls, samples: Sequence[Sample], scores_N: Floats) -> Agreement:
+        """Compare the engine's log-probabilities, which the samples carry, with the trainer's."""
+        engine = [sample.rollout_logprobs for sample in samples if sample.rollout_logprobs is not None]
+        positions = positions_of([s.prompt_length for s in samples], [s.response_length for s in samples])
+        return cls.of(np.concatenate(engine), scores_N, positions)
 
     @property
     def mean(self) -> float:

@@ -43,6 +43,7 @@ class GenerationRequest:
         stop_token_ids: any of them ends it; None for the job's.
         stop: texts that end it; None for the job's.
         adapter: the version that is to generate it; None for the one that the engine has.
+        server: the one of `rollout.servers` that is to generate it; None for any of them, and for the workers' engines.
     """
 
     tokens: Sequence[int]
@@ -54,6 +55,7 @@ class GenerationRequest:
     stop_token_ids: tuple[int, ...] | None = None
     stop: tuple[str, ...] | None = None
     adapter: int | None = None
+    server: str | None = None
 
     @property
     def prompt_length(self) -> int:

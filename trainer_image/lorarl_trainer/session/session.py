@@ -18,6 +18,7 @@ from lorarl_trainer.protocols.steering import Steer
 from lorarl_trainer.protocols.workers import DriverState, Resumed, Workers
 from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.schedule import evaluations_due, is_due
+from lorarl_trainer.servers.pool import Servers
 from lorarl_trainer.session.checkpoints import RunCheckpoints
 from lorarl_trainer.timing import StartClock, with_worker
 
@@ -43,6 +44,7 @@ class Session:
         keep: keeps each step's samples; None for nothing.
         kl_coefficient: the present weight of a KL penalty that keeps a divergence; None where it is fixed.
         curriculum: what decides which rows take their turn, the same object as in the rollouts' stream of rows.
+        servers: what generates in the place of the workers' engines; None if those do.
     """
 
     spec: LoRARLJobSpec
@@ -66,6 +68,7 @@ class Session:
     keep: KeepBatch | None = None
     kl_coefficient: float | None = None
     curriculum: Curriculum | None = None
+    servers: Servers | None = None
 
     def adapt_kl(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
         """Let the weight of the KL penalty follow a step's divergence; return the step's own weight as a metric.

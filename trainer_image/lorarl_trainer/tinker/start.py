@@ -60,6 +60,10 @@ def job_of(
         raise InputError(
             "spec.cluster", f"{job.spec.world_size} GPUs", "one for `lorarl serve`", "Use one GPU for each service."
         )
+    if job.spec.servers:
+        raise InputError(
+            "--set spec.rollout.servers", "servers", "none: the service generates itself", "Remove the option."
+        )
     if job.spec.adapter.rank != rank or job.spec.adapter.alpha != ALPHA:
         raise InputError("--set spec.adapter", "another rank or alpha", f"alpha {ALPHA}", "Use --rank for the rank.")
     return job

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from lorarl_trainer.samples.packing import split_evenly
 from lorarl_trainer.samples.requests import GenerationRequest, Policy, UpdateRequest, UpdateResult
 from lorarl_trainer.samples.sample import Sample
 from lorarl_trainer.samples.wire import Samples
+from lorarl_trainer.servers.pool import Servers
 from lorarl_trainer.timing import Span
 from lorarl_trainer.workers import ahead
 from lorarl_trainer.workers.base_model import fetch_fitting_model
@@ -43,14 +46,18 @@ from lorarl_trainer.workers.worker import Rank, Worker
 class WorkerGroup:
     """All workers of a job. Ray must be initialised."""
 
-    def __init__(self, spec: LoRARLJobSpec, log_dir: Path | None, devices: Any) -> None:
+    def __init__(self, spec: LoRARLJobSpec, log_dir: Path | None, devices: Any, servers: Servers | None = None) -> None:
         """Start the worker processes.
 
-        `log_dir`: each worker's output goes to a file there; None leaves it to Ray, as in a pod.
+        Args:
+            spec: the job.
+            log_dir: each worker's output goes to a file there; None leaves it to Ray, as in a pod.
+            devices: the places of the workers.
+            servers: what generates in the place of engines in the workers; None if those do.
         """
         import ray
 
-        self._spec = spec
+        self._spec, self._servers = spec, servers
         self.size = spec.world_size
         self._submitting = asyncio.Lock()
         self._trainer_ranks = 1  # until `start`, where the workers have chosen it
@@ -125,7 +132,9 @@ class WorkerGroup:
 
         built: Built = (await self._await(calls))[0]
         self._trainer_ranks, engine_ranks = built.ranks
-        self._engines = Engines(self._actors, engine_ranks)
+        self._engines = self._servers or Engines(self._actors, engine_ranks)
+        if self._servers:
+            self._servers.begin(stop_token_ids, partial(self.log_probabilities, of="policy"))
         return built
 
     async def resume(self) -> Resumed:
@@ -135,8 +144,13 @@ class WorkerGroup:
         return resumed
 
     async def sync(self, version: int, *, verify: bool = False) -> float:
-        """Bring the adapter to every engine as this version; return the slowest worker's seconds."""
-        return max(await self._all("sync", version, verify))
+        """Bring the adapter to every engine or server as this version; return the slowest one's seconds."""
+        if (servers := self._servers) is None:
+            return max(await self._all("sync", version, verify))
+        began, files = time.perf_counter(), servers.version_of(version)
+        await self._all("write_adapter", files.folder)
+        await self._await(lambda: [servers.take(files)])
+        return time.perf_counter() - began
 
     async def hold_probe(self, probe: Probe | None) -> None:
         await self._all("hold_probe", probe)

@@ -163,6 +163,18 @@ class Worker:
         with self._clock.part("first sync"), self._memory_explained("the adapter was brought to vLLM"):
             return self.engine.sync(version, verify) if self.engine else 0.0
 
+    def write_adapter(self, folder: Path) -> None:
+        """Write the adapter for servers, in PEFT's format, in place of the versions beside it (collective).
+
+        Raises:
+            InputError: the folder cannot be written.
+        """
+        from lorarl_trainer.lora.served_files import replace_version
+
+        weights = self.backend.adapter.export()
+        if self._rank.rank == 0:
+            replace_version(folder, weights, self.backend.adapter)
+
     def hold_probe(self, probe: Probe | None) -> None:
         from lorarl_trainer.lora.probe import probe_adapter
 

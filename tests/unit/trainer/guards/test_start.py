@@ -63,6 +63,7 @@ def check(temperature: float, *, bound: bool = True) -> list[str]:
         workers=Sure(bound),
         progress=SimpleNamespace(emit=told.append),
         families=[],
+        servers=None,
     )
     assert asyncio.run(check_engine(session)) is not None
     return [event.text for event in told]

@@ -15,8 +15,7 @@ from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.adapter import Adapter
 from lorarl_trainer.lora.blocks import Block, Copy, copies
-from lorarl_trainer.lora.experts import completed
-from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
+from lorarl_trainer.lora.served_files import write_version
 
 _SHARED_MEMORY = Path("/dev/shm")
 
@@ -109,12 +108,12 @@ class DiskSync:
         self._slot, self._adapter = slot, adapter
 
     def push(self, version: int) -> None:
-        weights, config = completed(self._adapter.export(), self._adapter.linear_names), self._adapter.config
+        weights = self._adapter.export()
         with tempfile.TemporaryDirectory(
             prefix="lorarl-adapter-", dir=_SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
         ) as folder:
             path = Path(folder, f"v{version}")
-            write_adapter(path, weights, adapter_config(weights, config, base_model=""))
+            write_version(path, weights, self._adapter)
             self._slot.read(path, version)
 
 

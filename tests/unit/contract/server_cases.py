@@ -1,0 +1,104 @@
+"""The rules of `rollout.servers`, each broken once and kept once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unit.contract.manifests import SFT, VOLUMES, Case
+
+URL = "http://vllm:8000"
+SERVERS: dict[str, Any] = VOLUMES | {"spec.rollout.servers": [URL], "spec.rollout.serverFolder": "/mnt/adapters"}
+FP8 = {"spec.model.quantization": "fp8"}
+REPLAY = "spec.trainer.routerReplay"
+CORRECTED = {"spec.algorithm": {"type": "grpo", "correction": {"preset": "decoupled_token_is"}}}
+
+
+def _of_engines(field: str, bad: object, good: object | None = None) -> Case:
+    """A setting that engines in the workers honour, and servers do not."""
+    path = f"spec.rollout.{field}"
+    kept = SERVERS if good is None else SERVERS | {path: good}
+    return Case(f"no {field} with servers", SERVERS | {path: bad}, kept, path, f"Remove rollout.{field}.")
+
+
+def _alone(field: str, value: object) -> Case:
+    path = f"spec.rollout.{field}"
+    return Case(
+        f"no {field} without servers", {path: value}, SERVERS | {path: value}, path, f"Remove rollout.{field}, or name"
+    )
+
+
+SERVER_CASES = [
+    Case(
+        "servers have addresses",
+        SERVERS | {"spec.rollout.servers": ["vllm:8000"]},
+        SERVERS | {"spec.rollout.servers": ["https://vllm/v1/", URL]},
+        "spec.rollout.servers",
+        "Write each as http://HOST:PORT.",
+    ),
+    Case(
+        "an address has no other path",
+        SERVERS | {"spec.rollout.servers": [f"{URL}/v1/completions"]},
+        SERVERS | {"spec.rollout.servers": [f"{URL}/v1"]},
+        "spec.rollout.servers",
+        "Write each as http://HOST:PORT.",
+    ),
+    Case(
+        "addresses of servers have no credentials",
+        SERVERS | {"spec.rollout.servers": ["http://me:secret@vllm:8000"]},
+        SERVERS,
+        "spec.rollout.servers",
+        "Remove them from the addresses, and renew them.",
+    ),
+    Case(
+        "each server once",
+        SERVERS | {"spec.rollout.servers": [URL, URL]},
+        SERVERS | {"spec.rollout.servers": [URL, "http://vllm:8001"]},
+        "spec.rollout.servers",
+        "Name each server once.",
+    ),
+    Case(
+        "the folder of servers is absolute",
+        SERVERS | {"spec.rollout.serverFolder": "mnt/adapters"},
+        SERVERS,
+        "spec.rollout.serverFolder",
+        "Write it as /FOLDER.",
+    ),
+    _alone("serverFolder", "/mnt/adapters"),
+    _alone("serverTimeoutSeconds", 60.0),
+    Case(
+        "no answers are continued by servers",
+        SERVERS | CORRECTED | {"spec.rollout.partial": {"extraPrompts": 4}},
+        SERVERS | CORRECTED,
+        "spec.rollout.partial",
+        "Remove rollout.partial.",
+    ),
+    _of_engines("topP", 0.9, 1.0),
+    _of_engines("topK", 50),
+    _of_engines("minP", 0.1, 0.0),
+    _of_engines("adapterSync", "disk", "tensor"),
+    _of_engines("verifySync", True, False),
+    Case(
+        "no offload with servers",
+        SERVERS | {"spec.rollout.offload": [], "spec.cluster.gpusPerNode": 1},
+        SERVERS | {"spec.cluster.gpusPerNode": 1},
+        "spec.rollout.offload",
+        "Remove rollout.offload.",
+    ),
+    _of_engines("gpuMemoryFraction", 0.5),
+    _of_engines("tensorParallelSize", 1),
+    Case("no quantized base with servers", SERVERS | FP8, SERVERS, "spec.model.quantization", "or rollout.servers."),
+    Case(
+        "no replay of routing with servers",
+        SERVERS | {REPLAY: True},
+        SERVERS | {REPLAY: False},
+        REPLAY,
+        "Remove trainer.routerReplay.",
+    ),
+    Case(
+        "servers generate something",
+        SFT | SERVERS,
+        SFT,
+        "spec.rollout.servers",
+        "Remove rollout.servers.",
+    ),
+]

@@ -1,0 +1,90 @@
+"""One server of a job's, and how an adapter version gets to it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+from lorarl_trainer.samples.sample import Completion
+from lorarl_trainer.servers.client import Answer, ServerError, UnknownAdapterError, UnreachableError, VllmServer
+
+
+@dataclass(frozen=True)
+class Version:
+    """An adapter version that servers can read.
+
+    Attributes:
+        number: the trainer's.
+        name: by which servers know it. No other version has had it, also not of an earlier start.
+        folder: with its files.
+    """
+
+    number: int
+    name: str
+    folder: Path
+
+
+@dataclass(eq=False)
+class Server:
+    """One server.
+
+    Attributes:
+        longest: tokens that a prompt and its completion may have together.
+        serves: it has proven the newest version since it loaded it, so it gets requests.
+        why_not: what it did last instead.
+    """
+
+    client: VllmServer
+    longest: int
+    serves: bool = False
+    why_not: ServerError | None = None
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return self.client.url
+
+    @property
+    def may_return(self) -> bool:
+        """Whether it did not answer, or has lost the adapter, as when it starts again."""
+        return isinstance(self.why_not, UnreachableError | UnknownAdapterError)
+
+    async def bring(self, version: Version, prove: Callable[[Server], Awaitable[None]]) -> None:
+        """Let it serve a version: load that, prove it, and forget the versions before.
+
+        `prove`: asks for completions and compares them with the trainer.
+
+        Raises:
+            ServerError: it cannot, or is not proven.
+        """
+        models = await self.client.models()
+        longest = max((model.longest or 0 for model in models), default=0)
+        if 0 < longest < self.longest:
+            raise ServerError(
+                f"{self.url} takes at most {longest:,} tokens of a prompt and its completion, expected "
+                f"{self.longest:,} (rollout.maxPromptTokens + rollout.maxResponseTokens). "
+                f"Start the server with --max-model-len {self.longest} or more."
+            )
+        if all(model.name != version.name for model in models):
+            await self.client.load(version.name, version.folder)
+        await prove(self)
+        for model in models:
+            if model.parent and model.name != version.name and PurePath(model.root).parent == version.folder.parent:
+                with contextlib.suppress(ServerError):  # it is forgotten already, or with the next version
+                    await self.client.unload(model.name)
+
+    async def generate(self, version: Version, tokens: list[int], sampling: dict[str, Any]) -> Completion:
+        """Return a completion by a version.
+
+        Raises:
+            ServerError: it makes none, or names another model in its answer.
+        """
+        answer: Answer = await self.client.generate(version.name, tokens, sampling)
+        if answer.model != version.name:
+            raise ServerError(
+                f"{self.url} answers by the model {answer.model}, expected {version.name}, which was asked for"
+            )
+        return Completion(answer.tokens, answer.logprobs, answer.finished, version.number)
