@@ -54,7 +54,11 @@ def serve_command() -> str:
     return "vllm serve"
 
 
-def ask_server(model: str, question: str = QUESTION) -> str:
-    """Return the command that asks the server of `serve_command` for this model's completion of a question."""
+def ask_server(model: str, question: str = QUESTION, url: str = "http://127.0.0.1:8000", key: str | None = None) -> str:
+    """Return the command that asks a server for this model's completion of a question.
+
+    `url` is by default that of `serve_command`. `key` names the environment variable with the server's key.
+    """
     request = json.dumps({"model": model, "prompt": question, "max_tokens": 64})
-    return f"curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' -d {shlex.quote(request)}"
+    bearer = f' -H "Authorization: Bearer ${key}"' if key else ""
+    return f"curl {url}/v1/completions -H 'Content-Type: application/json'{bearer} -d {shlex.quote(request)}"

@@ -6,12 +6,12 @@ import contextlib
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Any
 
 from aiohttp import web
 
 from lorarl_trainer.errors import InputError, LorarlError
+from lorarl_trainer.servers.hosts import is_loopback
 from lorarl_trainer.tinker import requests
 from lorarl_trainer.tinker.promises import Reply
 from lorarl_trainer.tinker.refusals import RefusedError
@@ -45,7 +45,7 @@ class Address:
         Raises:
             InputError: it names the option and the variable.
         """
-        if self.key is None and not _is_loopback(self.host):
+        if self.key is None and not is_loopback(self.host):
             hint = f"Set {KEY} to a long random text that begins with tml-, which clients send as TINKER_API_KEY."
             raise InputError("--host", f"{self.host} without {KEY}", "a key where other machines can connect", hint)
 
@@ -188,10 +188,3 @@ async def _unknown(request: web.Request) -> _Answer:
 
 def _refused(error: RefusedError) -> web.Response:
     return web.json_response({"detail": str(error)}, status=error.status)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

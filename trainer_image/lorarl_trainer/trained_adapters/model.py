@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from lorarl_trainer.data.tokenizer import stop_token_ids
 from lorarl_trainer.errors import InputError, in_one_line
 from lorarl_trainer.launch.inputs import Vocabulary
@@ -17,6 +19,7 @@ from lorarl_trainer.lora.files import WEIGHTS_FILE
 from lorarl_trainer.lora.tensor_names import PEFT_PREFIX, by_own_name, misfit, own_name
 from lorarl_trainer.models.fsdp_families import auto_class
 from lorarl_trainer.models.packed_weights import reading_options, take_precision
+from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.trained_adapters.own_tokenizer import load_own_tokenizer
 from lorarl_trainer.trained_adapters.source import ARGUMENT, Source
@@ -81,6 +84,16 @@ class AdaptedModel:
         """Return a context in which the model is the base alone."""
         context: AbstractContextManager[None] = self.model.disable_adapter()
         return context
+
+    def log_probabilities(self, ids: Sequence[int]) -> Floats:
+        """Return those of all tokens but the first, [T - 1], at temperature 1."""
+        import torch
+
+        tokens_T = torch.tensor(ids, device=self.model.device)
+        with torch.inference_mode():
+            logits_T_V = self.model(input_ids=tokens_T[None]).logits[0, :-1].float()
+        found_T = logits_T_V.log_softmax(-1).gather(-1, tokens_T[1:, None])[:, 0]
+        return np.asarray(found_T.cpu().numpy(), np.float32)
 
     def generate(
         self,
@@ -179,8 +192,8 @@ def _has(text: str, stop: Sequence[str]) -> bool:
     return any(word in text for word in stop)
 
 
-def load_adapted(source: Source, *, seed: int = 0) -> AdaptedModel:
-    """Load base model, adapter and tokenizer; on a GPU if there is one.
+def load_adapted(source: Source, *, seed: int = 0, device: str | None = None) -> AdaptedModel:
+    """Load base model, adapter and tokenizer; on a GPU if there is one and no other device is named.
 
     Raises:
         InputError: one of them cannot be loaded.
@@ -211,7 +224,7 @@ def load_adapted(source: Source, *, seed: int = 0) -> AdaptedModel:
                 "Name the base model's folder with --base.",
             ) from error
         model = _with_adapter(base, source)
-    model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
+    model.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     defaults = base.generation_config
     base.generation_config = GenerationConfig()  # generate() takes from it what its settings leave open, like penalties
     stops = stop_token_ids(tokenizer, defaults.to_dict(), base.config.to_dict())

@@ -38,10 +38,7 @@ def load_own_tokenizer(source: Source) -> Any:
         return _load_whole(source)
     template = base.chat_template
     own = _load_whole(source) if whole else base
-    its_own = read_chat_template(lambda name: _content(source, name))
-    if its_own is None and source.job and source.job.spec.data.chat_template_file:
-        secret = source.job.spec.data.credentials_secret
-        its_own = read_template_file(source.job.spec, read_named(secret, "spec.data.credentialsSecret"))
+    its_own = own_template(source)
     if its_own is not None:
         own.chat_template = its_own
     elif whole and own.chat_template is None:
@@ -51,6 +48,19 @@ def load_own_tokenizer(source: Source) -> Any:
     if whole and own.get_vocab() != base.get_vocab():
         _say("tokenizer")
     return own
+
+
+def own_template(source: Source) -> Any:
+    """Return an adapter's own chat template, or that of its job's chatTemplateFile; None without either.
+
+    Raises:
+        LorarlError: the job's template cannot be read.
+    """
+    its_own = read_chat_template(lambda name: _content(source, name))
+    if its_own is None and source.job and source.job.spec.data.chat_template_file:
+        secret = source.job.spec.data.credentials_secret
+        return read_template_file(source.job.spec, read_named(secret, "spec.data.credentialsSecret"))
+    return its_own
 
 
 def _load_whole(source: Source) -> Any:

