@@ -68,7 +68,7 @@ def test_vllm_has_the_trainers_storage(on_gpu, architecture: str) -> None:
 def test_a_sync_takes_less_than_a_millisecond(on_gpu, adapter_type: str) -> None:
     worker: Colocated = on_gpu(adapter__type=adapter_type, adapter__rank=32)
     worker.sync()
-    plan = worker.rollouts._sync.plan
+    plan = worker.rollouts.deliveries[0].sync.plan
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     plan.run()
     start.record()

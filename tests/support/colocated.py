@@ -35,11 +35,11 @@ def colocated(model_folder: Callable[[str], Path], tmp_path: Path, backend: str)
     """Starts workers in this process: engine and trainer on one tiny model."""
     started: list[Colocated] = []
 
-    def start(architecture: str = "qwen3-tied", **changes: object) -> Colocated:
-        """`trainer__backend=None` leaves the choice to the model."""
+    def start(architecture: str = "qwen3-tied", adapters: int = 1, **changes: object) -> Colocated:
+        """`trainer__backend=None` leaves the choice to the model. `adapters`: that the engine has at a time."""
         fields = {"trainer__backend": backend} | changes
         fields = {field: value for field, value in fields.items() if value is not None}
-        worker = Colocated(model_folder(architecture), tmp_path, **fields)
+        worker = Colocated(model_folder(architecture), tmp_path, adapters, **fields)
         started.append(worker)
         return worker
 

@@ -68,7 +68,8 @@ spec:
 class Colocated:
     """A started worker and what tests ask of it."""
 
-    def __init__(self, model: Path, out: Path, **changes: object) -> None:
+    def __init__(self, model: Path, out: Path, adapters: int = 1, **changes: object) -> None:
+        """`adapters`: that the engine is to have at a time."""
         self.model, self.out = model, out
         self.made_of: dict[str, Any] = {}  # goes into the adapters' metadata
         self.job = tiny_job(model, out, **changes)
@@ -77,7 +78,7 @@ class Colocated:
         self.version = 0
         if "_experts" in (model / "config.json").read_text():
             forget_groups()
-        self.built: Built = self.worker.start(model, STOP, None)
+        self.built: Built = self.worker.start(model, STOP, None, adapters=adapters)
 
     @property
     def rollouts(self) -> ColocatedEngine:

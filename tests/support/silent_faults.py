@@ -18,7 +18,7 @@ from .loop_runs import rows, run_in_process
 
 def not_delivered(worker: Colocated) -> None:
     """The new adapter does not arrive, but vLLM takes its name."""
-    worker.rollouts._sync.push = worker.engine.slot.rename  # type: ignore[method-assign]
+    worker.rollouts.deliveries[0].sync.push = worker.engine.slot.rename  # type: ignore[method-assign]
 
 
 def bound_to_nothing(worker: Colocated) -> None:
@@ -33,7 +33,7 @@ def bound_to_nothing(worker: Colocated) -> None:
 
 def one_version_late(worker: Colocated) -> None:
     """Each sync brings the values that were there at the sync before."""
-    push, parameters = worker.rollouts._sync.push, list(worker.parameters.values())
+    push, parameters = worker.rollouts.deliveries[0].sync.push, list(worker.parameters.values())
     late = [parameter.detach().clone() for parameter in parameters]
 
     def push_late(version: int) -> None:
@@ -44,7 +44,7 @@ def one_version_late(worker: Colocated) -> None:
         _set(parameters, newest)
         late = newest
 
-    worker.rollouts._sync.push = push_late  # type: ignore[method-assign]
+    worker.rollouts.deliveries[0].sync.push = push_late  # type: ignore[method-assign]
 
 
 def old_prefixes(worker: Colocated) -> None:
@@ -54,7 +54,7 @@ def old_prefixes(worker: Colocated) -> None:
 
 def engine_scale(worker: Colocated) -> None:
     """The engine's B is scaled by twice the job's alpha / rank."""
-    copies = worker.rollouts._sync.plan.copies  # type: ignore[attr-defined]
+    copies = worker.rollouts.deliveries[0].sync.plan.copies  # type: ignore[attr-defined]
     _copy_instead(worker, [replace(c, scale=2 * c.scale) if c.name.endswith("lora_B.weight") else c for c in copies])
 
 
@@ -80,7 +80,7 @@ def shard_twice(worker: Colocated) -> None:
 
 def swapped(worker: Colocated) -> None:
     """In one layer, v_proj gets the A of q_proj, and q_proj that of v_proj."""
-    copies = worker.rollouts._sync.plan.copies  # type: ignore[attr-defined]
+    copies = worker.rollouts.deliveries[0].sync.plan.copies  # type: ignore[attr-defined]
     q, v = (
         next(c for c in copies if c.name.endswith(f"layers.0.self_attn.{name}_proj.lora_A.weight")) for name in "qv"
     )
@@ -155,19 +155,19 @@ class _Named:
 
 
 def _after_push(worker: Colocated, fault: Callable[[], None]) -> None:
-    push = worker.rollouts._sync.push
+    push = worker.rollouts.deliveries[0].sync.push
 
     def faulty(version: int) -> None:
         push(version)
         fault()
 
-    worker.rollouts._sync.push = faulty  # type: ignore[method-assign]
+    worker.rollouts.deliveries[0].sync.push = faulty  # type: ignore[method-assign]
 
 
 def _copy_instead(worker: Colocated, copies: list[Any]) -> None:
     from lorarl_trainer.engine.sync.copy_plan import CopyPlan
 
-    worker.rollouts._sync.plan = CopyPlan(copies)  # type: ignore[attr-defined]
+    worker.rollouts.deliveries[0].sync.plan = CopyPlan(copies)  # type: ignore[attr-defined]
 
 
 @torch.no_grad()

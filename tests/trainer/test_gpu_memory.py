@@ -40,7 +40,7 @@ def phases(worker: Colocated) -> dict[str, tuple[object, str, Callable[[], objec
     return {
         "vLLM generated": (worker.engine, "results", lambda: worker.generate(prompts())),
         "vLLM generated, waking": (worker.engine, "wake", lambda: worker.generate(prompts())),
-        "the adapter was brought to vLLM": (worker.rollouts._sync, "push", lambda: one.sync(9)),
+        "the adapter was brought to vLLM": (worker.rollouts.deliveries[0].sync, "push", lambda: one.sync(9)),
         "the adapter was updated": (backend.model, "log_probabilities", lambda: one.update(update_request(samples))),
         "log-probabilities were computed": (backend, "log_probabilities", lambda: worker.trainer_logprobs(samples)),
         "a checkpoint was taken": (backend.model, "export", lambda: one.publish(1, 1, DriverState(), {})),

@@ -78,7 +78,7 @@ def ours(of: Workload, *, overlap: bool, forgets: bool) -> Any:
 
     made = scheduler(RolloutScheduler, **of.limits, overlap=overlap, watermark=WATERMARK)
     made.use_v2_model_runner = forgets
-    made.begin(0, None)
+    made.begin(lambda: [0], None)
     add(made, of.requests)
     return made
 

@@ -81,14 +81,14 @@ def test_a_sync_finds_a_single_wrong_element(colocated, transport: str) -> None:
     worker = colocated(rollout__adapterSync=transport)
     worker.randomise()
     worker.sync()
-    push = worker.rollouts._sync.push
+    push = worker.rollouts.deliveries[0].sync.push
 
     def push_and_spoil(version: int) -> None:
         push(version)
         next(b for b in worker.engine.slot.buffers() if b.any())[0, 0] += 1  # vLLM's own memory
 
-    worker.rollouts._sync.push = push_and_spoil
+    worker.rollouts.deliveries[0].sync.push = push_and_spoil
     with pytest.raises(StaleAdapterError, match=r"version 2 did not reach vLLM: 1 of \d+ blocks differ, in \w+_proj\."):
         worker.sync()
     with pytest.raises(StaleAdapterError, match=r"vLLM's copy of model\.layers\.0\..* is not the trainer's"):
-        worker.rollouts._every_element.compare()
+        worker.rollouts.deliveries[0].every_element.compare()

@@ -34,7 +34,7 @@ type Body = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def worker(model_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Colocated]:
-    started = Colocated(model_folder("qwen3-tied"), tmp_path_factory.mktemp("job"))
+    started = Colocated(model_folder("qwen3-tied"), tmp_path_factory.mktemp("job"), adapters=2)
     yield started
     started.close()
 
@@ -238,6 +238,25 @@ def test_a_run_is_saved_sampled_from_and_continued(worker: Colocated, tmp_path: 
     assert len(ends) == 2 and ends[0] == ends[1], "a new start continues as if there had been none"
 
 
+def test_snapshots_of_several_clients_are_sampled_from_together(worker: Colocated, tmp_path: Path) -> None:
+    """Three, of which the engine holds two at a time; each gets what it gets alone."""
+
+    async def scenario(client: Client) -> None:
+        samplers = []
+        for number in range(3):
+            model = await client.model(number, number)
+            for _ in range(3):
+                await client.train(model, data(number), "importance_sampling")
+            asked = client.asked(model, sampling_session_seq_id=number)
+            samplers.append((await client.promised("save_weights_for_sampler", asked))["sampling_session_id"])
+        alone = [await client.sample(sampler, 0, [5, 6, 7]) for sampler in samplers]
+        assert len({one.SerializeToString() for one in alone}) == 3
+        again = await asyncio.gather(*(client.sample(samplers[n % 3], 1 + n, [5, 6, 7]) for n in range(9)))
+        assert [one.SerializeToString() for one in again] == [one.SerializeToString() for one in alone * 3]
+
+    serve(worker, tmp_path, scenario)
+
+
 def test_requests_that_come_twice_or_out_of_order_change_nothing(worker: Colocated, tmp_path: Path) -> None:
     async def scenario(client: Client) -> None:
         model = await client.model(0, 1)
@@ -279,7 +298,8 @@ def test_200_random_histories_never_serve_another_adapters_weights(worker: Coloc
     def greedy(snapshot: str) -> list[int]:
         made: list[list[int]] = []
         [request] = wanted([prompt])
-        bank.generate(snapshot, [Wanted(request, lambda one: made.append(one.tokens.tolist()))])
+        bank.ask(snapshot, [Wanted(request, lambda one: made.append(one.tokens.tolist()))])
+        bank.generate(lambda: None)
         return made[0]
 
     def trained(model: str) -> None:

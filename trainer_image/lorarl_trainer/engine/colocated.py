@@ -8,11 +8,11 @@ from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Device
-from lorarl_trainer.engine.sync.transports import make_sync
-from lorarl_trainer.engine.sync.verify import DeliveryCheck, SyncCheck
+from lorarl_trainer.engine.sync.verify import Delivery
 from lorarl_trainer.engine.vllm.config import EngineConfig
 from lorarl_trainer.engine.vllm.engine import RolloutEngine
 from lorarl_trainer.engine.vllm.shared_base import SharedBase
+from lorarl_trainer.errors import StaleAdapterError
 from lorarl_trainer.lora.adapter import Adapter
 from lorarl_trainer.lora.targets import served_names
 from lorarl_trainer.planning.execution import ExecutionPlan
@@ -28,6 +28,7 @@ class ColocatedEngine:
 
     Attributes:
         base: what it shares with the trainer; None if it has its own base model.
+        deliveries: how the adapter gets into each of the engine's slots.
     """
 
     def __init__(
@@ -72,26 +73,33 @@ class ColocatedEngine:
         self.base = SharedBase(trainer) if plan.layout.shared_base else None
         self.engine = RolloutEngine(device, config, spec.trainer.seed, self.base, clock)
         with clock.part("engine/sync plan"):
-            self._sync = make_sync(spec.rollout.adapter_sync, self.engine.slot, adapter)
-            self._delivered = DeliveryCheck(self.engine.slot, adapter)
-            self._every_element = SyncCheck(self.engine.slot, adapter)
+            self.deliveries = [Delivery(spec.rollout.adapter_sync, slot, adapter) for slot in self.engine.slots]
         self._device, self._verify = device, spec.rollout.verify_sync
 
-    def sync(self, version: int, verify: bool = False) -> float:
+    def sync(self, version: int, verify: bool = False, slot: int = 0) -> float:
         """Bring the trainer's adapter to the engine as this version (collective); return the seconds it took.
 
+        `slot`: its place, which no request that generates may have. Other slots keep their adapters.
+
         Raises:
-            StaleAdapterError: vLLM's copy is not the trainer's adapter.
+            StaleAdapterError: vLLM's copy is not the trainer's adapter, that of another slot has changed, or requests
+                of the adapter that the slot has are not done.
         """
+        delivery, held = self.deliveries[slot], self.engine.slots[slot].version
+        if len(self.deliveries) > 1 and held in self.engine.generating:
+            raise StaleAdapterError(f"adapter version {version} would take the place of {held}, which is generating")
         self.engine.wake("weights")
         self._device.synchronize()
         clock = time.perf_counter()
-        self._sync.push(version)
+        delivery.sync.push(version)
         self._device.synchronize()
         seconds = time.perf_counter() - clock
-        self._delivered.require(version)
+        delivery.arrived.require(version)
+        for other in self.deliveries:
+            if other is not delivery:
+                other.arrived.require_kept()
         if verify or self._verify:
-            self._every_element.compare()
+            delivery.every_element.compare()
         return seconds
 
     def submit(self, requests: Mapping[int, GenerationRequest]) -> None:

@@ -123,6 +123,16 @@ class AdapterSize:
                 found += count * self.served_rank * _whole_and_split(layer, ranks)
         return found
 
+    def served_beside(self, adapters: int) -> int:
+        """Return the elements of vLLM's buffers for several adapters beside each other, on one rank, without experts.
+
+        A layer of n parts has n A's and n B's for each adapter, each with its own outputs.
+        """
+        return sum(
+            adapters * count * self.served_rank * (parts * layer.inputs + layer.outputs)
+            for layer, parts, count in self.served_layers
+        )
+
     def _of(self, layers: Iterable[tuple[LinearSize, int, int]]) -> int:
         more = int(self.dora)
         return sum(n * (r * one.inputs + (r + more) * one.outputs) for one, r, n in layers)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu, Host
@@ -65,12 +64,16 @@ class JobPlan:
         return self.memory.fits
 
 
-def choose_plan(spec: LoRARLJobSpec, model: ModelSizes, there: Gpu | Host) -> JobPlan:
+def choose_plan(spec: LoRARLJobSpec, model: ModelSizes, there: Gpu | Host, adapters: int = 1) -> JobPlan:
     """Choose how each worker of a job runs.
 
-    `there`: a worker's GPU, or on CPU the machine, which its workers share.
+    `there`: a worker's GPU, or on CPU the machine, which its workers share. `adapters`: in the engine at a time.
     """
-    make: _MakePlan = partial(make_plan, model, AdapterSize.of(spec.adapter, model))
+    size = AdapterSize.of(spec.adapter, model)
+
+    def make(execution: ExecutionPlan, gpu: Gpu | Host) -> MemoryPlan:
+        return make_plan(model, size, replace(execution, engine=replace(execution.engine, adapters=adapters)), gpu)
+
     if isinstance(there, Host):
         return JobPlan(spec, model, there, _on_host(spec, model, there, make))
     # The margin is for choices. A job of which little is left open may need all that is free.

@@ -109,6 +109,7 @@ class EnginePlan:
         kv_block_tokens: tokens of one block of the KV cache.
         kv_cache_most: largest size of the KV cache on CPU.
         kv_cache_bytes: size of one rank's KV cache.
+        adapters: those that it generates with at a time.
         most_at_once: sequences whose states the KV cache holds; the others wait. None: the model keeps no states.
     """
 
@@ -119,6 +120,7 @@ class EnginePlan:
     kv_block_tokens: int
     kv_cache_most: int = 0
     kv_cache_bytes: int = 0
+    adapters: int = 1
     most_at_once: int | None = None
 
     @property

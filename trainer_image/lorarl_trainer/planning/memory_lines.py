@@ -161,7 +161,7 @@ def engine_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPl
     else:
         phase: Phase = "generation" if "weights" in execution.engine.offload else "always"
         yield Line("vLLM's base model", model.parameters(ranks) * execution.base_storage.bytes, phase, "its own copy")
-    yield _served_adapter(adapter, ranks, width, on_gpu=True)
+    yield _served_adapter(adapter, execution, on_gpu=True)
     tokens, sequences = execution.engine.step_tokens, execution.engine.sequences
     mlp = 3 * model.width("up_proj") // ranks + 4 * model.hidden
     active, _ = model.experts_at_work
@@ -178,7 +178,7 @@ def host_engine_lines(model: ModelSizes, adapter: AdapterSize, execution: Execut
     width = execution.compute.bytes
     if not execution.layout.shared_base:
         yield Line("vLLM's base model", model.parameters(1) * execution.base_storage.bytes, "always", "its own copy")
-    yield _served_adapter(adapter, 1, width)
+    yield _served_adapter(adapter, execution)
     tokens, sequences = execution.engine.step_tokens, execution.engine.sequences
     mlp = 3 * model.width("up_proj") + 4 * model.hidden
     source = f"{tokens:,} tokens of prompts in a layer, logits of {sequences} sequences in fp32 and copies"
@@ -187,6 +187,10 @@ def host_engine_lines(model: ModelSizes, adapter: AdapterSize, execution: Execut
     )
 
 
-def _served_adapter(adapter: AdapterSize, ranks: int, width: int, *, on_gpu: bool = False) -> Line:
-    source = f"its buffers for rank {adapter.served_rank}"
-    return Line("vLLM's adapter", adapter.served(ranks, on_gpu=on_gpu) * width, "always", source)
+def _served_adapter(adapter: AdapterSize, execution: ExecutionPlan, *, on_gpu: bool = False) -> Line:
+    width, source = execution.compute.bytes, f"its buffers for rank {adapter.served_rank}"
+    if (several := execution.engine.adapters) > 1:
+        source = f"its buffers for {several} of rank {adapter.served_rank} at a time"
+        return Line("vLLM's adapters", adapter.served_beside(several) * width, "always", source)
+    elements = adapter.served(execution.layout.engine_ranks if on_gpu else 1, on_gpu=on_gpu)
+    return Line("vLLM's adapter", elements * width, "always", source)

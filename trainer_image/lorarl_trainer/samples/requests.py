@@ -42,7 +42,7 @@ class GenerationRequest:
         sampling: where tokens are drawn from; None for the job's.
         stop_token_ids: any of them ends it; None for the job's.
         stop: texts that end it; None for the job's.
-        adapter: the version that is to generate it; None for the one that the engine has.
+        adapter: the version that is to generate it; None for the only one that the engine has.
         server: the one of `rollout.servers` that is to generate it; None for any of them, and for the workers' engines.
     """
 

@@ -31,9 +31,13 @@ class Training:
 
 @dataclass(eq=False)
 class Sampling:
-    """A sampling request: completions of one prompt, and the log-probabilities of its tokens if these are wanted."""
+    """A sampling request: completions of one prompt, and the log-probabilities of its tokens if these are wanted.
+
+    `snapshot`: what is sampled from.
+    """
 
     promise: Promise
+    snapshot: str
     requests: Sequence[GenerationRequest]
     prompt_logprobs: bool = False
     made: dict[int, Completion] = field(default_factory=dict)
@@ -47,9 +51,9 @@ class Compute:
         self._bank, self._read_adapter = bank, read_adapter
         self._schedule = Schedule[Training | Sampling]()
         self._chores: list[Callable[[], None]] = []
-        self._making: list[Sampling] = []
         self._stopped = False
         self._changed = threading.Condition()  # guards all of these
+        self._making: list[Sampling] = []
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
 
     def start(self) -> None:
@@ -88,19 +92,17 @@ class Compute:
             self._schedule.train(model, number, work)
             self._changed.notify()
 
-    def sample(self, snapshot: str, work: Sampling) -> None:
+    def sample(self, work: Sampling) -> None:
         """Take a sampling request. It joins those that are being made, unless others wait."""
         with self._changed:
-            if self._schedule.idle and self._bank.join(snapshot, self._wanted(work)):
-                self._making.append(work)
-                return
-            self._schedule.sample(snapshot, work)
+            self._schedule.sample(work.snapshot, work)
             self._changed.notify()
+        self._bank.hurry()
 
     def _run(self) -> None:
         while (turn := self._next()) is not None:
-            if turn.snapshot is not None:
-                self._generate(turn.snapshot)
+            if turn.samples:
+                self._generate(turn.works)
                 continue
             [work] = turn.works
             assert isinstance(work, Training), "a model has these alone"
@@ -115,28 +117,46 @@ class Compute:
                 self._chores.clear()
                 if self._stopped:
                     return None
-                if (turn := self._schedule.next()) is not None:
-                    self._making = [work for work in turn.works if isinstance(work, Sampling)]
+                if (turn := self._schedule.next(self._bank.slots)) is not None:
                     return turn
                 self._changed.wait()
 
-    def _generate(self, snapshot: str) -> None:
-        """Make the sampling requests of a snapshot. What fails fails all of them that have no result yet."""
+    def _generate(self, works: Sequence[Training | Sampling]) -> None:
+        """Make sampling requests. If that fails, all of them fail that have no result yet."""
 
         def make() -> Reply:
-            if not self._bank.has(snapshot):
-                self._bank.add(snapshot, self._read_adapter(snapshot))
-            self._bank.generate(snapshot, [one for work in self._making for one in self._wanted(work)])
+            self._ask(works)
+            self._bank.generate(self._let_join)
             return Reply(b"")
 
         failure = outcome(make)
-        with self._changed:
-            making, self._making = self._making, []
+        making, self._making = self._making, []
         for work in making:
             if failure.content:
                 work.promise.fulfil(work.promise.reply or failure)
             elif work.prompt_logprobs:
-                work.promise.fulfil(outcome(partial(self._with_prompt, snapshot, work)))
+                work.promise.fulfil(outcome(partial(self._with_prompt, work)))
+
+    def _let_join(self) -> None:
+        with self._changed:
+            joins = () if self._stopped else self._schedule.join(self._bank.generating, self._bank.slots)
+        self._ask(joins)
+
+    def _ask(self, works: Sequence[Training | Sampling]) -> None:
+        """Ask for the completions of sampling requests. One whose adapter cannot be had fails alone."""
+        for work in works:
+            assert isinstance(work, Sampling), "a turn has one kind"
+            failure = outcome(partial(self._ask_for, work))
+            if failure.content:
+                work.promise.fulfil(failure)
+            else:
+                self._making.append(work)
+
+    def _ask_for(self, work: Sampling) -> Reply:
+        if not self._bank.has(work.snapshot):
+            self._bank.add(work.snapshot, self._read_adapter(work.snapshot))
+        self._bank.ask(work.snapshot, self._wanted(work))
+        return Reply(b"")
 
     def _wanted(self, work: Sampling) -> list[Wanted]:
         return [Wanted(request, partial(self._made, work, place)) for place, request in enumerate(work.requests)]
@@ -146,8 +166,8 @@ class Compute:
         if len(work.made) == len(work.requests) and not work.prompt_logprobs:
             work.promise.fulfil(_reply(work, None))
 
-    def _with_prompt(self, snapshot: str, work: Sampling) -> Reply:
-        found = self._bank.prompt_logprobs(snapshot, work.requests[0].tokens)
+    def _with_prompt(self, work: Sampling) -> Reply:
+        found = self._bank.prompt_logprobs(work.snapshot, work.requests[0].tokens)
         return _reply(work, np.append(np.float32(np.nan), found))
 
 

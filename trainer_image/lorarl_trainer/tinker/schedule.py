@@ -1,12 +1,12 @@
 """What the one trainer and the one engine do next, for many clients. Pure: no thread, no clock.
 
-A training request of a model comes after those with smaller numbers. What has waited longest is next; the sampling
-requests of one snapshot are made together.
+A training request of a model comes after those with smaller numbers. What has waited longest is next; sampling requests
+are made together, of as many snapshots as the engine has at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from lorarl_trainer.tinker.refusals import RefusedError
@@ -14,10 +14,10 @@ from lorarl_trainer.tinker.refusals import RefusedError
 
 @dataclass(frozen=True)
 class Turn[Work]:
-    """What is done next: one training request, or sampling requests of one `snapshot`."""
+    """What is done next: one training request, or sampling requests."""
 
     works: Sequence[Work]
-    snapshot: str | None = None
+    samples: bool = False
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Schedule[Work]:
     _arrived: int = 0
     _next: dict[str, int] = field(default_factory=dict)
     _training: dict[str, dict[int, tuple[int, Work]]] = field(default_factory=dict)
-    _sampling: dict[str, list[tuple[int, Work]]] = field(default_factory=dict)
+    _sampling: list[tuple[int, str, Work]] = field(default_factory=list)
 
     def begin(self, model: str, number: int) -> None:
         """Take training requests of a model, from this number on."""
@@ -53,26 +53,52 @@ class Schedule[Work]:
 
     def sample(self, snapshot: str, work: Work) -> None:
         """Add a sampling request."""
-        self._sampling.setdefault(snapshot, []).append((self._count(), work))
+        self._sampling.append((self._count(), snapshot, work))
 
-    def next(self) -> Turn[Work] | None:
-        """Return what has waited longest, of what may be made; None if there is nothing. It is not here any more."""
-        heads = {model: self._training[model].get(number) for model, number in self._next.items()}
-        trains = min(((head[0], model) for model, head in heads.items() if head), default=None)
-        samples = min(((waiting[0][0], snapshot) for snapshot, waiting in self._sampling.items()), default=None)
-        if samples is not None and (trains is None or samples < trains):
-            return Turn([work for _, work in self._sampling.pop(samples[1])], samples[1])
+    def next(self, slots: int) -> Turn[Work] | None:
+        """Return what has waited longest, of what may be made; None if there is nothing. It is not here any more.
+
+        `slots`: snapshots that are sampled from at a time.
+        """
+        trains = self._oldest_training()
+        if self._sampling and (trains is None or self._sampling[0][0] < trains[0]):
+            snapshots = dict.fromkeys(snapshot for _, snapshot, _ in self._sampling)
+            together = set(list(snapshots)[:slots])
+            taken = [one for one in self._sampling if one[1] in together]
+            self._sampling = [one for one in self._sampling if one[1] not in together]
+            return Turn([work for _, _, work in taken], samples=True)
         if trains is None:
             return None
         model = trains[1]
         self._next[model] += 1
         return Turn([self._training[model].pop(self._next[model] - 1)[1]])
 
+    def join(self, generating: Collection[str], slots: int) -> list[Work]:
+        """Return the sampling requests that may join those that are being made. They are not here any more.
+
+        None joins while a training request waits. They join in their order, as long as their snapshots have room beside
+        those that are `generating`: so none waits forever.
+        """
+        if self._oldest_training() is not None:
+            return []
+        together, joins = set(generating), list[Work]()
+        for _, snapshot, work in self._sampling:
+            together.add(snapshot)
+            if len(together) > slots:
+                break
+            joins.append(work)
+        del self._sampling[: len(joins)]
+        return joins
+
     @property
     def idle(self) -> bool:
-        """Whether nothing waits that may be made: then a request may join those of its snapshot that are being made."""
-        ready = any(number in self._training[model] for model, number in self._next.items())
-        return not ready and not self._sampling
+        """Whether nothing waits that may be made."""
+        return self._oldest_training() is None and not self._sampling
+
+    def _oldest_training(self) -> tuple[int, str] | None:
+        """Return number and model of the training request that has waited longest, of those that may be made."""
+        heads = {model: self._training[model].get(number) for model, number in self._next.items()}
+        return min(((head[0], model) for model, head in heads.items() if head), default=None)
 
     def _count(self) -> int:
         self._arrived += 1

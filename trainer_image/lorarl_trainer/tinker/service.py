@@ -284,7 +284,7 @@ class Service:
         completions = [replace(one, seed=each) for each in seeds]
 
         def take(promise: Promise) -> None:
-            self.compute.sample(snapshot, Sampling(promise, completions, bool(asked.prompt_logprobs)))
+            self.compute.sample(Sampling(promise, snapshot, completions, bool(asked.prompt_logprobs)))
 
         ids = [f"{request_id}:{number}" for number in range(asked.num_samples)]
         return self.promises.once(request_id, take, sample_sequence_ids=ids)

@@ -37,6 +37,8 @@ spec:
   checkpoint: {{uri: "file://{saved}"}}
   cluster: {{gpusPerNode: {gpus}}}
 """
+MOST_ADAPTERS = 8
+"""That are sampled from together, as far as the plan has room for them; others take turns."""
 SAVED = "saved"
 """The folder of saved weights in that of the service."""
 _ALONE = Rank(rank=0, world_size=1, local_rank=0, master_address=None, master_port=None)
@@ -102,7 +104,7 @@ def _started(job: LoRARLJob, model: str, out_dir: Path, say: Callable[[str], Non
     log = out_dir / LOGS / "worker-0.log"
     say(f"starting trainer and engine; what they print is in {log}")
     worker = CheckpointingWorker(spec, _ALONE, log)
-    built = worker.start(base.folder, vocabulary.stop_token_ids, None)
+    built = worker.start(base.folder, vocabulary.stop_token_ids, None, adapters=MOST_ADAPTERS)
     for line in (built.memory, *built.warnings):
         say(line)
 

@@ -106,6 +106,7 @@ class Worker:
         initial_adapter: InitialAdapter | None,
         there: Gpu | Host | None = None,
         teacher: InitialAdapter | None = None,
+        adapters: int = 1,
     ) -> Built:
         """Load the base model, start the engine, and make the adapter.
 
@@ -115,6 +116,7 @@ class Worker:
             initial_adapter: the adapter to start from; None for a new adapter.
             there: the least `memory` of all workers, so that all of them choose alike; None for a single worker.
             teacher: the adapter that teaches; None if none does.
+            adapters: most adapters that the engine is to generate with at a time; the plan may have fewer.
 
         Raises:
             InputError: the job cannot run as the manifest says.
@@ -129,7 +131,7 @@ class Worker:
         with self._clock.part("device"):
             there = there or self.memory()
             self._init_process_group()
-            self._plan = plan = plan_job(spec, model_path, there)
+            self._plan = plan = plan_job(spec, model_path, there, adapters)
             self._watch = MemoryWatch(plan, self._device)
         with self._clock.part("trainer"), self._memory_explained("the base model was loaded"), lasting_objects():
             kind = get_backend(plan.backend)
@@ -158,10 +160,10 @@ class Worker:
             gpu=there.name if isinstance(there, Gpu) else "",
         )
 
-    def sync(self, version: int, verify: bool = False) -> float:
-        """Bring the trainer's adapter to the engine as this version; return the seconds it took."""
+    def sync(self, version: int, verify: bool = False, slot: int = 0) -> float:
+        """Bring the trainer's adapter to the engine's slot as this version; return the seconds it took."""
         with self._clock.part("first sync"), self._memory_explained("the adapter was brought to vLLM"):
-            return self.engine.sync(version, verify) if self.engine else 0.0
+            return self.engine.sync(version, verify, slot) if self.engine else 0.0
 
     def write_adapter(self, folder: Path) -> None:
         """Write the adapter for servers, in PEFT's format, in place of the versions beside it (collective).

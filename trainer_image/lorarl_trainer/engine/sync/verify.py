@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.distributed as dist
 
 from lorarl_trainer.engine.sync.copy_plan import Compared
-from lorarl_trainer.engine.sync.transports import Peers, plan_copies
+from lorarl_trainer.engine.sync.transports import Peers, make_sync, plan_copies
 from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
 from lorarl_trainer.errors import StaleAdapterError
 from lorarl_trainer.lora.adapter import Adapter
@@ -36,12 +38,25 @@ class DeliveryCheck:
             self._peers.exchange()
         compared = self._plan.compare()
         if compared.differing:
+            explained, self._last = self._explain(compared), None
             raise StaleAdapterError(
-                f"adapter version {version} did not reach vLLM: {self._explain(compared)}. "
+                f"adapter version {version} did not reach vLLM: {explained}. "
                 "No rollout was made with it, and the last checkpoint is good. "
                 "Set spec.rollout.adapterSync: disk, and please report this."
             )
         self._last = version, compared.sums
+
+    def require_kept(self) -> None:
+        """Require that the slot still holds what was brought there last.
+
+        Raises:
+            StaleAdapterError: something else was written to it.
+        """
+        if self._last and not torch.equal(self._last[1], self._plan.compare().sums):
+            raise StaleAdapterError(
+                f"adapter version {self._last[0]} is not in its slot of vLLM any more: another one was written there. "
+                "Nothing was generated with it. Please report this."
+            )
 
     def _explain(self, compared: Compared) -> str:
         wrong = [self._plan.copies[index] for index in compared.differing]
@@ -80,6 +95,22 @@ class SyncCheck:
                 raise StaleAdapterError(
                     f"vLLM's copy of {names} is not the trainer's; please report this, and set adapterSync: disk"
                 )
+
+
+class Delivery:
+    """The way of the adapter into one slot, and the checks that it is there.
+
+    Attributes:
+        sync: brings it.
+        arrived: its check after each sync.
+        every_element: the check of `rollout.verifySync`.
+    """
+
+    def __init__(self, transport: Literal["tensor", "disk"], slot: AdapterSlot, adapter: Adapter) -> None:
+        """Plan it (collective), before the first sync."""
+        self.sync = make_sync(transport, slot, adapter)
+        self.arrived = DeliveryCheck(slot, adapter)
+        self.every_element = SyncCheck(slot, adapter)
 
 
 def _common_factor(wrong: list[Copy]) -> float | None:

@@ -1,4 +1,4 @@
-"""vLLM's slot for an adapter: what is in it, how an adapter gets there, and where vLLM keeps its elements.
+"""vLLM's slots for adapters: what is in each, how an adapter gets there, and where vLLM keeps its elements.
 
 Every version has its own id and name, so nothing that vLLM keeps by name or id (a prefix cache, a loaded adapter) can
 be stale. vLLM has no public way to load an adapter from tensors. This does what vLLM's own loader does, and the tests
@@ -22,23 +22,23 @@ from lorarl_trainer.lora.numbered import column_numbers, on_host, owner_numbers,
 from lorarl_trainer.lora.peft_format import adapter_config
 from lorarl_trainer.lora.tensor_names import PEFT_PREFIX
 
-_INDEX = 0
-"""The slot's index in vLLM, which is started with a single slot (`max_loras`)."""
 _DIGIT = 256
 """bf16 holds whole numbers up to this one exactly, so larger ones travel as two digits."""
 
 
 class AdapterSlot:
-    """The slot of the vLLM worker in this process, and the only place where the engine keeps the adapter's version.
+    """A slot of the vLLM worker in this process, and the only place where the engine keeps its adapter's version.
 
     Attributes:
         request: what requests name the adapter by; None for an empty slot: the base model generates.
     """
 
-    def __init__(self, worker: slices.Worker, engine: slices.LLMEngine) -> None:
-        """Take over the slot, which is empty."""
+    def __init__(
+        self, worker: slices.Worker, engine: slices.LLMEngine, index: int = 0, first: AdapterSlot | None = None
+    ) -> None:
+        """Take over the slot of this index in vLLM, which is empty. Each but the `first` has the layout of that one."""
         self._manager, self._loras = parts.adapter_manager(worker), worker.model_runner.lora_manager
-        self._engine, self._device = engine, worker.device
+        self._engine, self._device, self._index, self._first = engine, worker.device, index, first
         self._layout: list[list[Block]] | None = None
         self.request: slices.LoRARequest | None = None
 
@@ -50,11 +50,11 @@ class AdapterSlot:
     @property
     def version_in_vllm(self) -> int:
         """The adapter version that vLLM has in this slot; 0 for an empty slot."""
-        return self._manager.lora_index_to_id[_INDEX] or 0
+        return self._manager.lora_index_to_id[self._index] or 0
 
     @torch.no_grad()
     def load(self, adapter: Mapping[str, torch.Tensor], config: AdapterConfig, version: int) -> None:
-        """Put an adapter in Hugging Face names into the slot."""
+        """Put an adapter in Hugging Face names into the slot, the first one that is free."""
         # vLLM scales B in place, so it gets its own tensors.
         self._load({name: tensor.clone() for name, tensor in adapter.items()}, config, version)
 
@@ -76,7 +76,7 @@ class AdapterSlot:
         self.request = _request(version)
 
     def read(self, folder: Path, version: int) -> None:
-        """Put a PEFT adapter into the slot with vLLM's own loader, which reads the folder once, here."""
+        """Put a PEFT adapter into the engine's only slot with vLLM's own loader, which reads the folder once, here."""
         if self.version:
             self._engine.remove_lora(self.version)
         self._engine.add_lora(_request(version, str(folder)))
@@ -88,18 +88,18 @@ class AdapterSlot:
         # Without tensors: they are in the buffers, and vLLM asks for no others as long as the version is active.
         self._manager._registered_adapters[version] = AdapterSlots.LoRAModel(version, rank=0, loras={})
         self._manager._active_adapters[version] = None
-        self._manager.lora_index_to_id[_INDEX] = version
+        self._manager.lora_index_to_id[self._index] = version
         self.request = _request(version)
 
     @property
     def addresses(self) -> list[int]:
-        """Where the memory of each of the slot's tensors begins, those of experts too."""
+        """Where the memory of each tensor of all slots begins, those of experts too."""
         held = (value for module in self._manager.modules.values() for value in vars(module).values())
         tensors = (one for value in held for one in (value if isinstance(value, tuple) else (value,)))
         return [tensor.data_ptr() for tensor in tensors if isinstance(tensor, torch.Tensor)]
 
     def buffers(self) -> list[torch.Tensor]:
-        """Return the buffers of this rank, A [rank, inputs] and B [outputs, rank] (scaled), always in the same order.
+        """Return the slot's buffers of this rank, A [rank, inputs] and B [outputs, rank] (scaled), in a fixed order.
 
         Raises:
             ValueError: a buffer holds more than one matrix (experts).
@@ -108,23 +108,24 @@ class AdapterSlot:
         found = []
         for name in sorted(modules):
             for stacked in (*modules[name].lora_a_stacked, *modules[name].lora_b_stacked):
-                *ones, rows, columns = stacked.shape
+                own = stacked[self._index]
+                *ones, rows, columns = own.shape
                 if any(one != 1 for one in ones):
                     raise ValueError(f"vLLM keeps the adapter of {name} in buffers of shape {list(stacked.shape)}")
-                found.append(stacked.view(rows, columns))
+                found.append(own.view(rows, columns))
         return found
 
     def layout(self, shapes: Mapping[str, tuple[int, ...]], rank: int) -> list[list[Block]]:
         """Return what each of `buffers()` holds of an adapter with tensors of these shapes, which never change.
 
         The layout is read off vLLM's own loader, once: numbers that it is given arrive where an adapter's elements do.
-        That empties the slot.
+        That empties the first slot, which is the only one that may have an adapter then.
 
         Raises:
             ValueError: the buffers do not hold whole rows and columns.
         """
         if self._layout is None:
-            self._layout = self._read_layout(shapes, rank)
+            self._layout = self._first.layout(shapes, rank) if self._first else self._read_layout(shapes, rank)
         return self._layout
 
     def _read_layout(self, shapes: Mapping[str, tuple[int, ...]], rank: int) -> list[list[Block]]:
@@ -162,8 +163,8 @@ class AdapterSlot:
         return completed(adapter, experts)
 
     def _clear(self) -> None:
-        for old in list(self._manager.list_adapters()):
-            self._manager.remove_adapter(old)
+        if self.version_in_vllm:
+            self._manager.remove_adapter(self.version_in_vllm)
         self.request = None
 
 

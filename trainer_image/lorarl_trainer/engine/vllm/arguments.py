@@ -63,8 +63,8 @@ def engine_arguments(
         max_lora_rank=served_rank(config.rank),
         # By default the embedding and the output layer get an adapter too.
         lora_target_modules=list(config.target_modules),
-        max_loras=1,
-        max_cpu_loras=1,
+        max_loras=plan.adapters,
+        max_cpu_loras=plan.adapters,
         # Windows are computed, but keys and values stay for whole sequences: our scheduler counts their blocks once.
         disable_hybrid_kv_cache_manager=not states,
         mamba_ssm_cache_dtype="float32",  # as the trainer has it

@@ -14,11 +14,14 @@ chunk. If all have about the same length, there is only one.
 
 
 def in_chunks[Output](
-    steps: Iterable[Sequence[Output]], more: Callable[[], bool], clock: Callable[[], float] = time.perf_counter
+    steps: Iterable[Sequence[Output]],
+    more: Callable[[], bool],
+    clock: Callable[[], float] = time.perf_counter,
+    asked: Callable[[], bool] = lambda: False,
 ) -> Iterator[list[Output]]:
     """Collect what ends in an engine's steps. The last chunk, which may be empty, comes after the last step.
 
-    `more` says whether anything is still to end.
+    `more` says whether anything is still to end, and `asked` after each step whether a chunk is to come now.
     """
     chunk: list[Output] = []
     since = 0.0
@@ -26,7 +29,7 @@ def in_chunks[Output](
         if ended:
             since = since if chunk else clock()
             chunk += ended
-        if chunk and more() and clock() - since >= CHUNK_SECONDS:
+        if asked() or (chunk and more() and clock() - since >= CHUNK_SECONDS):
             yield chunk
             chunk = []
     yield chunk

@@ -13,9 +13,15 @@ import numpy as np
 from lorarl_trainer.engine.vllm import binding, slices
 from lorarl_trainer.engine.vllm.names import Scheduling
 from lorarl_trainer.errors import StaleAdapterError
+from lorarl_trainer.samples.arrays import Ints
 
 _NULL_BLOCK = 0
 """The block that vLLM puts where a request needs none, and keeps to itself. All versions share it."""
+
+
+def version_of(request: slices.Request) -> int:
+    """Return the adapter version that a request asks for; 0 for none."""
+    return request.lora_request.lora_int_id if request.lora_request else 0
 
 
 class KVBlocks:
@@ -23,7 +29,6 @@ class KVBlocks:
 
     Attributes:
         block_size: tokens of a block.
-        version: the adapter version that computes them from now on.
     """
 
     def __init__(self, manager: slices.KVCacheManager, config: slices.KVCacheConfig) -> None:
@@ -39,7 +44,7 @@ class KVBlocks:
         self._groups = len(specs)
         self._requests = coordinator.single_type_managers[self._grows]
         binding.checked(self._requests, slices.SingleTypeKVCacheManager, Scheduling)
-        self.block_size, self.version = specs[self._grows].block_size, 0
+        self.block_size = specs[self._grows].block_size
         self._usable = config.num_blocks - 1
         self._made_by = np.zeros(config.num_blocks, np.int64)  # the adapter version, by block
 
@@ -88,7 +93,7 @@ class KVBlocks:
         if blocks is None:
             return None
         new: tuple[list[int], ...] = blocks.get_block_ids()
-        self._made_by[[one for group in new for one in group]] = self.version
+        self._made_by[[one for group in new for one in group]] = version_of(request)
         return new
 
     def room(self, blocks: tuple[list[int], ...]) -> int:
@@ -99,14 +104,17 @@ class KVBlocks:
         """Return a request's blocks, as vLLM's model runners take them."""
         return self._manager.get_block_ids(request.request_id)
 
-    def extend(self, requests: Sequence[str]) -> list[tuple[list[int], ...]]:
-        """Give each of these requests one block more, and return them as vLLM's model runners take them."""
+    def extend(self, requests: Sequence[str], versions: Ints) -> list[tuple[list[int], ...]]:
+        """Give each of these requests one block more, and return them as vLLM's model runners take them.
+
+        `versions`: the adapter version of each.
+        """
         blocks = self._pool.get_new_blocks(len(requests))
         held = self._requests.req_to_blocks
         for name, block in zip(requests, blocks, strict=True):
             held[name].append(block)
         ids = [block.block_id for block in blocks]
-        self._made_by[ids] = self.version
+        self._made_by[ids] = versions
         return [tuple([one] if group == self._grows else [] for group in range(self._groups)) for one in ids]
 
     def cache(self, request: slices.Request, computed: int) -> None:
@@ -127,15 +135,15 @@ class KVBlocks:
         Raises:
             StaleAdapterError: another adapter version computed a cached block.
         """
-        cached = known // self.block_size
+        cached, version = known // self.block_size, version_of(request)
         blocks = self.of(request)
         found = np.asarray(blocks[self._grows][:cached], np.int64)
         others = self._made_by[found[found != _NULL_BLOCK]]
-        if (others != self.version).any():
+        if len(wrong := others[others != version]):
             raise StaleAdapterError(
-                f"vLLM's prefix cache gave adapter version {self.version} keys and values that version "
-                f"{int(others.max())} computed. No update was made with them, and the last checkpoint is good. "
+                f"vLLM's prefix cache gave adapter version {version} keys and values that version "
+                f"{int(wrong.max())} computed. No update was made with them, and the last checkpoint is good. "
                 "Please report this."
             )
         for group, held in enumerate(blocks):
-            self._made_by[held[cached if group == self._grows else 0 :]] = self.version
+            self._made_by[held[cached if group == self._grows else 0 :]] = version

@@ -84,9 +84,9 @@ class AdapterSlots(Feature):
 
 
 class AdapterLayers(Feature):
-    """`patches/linear.py`."""
+    """`patches/linear.py` and `patches/many_adapters.py`."""
 
-    what = "the layers for one adapter"
+    what = "the layers with adapters"
     price = "vLLM's kernels for many adapters compute the adapter, which takes longer in every step"
     follows = (
         "vllm.lora.layers.base_linear:BaseLinearLayerWithLoRA.apply",

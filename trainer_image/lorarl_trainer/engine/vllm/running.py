@@ -46,6 +46,7 @@ class RunningRequests:
         requested: tokens whose keys and values are computed, or requested.
         room: tokens that its blocks of the KV cache can hold.
         end: `requested` when the last token has been requested. The last token itself is never computed.
+        adapter: the version of each request's adapter, which the scheduler notes.
         rows: the rows that run, in the order of admission.
         stop_strings: texts that end a completion; None if there are none.
     """
@@ -58,6 +59,7 @@ class RunningRequests:
         self.requested = np.zeros(count, np.int64)
         self.room = np.zeros(count, np.int64)
         self.end = np.zeros(count, np.int64)
+        self.adapter = np.zeros(count, np.int64)
         self.rows: Ints = np.empty(0, np.int64)
         self._row_of: dict[str, int] = {}
         self._last: tuple[list[str], Ints] | None = None  # the names of an answer and their rows, while none changes

@@ -21,7 +21,7 @@ Import this module only after vLLM has been set up.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ import numpy as np
 
 from lorarl_trainer.engine.vllm import binding, slices
 from lorarl_trainer.engine.vllm.config import BEGUN
-from lorarl_trainer.engine.vllm.kv_blocks import KVBlocks
+from lorarl_trainer.engine.vllm.kv_blocks import KVBlocks, version_of
 from lorarl_trainer.engine.vllm.names import Scheduling
 from lorarl_trainer.engine.vllm.running import Ended, RunningRequests
 from lorarl_trainer.engine.vllm.stop_strings import StopStrings
@@ -92,11 +92,12 @@ class RolloutScheduler(_AsyncScheduler):
         self._no_common_prefix = [0] * len(self.kv_cache_config.kv_cache_groups)
         self.first_tokens: float | None = None  # when the first tokens arrived, Unix time
         self.occupancy = Occupancy()
+        self._versions: Callable[[], Collection[int]] = lambda: (0,)
         self.ended_blocks: dict[str, list[int]] = {}
 
-    def begin(self, version: int, stop_strings: StopStrings | None) -> None:
-        """Begin a generation with this adapter version, and these texts at which completions end too."""
-        self._blocks.version = version
+    def begin(self, versions: Callable[[], Collection[int]], stop_strings: StopStrings | None) -> None:
+        """Begin a generation. `versions`: of the adapters in the engine. Completions end at these texts, too."""
+        self._versions = versions
         self.stop_at(stop_strings)
         self.occupancy = Occupancy()
 
@@ -108,11 +109,12 @@ class RolloutScheduler(_AsyncScheduler):
         """Queue a request. Its prompt is shorter than the longest sequence.
 
         Raises:
-            StaleAdapterError: it asks for another adapter than the engine's, or for none.
+            StaleAdapterError: it asks for another adapter than those in the engine, or for none.
         """
-        version = request.lora_request.lora_int_id if request.lora_request else 0
-        if version != self._blocks.version:
-            raise StaleAdapterError(f"a request asks for adapter version {version}, expected {self._blocks.version}")
+        version, there = version_of(request), self._versions()
+        if version not in there:
+            expected = " or ".join(map(str, there))
+            raise StaleAdapterError(f"a request asks for adapter version {version}, expected {expected}")
         self.requests[request.request_id] = request
         self.waiting.add_request(request)
 
@@ -187,7 +189,11 @@ class RolloutScheduler(_AsyncScheduler):
         blocks: list[Any] = [None] * len(requests)
         if len(full):
             places = full.tolist()
-            for place, new in zip(places, self._blocks.extend([requests[place] for place in places]), strict=True):
+            for place, new in zip(
+                places,
+                self._blocks.extend([requests[place] for place in places], table.adapter[decoding[full]]),
+                strict=True,
+            ):
                 blocks[place] = new
             table.room[decoding[full]] += self._blocks.block_size
         computed = table.requested[decoding]
@@ -243,6 +249,7 @@ class RolloutScheduler(_AsyncScheduler):
             limit = min(request.max_tokens, self.max_model_len - prompt)
             assert request.sampling_params is not None
             row = table.admit(request.request_id, prompt, limit, request.sampling_params.all_stop_token_ids)
+            table.adapter[row] = version_of(request)
         table.start(row, known, self._blocks.room(blocks))
         if resumed and not self.use_v2_model_runner:  # V2 forgets what is preempted
             step.resumed.add(request.request_id)

@@ -340,11 +340,18 @@ class PEFTHelper(Protocol):
     def from_dict(self, config_dict: Mapping[str, Any]) -> Any: ...
 
 
+@slice_of("vllm.lora.punica_wrapper.punica_base:PunicaWrapperBase")
+class TokenAdapters(Protocol):
+    token_lora_indices: torch.Tensor
+    """The slot of each token's adapter, [T]; -1 for none."""
+
+
 @slice_of("vllm.lora.layers.base_linear:BaseLinearLayerWithLoRA")
 class LoRALayer(Protocol):
     base_layer: torch.nn.Module
     lora_a_stacked: tuple[torch.Tensor, ...]
     lora_b_stacked: tuple[torch.Tensor, ...]
+    punica_wrapper: TokenAdapters
     _get_quant_method: Callable[[], Any]
 
     def can_replace_layer(self, **arguments: Any) -> bool: ...

@@ -23,9 +23,10 @@ class Engine:
             self.now += 1
             yield [index for index, end in enumerate(self.ends) if end == self.now]
 
-    def chunks(self) -> list[tuple[int, list[int]]]:
-        """Each chunk, with the step after which it came."""
-        chunks = in_chunks(self.steps(), lambda: self.now < max(self.ends), lambda: self.now * STEP_SECONDS)
+    def chunks(self, *asked: int) -> list[tuple[int, list[int]]]:
+        """Each chunk, with the step after which it came. `asked`: steps after which one is asked for."""
+        more, clock = lambda: self.now < max(self.ends), lambda: self.now * STEP_SECONDS
+        chunks = in_chunks(self.steps(), more, clock, lambda: self.now in asked)
         return [(self.now, chunk) for chunk in chunks]
 
 
@@ -52,3 +53,7 @@ def test_chunks_are_as_far_apart_as_a_completion_waits() -> None:
     moments = [moment for moment, _ in chunks[:-1]]
     assert min(b - a for a, b in itertools.pairwise(moments)) >= 10
     assert len(chunks) <= 10
+
+
+def test_a_chunk_comes_when_it_is_asked_for_whatever_has_ended() -> None:
+    assert Engine(3, 9).chunks(2, 4) == [(2, []), (4, [0]), (10, [1])]

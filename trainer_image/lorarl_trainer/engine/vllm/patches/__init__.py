@@ -54,7 +54,7 @@ def applied(config: EngineConfig, hf_config: Any) -> Iterator[None]:
 def _replacements(config: EngineConfig, hf_config: Any) -> Iterator[AbstractContextManager[None]]:
     yield for_rollouts()
     yield trained_model(hf_config.architectures or ())
-    yield adapters.one_adapter_layers(config.expert_rank)
+    yield adapters.adapter_layers(config.expert_rank, config.plan.adapters)
     for feature in needed_by(hf_config.get_text_config()):
         yield _OF_MODELS[feature]()
     if not names.on_gpu():
