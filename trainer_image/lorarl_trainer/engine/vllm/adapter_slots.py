@@ -108,7 +108,8 @@ class AdapterSlot:
         found = []
         for name in sorted(modules):
             for stacked in (*modules[name].lora_a_stacked, *modules[name].lora_b_stacked):
-                own = stacked[self._index]
+                # The first dimension is the slots'. Experts have a matrix each instead, and an engine with one slot.
+                own = stacked if stacked.dim() == 2 else stacked[self._index]
                 *ones, rows, columns = own.shape
                 if any(one != 1 for one in ones):
                     raise ValueError(f"vLLM keeps the adapter of {name} in buffers of shape {list(stacked.shape)}")
