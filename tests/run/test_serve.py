@@ -212,13 +212,13 @@ def test_a_service_follows_a_run_and_takes_nothing_that_is_wrong(reference: Ende
             }.items():
                 wrong = published.publish(16, change)
                 assert reason in service.says(f"refused   {wrong} is not served")
-            published.publish(16)
             second = published.publish(8)
             service.says(f"{NAME} is {second}")
             third = published.publish(16)
             service.says(f"{NAME} is {third}")
+            assert service.ask(NAME)["model"].startswith(f"{third}@")
         finally:
             stop.set()
         answered = set().union(*(user.result() for user in users))
-        assert answered >= {first, third} and answered <= {first, f"{NAME}-step-8", second, third}
+        assert {first} <= answered <= {first, second, third}
         assert service.ctrl_c() == 0

@@ -23,6 +23,7 @@ from lorarl_trainer.trained_adapters.own_tokenizer import own_template
 from lorarl_trainer.trained_adapters.serving.check import Check
 from lorarl_trainer.trained_adapters.serving.lineup import COPIES, Lineup, Say, names_file
 from lorarl_trainer.trained_adapters.serving.own_server import API_KEY, OwnServer, Settings
+from lorarl_trainer.trained_adapters.serving.recorded import recorded_samples
 from lorarl_trainer.trained_adapters.serving.subject import Request, Subject, find_subject, published, terms_of
 from lorarl_trainer.trained_adapters.serving.versions import Version
 from lorarl_trainer.trained_adapters.source import Source
@@ -73,7 +74,7 @@ def serve(request: Request, print_line: Callable[[str], None]) -> None:
 
 def _serve(request: Request, subject: Subject, folder: Path, asked: threading.Event, say: Say) -> None:
     source = subject.source
-    check = Check(source, subject.run, terms_of(source), base_name(source))
+    check = Check(source, recorded_samples(subject.run), terms_of(source), base_name(source))
     log, port = folder / LOG, free_port(request.host, request.port)
     settings = Settings(
         model=source.base,
