@@ -20,13 +20,14 @@ from lorarl_trainer.cli import (
     run,
     serve,
     setup,
+    sweep,
     upload,
     validate,
 )
 from lorarl_trainer.cli.help import Sections
 
 SECTIONS = {
-    "Train": (init.command, validate.command, render.command, run.command, serve.command),
+    "Train": (init.command, validate.command, render.command, run.command, sweep.command, serve.command),
     "Look at runs": (list_runs.command, open_run.command, compare.command),
     "Use an adapter": (evaluate.command, chat.command, merge.command),
     "Stores": (upload.command, purge.command),
@@ -40,7 +41,9 @@ MEANT = {
     **dict.fromkeys(("train", "fit", "start", "launch", "exec", "finetune", "fine-tune", "tune"), _RUN),
     **dict.fromkeys(("grpo", "ppo", "dapo"), f"{_RUN} The manifest's algorithm.type says by which algorithm."),
     **dict.fromkeys(("sft", "dpo"), f"{_RUN} `lorarl init --algorithm sft` (or dpo) writes a manifest."),
-    "sweep": "`lorarl run job.yaml --set metadata.name=... --set spec...=...` in a loop, then `lorarl compare`.",
+    **dict.fromkeys(
+        ("grid", "search", "hpo"), "`lorarl sweep job.yaml --over PATH=VALUE,VALUE` trains each combination."
+    ),
     **dict.fromkeys(("eval", "test", "benchmark"), "`lorarl evaluate RUN` scores an adapter beside its base model."),
     **dict.fromkeys(("generate", "infer", "predict"), "`lorarl chat RUN` asks base model and adapter."),
     **dict.fromkeys(("delete", "rm", "clean"), "`lorarl purge RUN` deletes a run's checkpoints."),

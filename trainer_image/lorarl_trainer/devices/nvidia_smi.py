@@ -13,6 +13,15 @@ _SECONDS = 20.0
 
 def largest_gpu() -> Gpu | None:
     """Return the GPU with the most memory, as if all of it were free; None if the driver names none."""
+    return max(_gpus(), key=lambda gpu: gpu.total, default=None)
+
+
+def gpu_count() -> int:
+    """Return how many GPUs the driver names."""
+    return len(_gpus())
+
+
+def _gpus() -> list[Gpu]:
     try:
         ran = subprocess.run(
             ["nvidia-smi", _QUERY, "--format=csv,noheader,nounits"],
@@ -21,10 +30,9 @@ def largest_gpu() -> Gpu | None:
             timeout=_SECONDS,
             check=True,
         )
-        found = [_gpu(line) for line in ran.stdout.splitlines() if line.strip()]
+        return [_gpu(line) for line in ran.stdout.splitlines() if line.strip()]
     except (OSError, subprocess.SubprocessError, ValueError):
-        return None  # the workers look again, with CUDA
-    return max(found, key=lambda gpu: gpu.total, default=None)
+        return []  # the workers look again, with CUDA
 
 
 def _gpu(line: str) -> Gpu:

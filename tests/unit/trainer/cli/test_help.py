@@ -81,7 +81,7 @@ def lorarl(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     ("typed", "said"),
     [
         *((name, "`lorarl run job.yaml` trains") for name in ("train", "fit", "start", "grpo", "sft")),
-        ("sweep", "`lorarl run job.yaml --set metadata.name=..."),
+        ("grid", "`lorarl sweep job.yaml --over"),
         ("eval", "`lorarl evaluate RUN`"),
         ("evaluat", "Did you mean one of: 'evaluate'"),
     ],

@@ -1,0 +1,75 @@
+"""`lorarl sweep` as a user runs it: trials that are ordinary runs, and a second start that continues them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lorarl_trainer.progress import read_rows, read_summary
+from run.command import PATIENCE_SECONDS, digest, local_folder
+from run.jobs import Job
+
+COMMAND = [sys.executable, "-m", "lorarl_trainer.cli", "sweep", "job.yaml", "--over", "spec.trainer.seed=3,4"]
+DATA = {"eval": {"uri": "file:held_out.jsonl", "every": 2}}
+
+
+def started(job: Job, *more: str) -> subprocess.Popen[str]:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen([*COMMAND, *more], cwd=job.folder, env={**os.environ, **job.environment}, **pipes)
+
+
+def ended(sweep: subprocess.Popen[str]) -> str:
+    with sweep:
+        return sweep.communicate(timeout=2 * PATIENCE_SECONDS)[0]
+
+
+def folders(job: Job) -> list[Path]:
+    return [job.folder / "out/letters-sweep" / f"seed={seed}" for seed in (3, 4)]
+
+
+def test_trials_run_at_a_time_and_are_compared(job: Job) -> None:
+    job.change(trainer={"steps": 2}, checkpoint={"every": 2}, data=DATA)
+    sweep = started(job, "--at-once", "2", "--objective", "eval_score")
+    said = ended(sweep)
+    assert sweep.returncode == 0, said
+    assert "2 trials, 2 at a time, in out/letters-sweep" in said and "spec.trainer.seed" in said
+    assert "seed=4: done" in said and "\nBest  seed=" in said and ": eval_score " in said
+    assert (job.folder / "out/letters-sweep/compare.html").stat().st_size > 50_000
+    assert [read_summary(folder)["job"] for folder in folders(job)] == ["letters-seed-3", "letters-seed-4"]
+
+
+@pytest.mark.long
+def test_an_interrupted_sweep_continues_and_each_trial_is_what_it_is_alone(job: Job) -> None:
+    job.change(trainer={"steps": 3}, checkpoint={"every": 1}, data=DATA)
+    sweep, metrics = started(job), folders(job)[0] / "metrics.jsonl"
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not any(row["step"] > 0 for row in read_rows(metrics)):
+        assert time.monotonic() < deadline and sweep.poll() is None
+        time.sleep(0.05)
+    sweep.send_signal(signal.SIGTERM)
+    said = ended(sweep)
+    assert sweep.returncode == 75 and said.rstrip().endswith("Run the same command again to continue."), said
+    assert not folders(job)[1].exists(), "no other trial starts"
+    sweep = started(job)
+    said = ended(sweep)
+    assert sweep.returncode == 0, said
+    assert [row["step"] for row in read_rows(metrics)] == [0, 1, 2, 3]
+    for seed, folder in zip((3, 4), folders(job), strict=True):
+        uris = [job.run(f"trainer.seed={seed}").adapter_uri, read_summary(folder)["adapter_uri"]]
+        alone, found = [digest(local_folder(uri) / "adapter_model.safetensors") for uri in uris]
+        assert alone == found
+        job.folder.joinpath("out/letters").rename(job.folder / f"out/alone-{seed}")
+        job.checkpoints.rename(job.folder / f"alone-{seed}")
+
+
+def test_nothing_starts_if_a_trial_cannot_run(job: Job) -> None:
+    sweep = started(job, "--over", "spec.adapter.rank=0,4")
+    said = ended(sweep)
+    assert sweep.returncode == 1 and "2 of 4 trials that cannot run" in said and "rank=0: spec.adapter.rank" in said
+    assert not (job.folder / "out").exists()

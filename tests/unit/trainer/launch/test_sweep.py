@@ -1,0 +1,104 @@
+"""The trials of a sweep: their names, what is said before they start, and which of them is the best."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lorarl_api.load import load_job
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.launch import sweep
+from lorarl_trainer.launch.sweep import best, grid, jobs_of, reached, shares, usual_objective
+from unit.contract.manifests import manifest
+
+OUT = Path("out/sums-sweep")
+
+
+def test_each_combination_is_a_trial_with_its_own_name_and_folder() -> None:
+    trials = grid("sums", ["spec.trainer.learningRate=1e-5,3e-5", "spec.trainer.seed=0,1"], ["spec.a=2"], OUT)
+    assert [trial.label for trial in trials] == [
+        *("learningRate=1e-5,seed=0", "learningRate=1e-5,seed=1"),
+        *("learningRate=3e-5,seed=0", "learningRate=3e-5,seed=1"),
+    ]
+    assert trials[1].folder == OUT / "learningRate=1e-5,seed=1" and trials[1].name == "sums-learningrate-1e-5-seed-1"
+    name = "metadata.name=sums-learningrate-1e-5-seed-1"
+    assert trials[1].overrides == ("spec.a=2", "spec.trainer.learningRate=1e-5", "spec.trainer.seed=1", name)
+    more = grid("sums", ["spec.trainer.learningRate=9,1e-5", "spec.trainer.seed=1"], ["spec.a=2"], OUT)
+    assert more[1] == trials[1], "values that come later change no trial"
+
+
+def test_values_are_yaml_with_commas_of_their_own() -> None:
+    over = "spec.adapter.targetModules=[q_proj, v_proj],all-linear,{a: [1, 2]},'x, y'"
+    values = [trial.overrides[0].partition("=")[2] for trial in grid("a", [over], [], OUT)]
+    assert values == ["[q_proj, v_proj]", "all-linear", "{a: [1, 2]}", "'x, y'"]
+    files = [trial.folder.name for trial in grid("a", ["spec.model.uri=file:/a/b,file:/c"], [], OUT)]
+    assert files == ["uri=file_a_b", "uri=file_c"]
+    both = grid("a", ["spec.reward.type=exact", "spec.algorithm.type=grpo"], [], OUT)
+    assert both[0].label == "spec.reward.type=exact,spec.algorithm.type=grpo"
+
+
+@pytest.mark.parametrize(
+    ("over", "message"),
+    [
+        (["spec.trainer.seed"], "got spec.trainer.seed, expected PATH=VALUE,VALUE"),
+        (["spec.trainer.seed=0,,1"], "expected PATH=VALUE,VALUE"),
+        (["spec.trainer.seed=0", "spec.trainer.seed=1"], "expected each path once"),
+        (["spec.trainer.seed=0,1,0"], "expected trials of different names"),
+    ],
+)
+def test_what_is_no_grid_is_refused(over: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        grid("a", over, [], OUT)
+
+
+def test_all_trials_that_cannot_run_are_named_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(manifest({})))
+    trials = grid("demo", ["spec.adapter.rank=0,8,16", "spec.cluster.nodes=1,2"], ["spec.cluster.gpusPerNode=1"], OUT)
+    refused = {"demo-rank-16-nodes-1": "no such model"}
+    with pytest.raises(InputError) as error:
+        jobs_of(path, trials, lambda job: (refused.get(job.name), None))
+    lines = str(error.value).splitlines()
+    assert lines[0] == "--over: got 5 of 6 trials that cannot run, expected only ones that can. Nothing was started."
+    assert [line.partition(": ")[0] for line in lines[1:]] == [
+        *("rank=0,nodes=1", "rank=0,nodes=2", "rank=8,nodes=2", "rank=16,nodes=1", "rank=16,nodes=2"),
+    ]
+    assert "spec.adapter.rank" in lines[1] and "spec.cluster.nodes" in lines[3] and "no such model" in lines[4]
+    assert [job.name for job in jobs_of(path, trials[2:3], lambda _: (None, None))] == ["demo-rank-8-nodes-1"]
+
+
+def test_trials_that_run_at_a_time_have_gpus_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [load_job(yaml.safe_dump(manifest({})), [f"spec.cluster.gpusPerNode={count}"]) for count in (0, 1, 2)]
+    assert shares(jobs[:1], 3) == [{}, {}, {}], "a CPU is shared"
+    assert shares(jobs, 1) == [{}]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(sweep, "gpu_count", lambda: 4)
+    assert shares(jobs, 2) == [{"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "2,3"}]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7,1")
+    assert shares(jobs[:2], 3)[2] == {"CUDA_VISIBLE_DEVICES": "1"}
+    with pytest.raises(InputError, match="got 2, on a machine with 3, expected 4 GPUs, of which each trial has 2"):
+        shares(jobs, 2)
+
+
+def test_the_best_trial_has_the_best_evaluation_or_the_best_last_steps() -> None:
+    low, high = (
+        [
+            {"step": step, "eval_score": base + 0.1 * (step == 2), "eval_rows": 1, "loss": base, "reward_mean": base}
+            for step in range(4)
+        ]
+        for base in (0.3, 0.6)
+    )
+    assert usual_objective([[], low]) == "eval_score" and usual_objective([[{"step": 1}]]) == "reward_mean"
+    trials = grid("a", ["spec.trainer.seed=0,1"], [], OUT)
+    for objective, expected, said in (
+        ("eval_score", 1, "eval_score 0.7 at step 2"),
+        ("reward_mean", 1, "reward_mean 0.6, last 10 steps"),
+        ("loss", 0, "loss 0.3, last 10 steps"),
+    ):
+        values = {trial: reached(rows, objective) for trial, rows in zip(trials, (low, high), strict=True)}
+        first = best({trial: value for trial, value in values.items() if value})
+        assert first == trials[expected] and str(values[first]) == said
+    assert reached(low, "eval_loss") is None
+    assert reached([{"step": 0, "eval_score": 1.0}], "eval_score") is None, "nothing was trained yet"

@@ -1,0 +1,183 @@
+"""`lorarl sweep`: a job's manifest with each combination of some values, as runs in one folder.
+
+The trials are processes of `lorarl run`. So each is what it would be alone, and resumes as it would alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lorarl_api.faults import ManifestError
+from lorarl_api.load import load_job
+from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.devices.nvidia_smi import gpu_count
+from lorarl_trainer.errors import InputError, LorarlError
+from lorarl_trainer.launch.local import refuse_cluster_jobs
+from lorarl_trainer.progress.compare import LATEST
+from lorarl_trainer.progress.evaluations import evaluations_of
+from lorarl_trainer.samples.columns import eval_column
+
+_OPENING, _CLOSING, _QUOTES = "[{", "]}", "'\""
+_EVALUATION, _LOSS = re.compile(r"eval_(.+/)?(score|loss)"), re.compile(r"(eval_(.+/)?)?loss")
+_NO_NAME, _NO_FILE = re.compile(r"[^a-z0-9]+"), re.compile(r"[^\w.,=+-]+")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A job of the sweep.
+
+    Attributes:
+        label: the values that are its own, for people.
+        name: the job's.
+        overrides: the assignments that make it of the manifest, its name among them.
+        folder: its run's.
+    """
+
+    label: str
+    name: str
+    overrides: tuple[str, ...]
+    folder: Path
+
+
+def grid(name: str, over: Sequence[str], overrides: Sequence[str], folder: Path) -> list[Trial]:
+    """Return a trial for each combination of values. A trial's name does not depend on what else there is.
+
+    Args:
+        name: of the manifest's job.
+        over: `PATH=VALUE,VALUE` each. A value is YAML; its own commas are inside of brackets, braces or quotes.
+        overrides: assignments that all trials have.
+        folder: the sweep's.
+
+    Raises:
+        InputError: one of `over` is no such text, or two trials would have one name.
+    """
+    axes = dict(map(_axis, over))
+    if len(axes) < len(over):
+        raise InputError("--over", ", ".join(over), "each path once", "Put all values of a path into one --over.")
+    lasts = [path.rpartition(".")[2] for path in axes]
+    short = [last if lasts.count(last) == 1 else path for path, last in zip(axes, lasts, strict=True)]
+    trials = []
+    for values in itertools.product(*axes.values()):
+        own = [f"{path}={value}" for path, value in zip(axes, values, strict=True)]
+        label = ",".join(f"{last}={value}" for last, value in zip(short, values, strict=True))
+        named = f"{name}-{_NO_NAME.sub('-', label.lower()).strip('-')}"
+        assigned = (*overrides, *own, f"metadata.name={named}")
+        trials.append(Trial(label, named, assigned, folder / _NO_FILE.sub("_", label)))
+    if len({trial.name for trial in trials}) < len(trials):
+        hint = "Leave out values that are there twice, or that only differ in their signs."
+        raise InputError("--over", ", ".join(over), "trials of different names", hint)
+    return trials
+
+
+def _axis(over: str) -> tuple[str, list[str]]:
+    path, equals, text = over.partition("=")
+    values = list(_split(text))
+    if not equals or not path.strip() or not all(values):
+        raise InputError("--over", over, "PATH=VALUE,VALUE", "Write for example --over spec.trainer.seed=0,1.")
+    return path.strip(), values
+
+
+def _split(text: str) -> Iterator[str]:
+    """Yield the values between the commas that are outside of brackets, braces and quotes."""
+    value, depth, quote = "", 0, ""
+    for letter in text:
+        if quote or letter in _QUOTES:
+            quote = letter if not quote else "" if letter == quote else quote
+        else:
+            depth += (letter in _OPENING) - (letter in _CLOSING)
+        if letter == "," and not depth and not quote:
+            yield value.strip()
+            value = ""
+        else:
+            value += letter
+    yield value.strip()
+
+
+def jobs_of(
+    manifest: Path, trials: Sequence[Trial], judge: Callable[[LoRARLJob], tuple[str | None, str | None]]
+) -> list[LoRARLJob]:
+    """Return the jobs of all trials. `judge` returns why a job's base model cannot be trained, if so.
+
+    Raises:
+        InputError: some cannot run. It has a line for each.
+    """
+    jobs, found = [], []
+    for trial in trials:
+        try:
+            jobs.append(load_job(manifest, trial.overrides))
+            refuse_cluster_jobs(jobs[-1])
+            fault, _ = judge(jobs[-1])
+        except (ManifestError, LorarlError) as error:
+            fault = "; ".join(str(error).splitlines())
+        if fault:
+            found.append(f"{trial.label}: {fault}")
+    if found:
+        got = f"{len(found)} of {len(trials)} trials that cannot run"
+        raise InputError("--over", got, "only ones that can", "\n".join(["Nothing was started.", *found]))
+    return jobs
+
+
+def shares(jobs: Sequence[LoRARLJob], at_once: int) -> list[dict[str, str]]:
+    """Return the environment of each job that runs at a time: its GPUs, or nothing on a CPU.
+
+    Raises:
+        InputError: there are too few GPUs for so many.
+    """
+    each = max(job.spec.cluster.gpus_per_node for job in jobs)
+    if at_once == 1 or not each:
+        return [{}] * at_once
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = [str(number) for number in range(gpu_count())] if given is None else [one for one in given.split(",") if one]
+    if len(gpus) < each * at_once:
+        hint = "Set a smaller --at-once."
+        expected = f"{each * at_once} GPUs, of which each trial has {each} for itself"
+        raise InputError("--at-once", f"{at_once}, on a machine with {len(gpus)}", expected, hint)
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(gpus[place * each :][:each])} for place in range(at_once)]
+
+
+@dataclass(frozen=True)
+class Value:
+    """What a trial reached: the value of a column of metrics.jsonl, and the step; 0 for a mean over steps."""
+
+    column: str
+    value: float
+    step: int
+
+    def __str__(self) -> str:
+        return f"{self.column} {self.value:.4g}" + (f" at step {self.step}" if self.step else f", last {LATEST} steps")
+
+
+def usual_objective(runs: Iterable[Sequence[Mapping[str, Any]]]) -> str:
+    """Return the column of the first evaluation of runs' rows, or else that of the reward."""
+    evaluations = next(filter(None, map(evaluations_of, runs)), None)
+    return eval_column(evaluations[0]["name"], evaluations[0]["metric"]) if evaluations else "reward_mean"
+
+
+def reached(rows: Sequence[Mapping[str, Any]], objective: str) -> Value | None:
+    """Return the best evaluation of a run, or the mean of a step's metric over the last steps; None without any.
+
+    `objective`: a column of metrics.jsonl. Less of a loss is better, and more of all else.
+    """
+    found = [(float(row[objective]), int(row["step"])) for row in rows if row.get(objective) is not None]
+    if _EVALUATION.fullmatch(objective):
+        trained = [one for one in found if one[1] > 0]
+        return Value(objective, *_best(objective)(trained)) if trained else None
+    latest = [value for value, _ in found[-LATEST:]]
+    return Value(objective, sum(latest) / len(latest), 0) if latest else None
+
+
+def best(reached: Mapping[Trial, Value]) -> Trial:
+    """Return the trial with the best value, the first of several."""
+    column = next(iter(reached.values())).column
+    wanted = _best(column)(value.value for value in reached.values())
+    return next(trial for trial, value in reached.items() if value.value == wanted)
+
+
+def _best(column: str) -> Callable[..., Any]:
+    return min if _LOSS.fullmatch(column) else max

@@ -1,0 +1,98 @@
+"""The trials of a sweep as processes of `lorarl run`, some at a time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from lorarl_trainer.launch.sweep import Trial
+from lorarl_trainer.rewards.code.confinement import signal_at_parents_end
+
+OUTPUT = "output.txt"
+"""File in a trial's folder with what its newest start printed."""
+_LOOKS_PER_SECOND = 5
+_PREFIX = "lorarl: "
+"""How `lorarl run` begins its message about what ended it."""
+
+
+@dataclass
+class Trials:
+    """Trials that are made in turn, or some at a time.
+
+    Attributes:
+        manifest: the job's.
+        shares: the environment of each trial that runs at a time: what of the machine is its own.
+        say: takes lines for people.
+        interrupted: whether Ctrl-C or SIGTERM came. Then no other trial starts.
+    """
+
+    manifest: Path
+    shares: Sequence[Mapping[str, str]]
+    say: Callable[[str], None]
+    interrupted: bool = False
+    _running: dict[int, tuple[Trial, subprocess.Popen[bytes]]] = field(default_factory=dict)  # by the share's place
+
+    def run(self, trials: Sequence[Trial]) -> dict[Trial, int]:
+        """Make the trials; return the exit codes of those that were started.
+
+        Ctrl-C and SIGTERM reach those that run: they publish a checkpoint and end; at once if it comes twice.
+        """
+        waiting, codes = list(trials), dict[Trial, int]()
+        before = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            while self._running or (waiting and not self.interrupted):
+                free = [place for place in range(len(self.shares)) if place not in self._running]
+                for place in free if not self.interrupted else ():
+                    if waiting:
+                        self._running[place] = (waiting[0], self._started(waiting.pop(0), self.shares[place]))
+                time.sleep(1 / _LOOKS_PER_SECOND)
+                codes |= self._ended()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return codes
+
+    def _started(self, trial: Trial, share: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        trial.folder.mkdir(parents=True, exist_ok=True)
+        settings = [part for one in trial.overrides for part in ("--set", one)]
+        command = [sys.executable, "-m", "lorarl_trainer.cli", "run", str(self.manifest), "--out", str(trial.folder)]
+        self.say(f"{trial.label}: starts; it prints into {trial.folder / OUTPUT}")
+        with (trial.folder / OUTPUT).open("wb") as output:
+            # It has its own session, so that Ctrl-C comes once, and it ends in order if this process is killed.
+            return subprocess.Popen(
+                [*command, *settings],
+                env={**os.environ, **share},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=partial(signal_at_parents_end, os.getpid(), signal.SIGTERM),  # noqa: PLW1509  # without threads
+            )
+
+    def _ended(self) -> dict[Trial, int]:
+        ended = {
+            place: (trial, code) for place, (trial, one) in self._running.items() if (code := one.poll()) is not None
+        }
+        for place, (trial, code) in ended.items():
+            del self._running[place]
+            self.say(f"{trial.label}: {'done' if code == 0 else f'ended with exit code {code}: {_message(trial)}'}")
+        return dict(ended.values())
+
+    def _interrupt(self, number: int, _: object) -> None:
+        self.interrupted = True
+        for _, one in self._running.values():
+            one.send_signal(number)
+
+
+def _message(trial: Trial) -> str:
+    """Return what a trial said about what ended it, or its last line."""
+    text = (trial.folder / OUTPUT).read_text(encoding="utf-8", errors="replace").rstrip()
+    _, found, message = f"\n{text}".rpartition(f"\n{_PREFIX}")
+    return message if found else text.rpartition("\n")[2]
