@@ -109,7 +109,7 @@ class OwnServer:
     def start(self) -> bool:
         """Start it, and return whether that was the first time.
 
-        It ends with this process, and Ctrl-C in the terminal does not reach it by itself.
+        It gets SIGTERM if this process is killed, and Ctrl-C in the terminal does not reach it by itself.
         """
         if self._process is not None:
             return False
