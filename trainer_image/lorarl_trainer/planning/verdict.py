@@ -69,6 +69,13 @@ def judge(spec: LoRARLJobSpec, config: Mapping[str, Any], there: Gpu | Host | No
     require_mixture_job(spec, model)
     require_together(name for target in model.targets(spec.adapter) for name in target.hf_names)
     require_layout(spec, model)
+    if spec.servers and is_served_merged(config):
+        raise InputError(
+            "spec.rollout.servers",
+            "servers for a model with which vLLM by itself serves no adapters",
+            "another model, or no servers",
+            "Remove spec.rollout.servers: lorarl's own engine takes adapters with this model.",
+        )
     if spec.generates and not spec.on_gpu:
         _require_heads_of_cpus(model)
     if spec.generates and spec.on_gpu:

@@ -317,7 +317,8 @@ class Servers:
 
     def _says_no(self, server: Server, error: ServerError) -> None:
         if type(server.why_not) is not type(error):
-            self._warn(f"spec.rollout.servers: {error}. Its requests go to the others, as far as there are any.")
+            said = str(error).rstrip(".")
+            self._warn(f"spec.rollout.servers: {said}. It gets no requests until it serves the newest adapter")
         server.serves, server.why_not = False, error
 
     async def _until_one_serves(self) -> None:

@@ -72,6 +72,13 @@ def test_values_may_be_keys() -> None:
     assert is_served_merged(of(DENSE_31B)) and not is_served_merged(of(E4B))
 
 
+def test_servers_are_refused_for_a_model_with_which_vllm_takes_no_adapters() -> None:
+    servers = 'rollout.servers=["http://vllm:8000"]'
+    judge(gpu_job(servers), of(E4B))
+    with pytest.raises(InputError, match=r"spec\.rollout\.servers: .* Remove spec\.rollout\.servers"):
+        judge(gpu_job(servers), of(DENSE_31B))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
