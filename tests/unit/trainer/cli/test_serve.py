@@ -35,7 +35,7 @@ def test_options_of_the_other_kind_are_refused(words: Sequence[str], said: str) 
 
 
 def settings(*more: str) -> Settings:
-    return Settings("org/base", "org/base", None, "auto", 12, 6, "127.0.0.1", 8000, more=more)
+    return Settings("org/base", "org/base", None, "auto", 12, 6, "127.0.0.1", 8000, on_gpu=True, more=more)
 
 
 def test_the_server_takes_adapters_of_the_runs_rank() -> None:

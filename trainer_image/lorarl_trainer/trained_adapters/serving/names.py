@@ -15,9 +15,17 @@ from typing import Any
 MIDDLEWARE = f"{__name__}.Names"
 FILE, KEY = "LORARL_SERVED_NAMES", "LORARL_SERVING_KEY"
 """Environment variables of the server: the file with the names, and what loads and unloads adapters has to send."""
+WITHHELD = "LORARL_WITHHELD_BASE"
+"""Environment variable of the server: the base model's name, if others may not ask for it; see `OwnServer.start`."""
 HEADER = "x-lorarl-serving-key"
 _OURS = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
 _MODELS = "/v1/models"
+_ONLY_TOKENS = ("/tokenize", "/detokenize")
+
+_WITHHELD_MESSAGE = (
+    "the base model is not served on a CPU: vLLM 0.26 would answer with an adapter's weights while others ask for one. "
+    "Ask for an adapter. lorarl evaluate and lorarl chat compare base and adapter."
+)
 
 type _Message = MutableMapping[str, Any]
 type _Receive = Callable[[], Awaitable[_Message]]
@@ -38,7 +46,7 @@ class Names:
     def __init__(self, app: _App) -> None:
         """Take the server's application, as ASGI has it."""
         self._app = app
-        self._file, self._key = Path(os.environ[FILE]), os.environ[KEY]
+        self._file, self._key, self._withheld = Path(os.environ[FILE]), os.environ[KEY], os.environ.get(WITHHELD)
 
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
         """Pass a request on: https://asgi.readthedocs.io/en/latest/specs/www.html."""
@@ -48,7 +56,11 @@ class Names:
         elif method == "GET" and path == _MODELS:
             await self._app(scope, receive, self._listing(send))
         elif method == "POST" and path not in _OURS:
-            await self._app(*await self._meant(scope, receive), send)
+            body, ended = await _body(receive)
+            if ended is None and path not in _ONLY_TOKENS and self._is_withheld(body) and not self._is_ours(scope):
+                await _answer(send, 400, {"error": {"message": _WITHHELD_MESSAGE, "param": "model", "code": 400}})
+            else:
+                await self._app(*self._meant(scope, receive, body, ended), send)
         else:
             await self._app(scope, receive, send)
 
@@ -59,9 +71,14 @@ class Names:
     def _names(self) -> dict[str, str]:
         return dict(json.loads(self._file.read_text(encoding="utf-8")))
 
-    async def _meant(self, scope: _Message, receive: _Receive) -> tuple[_Message, _Receive]:
+    def _is_withheld(self, body: bytes) -> bool:
+        """Whether a request asks for the base model, which vLLM also takes where none is named."""
+        return self._withheld is not None and _model_of(body) in (None, "", self._withheld)
+
+    def _meant(
+        self, scope: _Message, receive: _Receive, body: bytes, ended: _Message | None
+    ) -> tuple[_Message, _Receive]:
         """Return a request whose body names the loaded adapter that is meant."""
-        body, ended = await _body(receive)
         if ended is None:
             body = renamed(body, self._names())
             length = b"content-length", str(len(body)).encode()
@@ -92,6 +109,15 @@ class Names:
             await _answer(send, 200, listing(json.loads(b"".join(parts)), self._names()))
 
         return listed
+
+
+def _model_of(body: bytes) -> Any:
+    """Return the model that a request's body names; None without one."""
+    try:
+        asked = json.loads(body)
+    except ValueError:
+        return None
+    return asked.get("model") if isinstance(asked, dict) else None
 
 
 def renamed(body: bytes, names: Mapping[str, str]) -> bytes:

@@ -50,6 +50,7 @@ class Settings:
     Attributes:
         model: the base model's folder or name; `served` is what requests call it.
         rank: the largest of any adapter; `adapters` is how many are loaded at a time.
+        on_gpu: whether a GPU computes.
         more: options for vLLM from the user.
     """
 
@@ -61,6 +62,7 @@ class Settings:
     adapters: int
     host: str
     port: int
+    on_gpu: bool
     template: Path | None = None
     template_arguments: Mapping[str, Any] | None = None
     more: Sequence[str] = ()
@@ -103,6 +105,8 @@ class OwnServer:
         """
         self.url = f"http://{_HERE.get(settings.host, settings.host)}:{settings.port}"
         self._command, self._log, self._names_file = settings.command(), log, names_file
+        # Where a CPU's batch has requests for the base and for adapters, vLLM gives the base the last slot's weights.
+        self._withheld = {} if settings.on_gpu else {names.WITHHELD: settings.served}
         self._key = os.urandom(16).hex()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -113,7 +117,7 @@ class OwnServer:
         """
         if self._process is not None:
             return False
-        ours = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", names.KEY: self._key}
+        ours = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", names.KEY: self._key, **self._withheld}
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(
                 self._command,

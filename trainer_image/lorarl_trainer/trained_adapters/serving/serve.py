@@ -85,6 +85,7 @@ def _serve(request: Request, subject: Subject, folder: Path, asked: threading.Ev
         adapters=request.versions + 2,  # one that is being checked, and one that is leaving
         host=request.host,
         port=port,
+        on_gpu=largest_gpu() is not None,
         template=_template_file(source, folder),
         template_arguments=source.job.spec.data.chat_template_arguments if source.job else None,
         more=request.more,
@@ -104,7 +105,8 @@ def _serve(request: Request, subject: Subject, folder: Path, asked: threading.Ev
     lineup = Lineup(subject.name, folder, join, server.unload, say)
     try:
         _first(lineup, subject, request)
-        say("ready", f"{server.url}/v1 serves {subject.name}, which is {lineup.main}, and {check.base}; Ctrl-C ends it")
+        base = f", and {check.base}" if settings.on_gpu else ""
+        say("ready", f"{server.url}/v1 serves {subject.name}, which is {lineup.main}{base}; Ctrl-C ends it")
         say("ask", ask_server(subject.name, url=server.url, key=API_KEY if os.environ.get(API_KEY) else None))
         while not asked.wait(_ROUND_SECONDS):
             server.must_run()

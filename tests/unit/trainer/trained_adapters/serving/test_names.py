@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lorarl_trainer.trained_adapters.serving.names import FILE, HEADER, KEY, Names, write_names
+from lorarl_trainer.trained_adapters.serving.names import FILE, HEADER, KEY, WITHHELD, Names, write_names
 
 type Message = MutableMapping[str, Any]
 MEANS = {"sums": "sums-step-30@aa", "sums-step-30": "sums-step-30@aa"}
@@ -98,3 +98,15 @@ def test_only_lorarl_loads_and_unloads(names_file: Path, path: str) -> None:
         status, answer, arrived = ask("POST", path, body, key=key)
         assert (status, arrived) == (404, b"") and b"not served here" in answer and names_file.exists()
     assert ask("POST", path, body, key="secret")[2] == body, "and the name is the one that it has"
+
+
+def test_a_base_that_is_withheld_answers_the_check_alone(names_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU, vLLM would answer with an adapter's weights."""
+    monkeypatch.setenv(WITHHELD, "base")
+    for asked in ({"model": "base"}, {"prompt": "a"}, {"model": ""}):
+        body = json.dumps(asked).encode()
+        status, answer, arrived = ask("POST", "/v1/completions", body)
+        assert (status, arrived) == (400, b"") and b"lorarl evaluate" in answer
+        assert ask("POST", "/v1/completions", body, key="secret")[::2] == (200, body)
+        assert ask("POST", "/tokenize", body)[0] == 200
+    assert ask("POST", "/v1/completions", b'{"model": "sums"}')[0] == 200
