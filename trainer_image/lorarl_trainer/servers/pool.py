@@ -183,8 +183,10 @@ class Servers:
 
     def _opened(self) -> list[Server]:
         if self._session is None:
-            # A server runs its requests side by side, so nothing limits the connections here.
-            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), trust_env=True)
+            # A server runs its requests side by side, so nothing limits the connections here. Each request has its own:
+            # vLLM ends those that were idle for 5 s, and a request that is sent on one just then gets no answer.
+            connector = aiohttp.TCPConnector(limit=0, force_close=True)
+            self._session = aiohttp.ClientSession(connector=connector, trust_env=True)
             longest = self._rollout.max_prompt_tokens + self._rollout.max_response_tokens
             self._servers = [Server(VllmServer(url, self._session, self._patience), longest) for url in self.urls]
         return self._servers

@@ -24,6 +24,7 @@ class Vllm:
         adapters: those that are loaded, by name.
         generated: the prompts that it was asked to continue, with the adapter's name.
         off_by: what is added to its log-probabilities, in nats.
+        ends_idle: whether it ends a connection at its second request, as a server does that found it idle for too long.
         before: is called with the number of a generation before it is answered; it may change the server.
     """
 
@@ -35,8 +36,10 @@ class Vllm:
     down: bool = False
     hangs: bool = False
     refuses: bool = False
+    ends_idle: bool = False
     before: Callable[[int], None] = lambda number: None
     closing: asyncio.Event = field(default_factory=asyncio.Event)
+    used: list[asyncio.Transport | None] = field(default_factory=list)
     url: str = ""
 
     def restart(self) -> None:
@@ -44,6 +47,9 @@ class Vllm:
         self.adapters.clear()
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
+        if self.ends_idle and request.transport in self.used:
+            request.transport.abort()
+        self.used.append(request.transport)
         if request.path == "/inference/v1/generate":
             self.before(len(self.generated))
         if self.down:

@@ -217,3 +217,15 @@ def test_no_request_is_lost_or_answered_twice_however_servers_fail() -> None:
 
                 server.before = disturb
             run(three, two_versions)
+
+
+def test_a_server_that_ends_idle_connections_is_not_left_out() -> None:
+    """vLLM does after 5 s, which a step of training takes."""
+
+    async def make(run: Run) -> None:
+        for version in (1, 2):
+            await run.version(version)
+            await run.generate(version)
+
+    with serving_vllm(Vllm(ends_idle=True)) as server:
+        assert run([server], make).warnings == []
