@@ -14,7 +14,7 @@ from lorarl_trainer.cli.help import Command
 
 _OF_RUN = {"job": "--job", "base": "--base", "checkpoint": "--checkpoint", "versions": "--versions"}
 _OF_TINKER = {"model": "--model", "rank": "--rank", "max_prompt_tokens": "--max-prompt-tokens"}
-_OF_TINKER |= {"max_tokens": "--max-tokens"}
+_OF_TINKER |= {"max_tokens": "--max-tokens", "adapters": "--adapters"}
 
 
 class _Checkpoint(click.ParamType[str | int]):
@@ -76,6 +76,13 @@ class _Checkpoint(click.ParamType[str | int]):
     default=2048,
     show_default=True,
     help="With --tinker: longest completion.",
+)
+@click.option(
+    "--adapters",
+    type=click.IntRange(min=1),
+    default=8,
+    show_default=True,
+    help="With --tinker: sampled from together, if they fit; others take turns. On a GPU, 1 is fastest for one client.",
 )
 @click.option(
     "--host",
@@ -177,4 +184,4 @@ def _serve_tinker(
     )
     terminal = os.fdopen(os.dup(1), "w", buffering=1)  # the worker's libraries get the process's own
     address = Address(host, 8600 if port is None else port, os.environ.get(KEY))
-    serve(job, model, folder, address, lambda line: print(line, file=terminal))
+    serve(job, model, folder, address, lambda line: print(line, file=terminal), adapters=only["adapters"])

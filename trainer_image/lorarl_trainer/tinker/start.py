@@ -37,8 +37,6 @@ spec:
   checkpoint: {{uri: "file://{saved}"}}
   cluster: {{gpusPerNode: {gpus}}}
 """
-MOST_ADAPTERS = 8
-"""That are sampled from together, as far as the plan has room for them; others take turns."""
 SAVED = "saved"
 """The folder of saved weights in that of the service."""
 _ALONE = Rank(rank=0, world_size=1, local_rank=0, master_address=None, master_port=None)
@@ -71,7 +69,9 @@ def job_of(
     return job
 
 
-def serve(job: LoRARLJob, model: str, out_dir: Path, address: Address, say: Callable[[str], None]) -> None:
+def serve(
+    job: LoRARLJob, model: str, out_dir: Path, address: Address, say: Callable[[str], None], *, adapters: int
+) -> None:
     """Start trainer and engine and answer clients until Ctrl-C or SIGTERM.
 
     Args:
@@ -80,6 +80,7 @@ def serve(job: LoRARLJob, model: str, out_dir: Path, address: Address, say: Call
         out_dir: the service's folder.
         address: where it listens.
         say: takes lines for the user. Libraries print into a log.
+        adapters: at most so many are sampled from together, as far as the plan has room for them; others take turns.
 
     Raises:
         LorarlError: model, store or address cannot be used.
@@ -88,11 +89,13 @@ def serve(job: LoRARLJob, model: str, out_dir: Path, address: Address, say: Call
     require_gpu_packages(job)
     require_large_files()
     with only_run_in(out_dir):
-        service = _started(job, model, out_dir, say)
+        service = _started(job, model, out_dir, say, adapters)
         asyncio.run(_answer(service, address, say))
 
 
-def _started(job: LoRARLJob, model: str, out_dir: Path, say: Callable[[str], None]) -> Callable[[], Service]:
+def _started(
+    job: LoRARLJob, model: str, out_dir: Path, say: Callable[[str], None], adapters: int
+) -> Callable[[], Service]:
     """Load model, trainer and engine; return what makes the service in the server's loop."""
     spec, secrets = job.spec, read_secrets(job.spec)
     store = open_store(
@@ -104,7 +107,7 @@ def _started(job: LoRARLJob, model: str, out_dir: Path, say: Callable[[str], Non
     log = out_dir / LOGS / "worker-0.log"
     say(f"starting trainer and engine; what they print is in {log}")
     worker = CheckpointingWorker(spec, _ALONE, log)
-    built = worker.start(base.folder, vocabulary.stop_token_ids, None, adapters=MOST_ADAPTERS)
+    built = worker.start(base.folder, vocabulary.stop_token_ids, None, adapters=adapters)
     for line in (built.memory, *built.warnings):
         say(line)
 
