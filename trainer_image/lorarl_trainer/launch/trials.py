@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
+from lorarl_trainer.launch.child_process import start_child
 from lorarl_trainer.launch.sweep import Trial
-from lorarl_trainer.rewards.code.confinement import signal_at_parents_end
 
 OUTPUT = "output.txt"
 """File in a trial's folder with what its newest start printed."""
@@ -64,17 +62,7 @@ class Trials:
         settings = [part for one in trial.overrides for part in ("--set", one)]
         command = [sys.executable, "-m", "lorarl_trainer.cli", "run", str(self.manifest), "--out", str(trial.folder)]
         self.say(f"{trial.label}: starts; it prints into {trial.folder / OUTPUT}")
-        with (trial.folder / OUTPUT).open("wb") as output:
-            # It has its own session, so that Ctrl-C comes once, and it ends in order if this process is killed.
-            return subprocess.Popen(
-                [*command, *settings],
-                env={**os.environ, **share},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                preexec_fn=partial(signal_at_parents_end, os.getpid(), signal.SIGTERM),  # noqa: PLW1509  # without threads
-            )
+        return start_child([*command, *settings], trial.folder / OUTPUT, share)
 
     def _ended(self) -> dict[Trial, int]:
         ended = {

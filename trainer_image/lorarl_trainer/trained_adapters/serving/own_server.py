@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import numpy as np
 
 from lorarl_api.v1alpha1 import served_rank
 from lorarl_trainer.errors import InputError, LorarlError
-from lorarl_trainer.rewards.code.confinement import signal_at_parents_end
+from lorarl_trainer.launch.child_process import start_child
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.servers.client import UnreachableError, VllmServer
 from lorarl_trainer.trained_adapters.serving import names
@@ -118,17 +117,8 @@ class OwnServer:
         if self._process is not None:
             return False
         ours = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", names.KEY: self._key, **self._withheld}
-        with self._log.open("wb") as output:
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, **ours, names.FILE: str(self._names_file.absolute())},
-                start_new_session=True,
-                # By itself in this process: torch, with its threads, is imported later.
-                preexec_fn=partial(signal_at_parents_end, os.getpid(), signal.SIGTERM),  # noqa: PLW1509
-            )
+        ours |= {names.FILE: str(self._names_file.absolute())}
+        self._process = start_child(self._command, self._log, ours)
         return True
 
     def must_run(self) -> None:

@@ -76,16 +76,17 @@ def _serve(request: Request, subject: Subject, folder: Path, asked: threading.Ev
     source = subject.source
     check = Check(source, recorded_samples(subject.run), terms_of(source), base_name(source))
     log, port = folder / LOG, free_port(request.host, request.port)
+    on_gpu = largest_gpu() is not None
     settings = Settings(
         model=source.base,
         served=check.base,
         revision=source.revision,
-        dtype=_dtype(source),
+        dtype=_dtype(source, on_gpu=on_gpu),
         rank=check.terms.rank,
         adapters=request.versions + 2,  # one that is being checked, and one that is leaving
         host=request.host,
         port=port,
-        on_gpu=largest_gpu() is not None,
+        on_gpu=on_gpu,
         template=_template_file(source, folder),
         template_arguments=source.job.spec.data.chat_template_arguments if source.job else None,
         more=request.more,
@@ -105,7 +106,7 @@ def _serve(request: Request, subject: Subject, folder: Path, asked: threading.Ev
     lineup = Lineup(subject.name, folder, join, server.unload, say)
     try:
         _first(lineup, subject, request)
-        base = f", and {check.base}" if settings.on_gpu else ""
+        base = f", and {check.base}" if on_gpu else ""
         say("ready", f"{server.url}/v1 serves {subject.name}, which is {lineup.main}{base}; Ctrl-C ends it")
         say("ask", ask_server(subject.name, url=server.url, key=API_KEY if os.environ.get(API_KEY) else None))
         while not asked.wait(_ROUND_SECONDS):
@@ -142,9 +143,9 @@ def base_name(source: Source) -> str:
     return base_model_name(source.job.spec) if source.job else source.base
 
 
-def _dtype(source: Source) -> str:
+def _dtype(source: Source, *, on_gpu: bool) -> str:
     """Return the precision of the job; without one that of transformers here, so that both compute the same."""
-    precision = source.job.spec.precision if source.job else "bf16" if largest_gpu() else "fp32"
+    precision = source.job.spec.precision if source.job else "bf16" if on_gpu else "fp32"
     return {"fp32": "float32", "bf16": "bfloat16"}[precision]
 
 

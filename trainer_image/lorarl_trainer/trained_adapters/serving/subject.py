@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lorarl_api.load import load_job
+from lorarl_api.v1alpha1.stores import WRITABLE
 from lorarl_trainer.checkpoint.contents import ADAPTER, step_of
 from lorarl_trainer.errors import InputError, in_one_line
-from lorarl_trainer.lora.files import CONFIG_FILE, WEIGHTS_FILE
+from lorarl_trainer.lora.files import CONFIG_FILE, METADATA_FILE, WEIGHTS_FILE
 from lorarl_trainer.progress.metrics_file import read_summary
 from lorarl_trainer.progress.runs import run_folder, state_of
 from lorarl_trainer.storage import Store, open_store
@@ -21,8 +22,6 @@ from lorarl_trainer.storage.secrets import read_secrets, secret_of
 from lorarl_trainer.trained_adapters.serving.fit import Terms, rank_of
 from lorarl_trainer.trained_adapters.serving.versions import Choice, Version, read_latest
 from lorarl_trainer.trained_adapters.source import ARGUMENT, Source, find_adapter
-
-_STORES = ("s3://", "gs://", "az://", "pvc://", "file:")
 
 
 @dataclass(frozen=True)
@@ -122,20 +121,21 @@ def _home(request: Request) -> Store | None:
         job = load_job(str(summary["manifest"]), request.overrides)
         keys = secret_of(read_secrets(job.spec), job.spec.checkpoint.credentials_secret)
         return open_store(uri.removesuffix(f"/{ADAPTER}").rpartition("/")[0], keys, field=ARGUMENT, retries=HASTY)
-    if not request.name.startswith(_STORES) and not Path(request.name).is_dir():
+    is_uri = request.name.partition(":")[0] in WRITABLE
+    if not is_uri and not Path(request.name).is_dir():
         return None
     keys = {}
     if request.job is not None:
         spec = load_job(request.job, request.overrides).spec
         keys = secret_of(read_secrets(spec), spec.checkpoint.credentials_secret)
-    uri = request.name if request.name.startswith(_STORES) else f"file://{Path(request.name).absolute()}"
+    uri = request.name if is_uri else f"file://{Path(request.name).absolute()}"
     home = open_store(uri, keys, field=ARGUMENT, retries=HASTY)
     return home if read_latest(home) is not None else None
 
 
 def _name(source: Source) -> str:
     """Return the job's name, or that of the adapter's folder."""
-    metadata = source.adapter / "lorarl_metadata.json"
+    metadata = source.adapter / METADATA_FILE
     if metadata.is_file() and (job := json.loads(metadata.read_text(encoding="utf-8")).get("job")):
         return str(job)
     return source.job.name if source.job else source.adapter.absolute().name
