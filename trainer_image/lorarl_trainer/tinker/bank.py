@@ -61,9 +61,8 @@ class Bank:
         self._snapshots: dict[str, dict[str, torch.Tensor]] = {}
         self._versions = {BASE: next(_VERSIONS)}  # of each snapshot, as the engine names it
         self.slots = len(self._engine.engine.slots)
-        self._served: dict[
-            str, int
-        ] = {}  # the slot of each snapshot in the engine, that which was used last at the end
+        # The slot of each snapshot in the engine; that which was used last is at the end.
+        self._served: dict[str, int] = {}
         self._numbers = itertools.count()  # of requests
         self._asked: dict[int, tuple[int, Made]] = {}  # with the version that is to make it
 
