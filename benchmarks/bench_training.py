@@ -3,7 +3,7 @@
 python benchmarks/bench_training.py --size 0.5b
 python benchmarks/bench_training.py --size 7b --tokens-per-micro-batch 16384 --profile
 
-The model has the shape of Qwen2.5 and random weights, made on the GPU. The step is that of a GRPO job: prompts with a
+The model has random weights, made on the GPU. The step is that of a GRPO job: prompts with a
 group of completions each, the loss of PPO, and AdamW on the adapter.
 """
 
@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import re
-import shutil
 import time
 from collections import Counter
 from dataclasses import replace
@@ -35,6 +34,7 @@ from lorarl_trainer.samples.sample import Sample
 from lorarl_trainer.samples.wire import Samples
 from lorarl_trainer.timing import StartClock
 from side_by_side import ours
+from side_by_side.prepare import make_model
 from side_by_side.work import SHAPES, Work
 
 PEAK_TFLOPS = 790
@@ -155,19 +155,8 @@ def main() -> None:
 
 def model_folder(size: str, root: Path) -> Path:
     """Return the folder of a model with random weights, made on the GPU."""
-    from transformers import AutoModelForCausalLM, Qwen2Config
-
     folder = root / f"lorarl-bench-{size}"
-    if (folder / "config.json").exists():
-        return folder
-    shutil.rmtree(folder, ignore_errors=True)
-    torch.manual_seed(0)
-    with torch.device("cuda"):
-        model = AutoModelForCausalLM.from_config(
-            Qwen2Config(max_position_embeddings=4096, rope_theta=1e6, **SHAPES[size].config), dtype=torch.bfloat16
-        )
-    model.save_pretrained(folder)
-    del model
+    make_model(SHAPES[size], folder, "cuda")
     torch.cuda.empty_cache()
     return folder
 
@@ -206,8 +195,7 @@ def useful_work(chosen: argparse.Namespace, model: Any) -> dict[str, float]:
     tokens = responses + chosen.prompts * chosen.prompt_tokens
     adapter = sum(p.numel() for p in model.parameters.values())
     linear = (
-        sum(p.numel() for name, p in model.module.named_parameters() if "decoder.layers" in name and p.dim() == 2)
-        - adapter
+        sum(p.numel() for name, p in model.module.named_parameters() if ".layers." in name and p.dim() == 2) - adapter
     )
     head = shape.head_parameters
     everything = linear + head * (1 if shape.tie_word_embeddings else 2)
