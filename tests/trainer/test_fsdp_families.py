@@ -118,4 +118,5 @@ def test_gradients_are_those_of_transformers(colocated, tmp_path: Path, architec
     theirs = mean_logprob_gradients(model, samples)
     assert theirs.keys() == found.keys()
     for name, gradient in theirs.items():
-        assert torch.allclose(found[name], gradient, atol=1e-5), name
+        # The rounding of its sums is of the size of the largest.
+        assert torch.allclose(found[name], gradient, atol=2e-5 * max(1.0, float(gradient.abs().max()))), name

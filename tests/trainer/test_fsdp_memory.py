@@ -89,8 +89,7 @@ def kept_and_planned(folder: Path, how: str) -> tuple[float, float]:
     model.set_attn_implementation(AS_FLASH)
     layers = decoder_layers(language_model(model))
     adapted = attach(model, spec.adapter, sizes.targets(spec.adapter)).train()
-    if how != "none":
-        recompute(layers if how == "full" else [layer.mlp for layer in layers])
+    recompute(layers, how)
     given = {one.untyped_storage().data_ptr() for one in (*adapted.parameters(), *adapted.buffers())}
     tokens, places = torch.arange(TOKENS)[None] % 60 + 4, torch.arange(TOKENS)[None]
     with kept_by(layers, given) as kept:

@@ -13,11 +13,10 @@ import numpy as np
 import torch
 
 from lorarl_trainer.devices.transfer import to_device
+from lorarl_trainer.samples.whole_sequences import row_lengths
 
 _LENGTHS_MULTIPLE = 16
 """Segments whose lengths are equal when rounded up to this share a batch."""
-_SEQUENCES_MULTIPLE = 64
-"""The same of whole sequences: a delta net computes chunks of so many tokens anyway."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,9 @@ class Batches:
 
 
 class Sequences:
-    """The keys of each segment as a row, in batches of similar length, padded at the end.
+    """Whole sequences as rows, in batches of similar length, padded at the end.
+
+    A prompt's tokens are the first of each of its completions, so it has no row for itself.
 
     Attributes:
         each: the batches.
@@ -86,16 +87,19 @@ class Sequences:
         device = extents.query_ends.device
         query_ends, key_ends = extents.query_ends.cpu().numpy(), extents.key_ends.cpu().numpy()
         queries, keys = np.diff(query_ends), np.diff(key_ends)
-        padded = -(-keys // _SEQUENCES_MULTIPLE) * _SEQUENCES_MULTIPLE
+        continues = keys > queries  # a completion, after its prompt or another completion of that
+        is_prompt = ~continues & np.append(continues[1:], False)
+        padded = row_lengths(np.where(is_prompt, 0, keys), few_batches=device.type != "cpu")
         key_places = _Places(key_ends[-1])
         self.each: list[SequenceBatch] = []
-        for length in sorted(set(padded[keys > 0].tolist())):
+        for length in sorted(set(padded[padded > 0].tolist())):
             chosen = np.flatnonzero(padded == length)
             rows, is_key = _rows(key_ends[chosen], keys[chosen], length)
             self.each.append(SequenceBatch(to_device(rows.ravel(), device), len(chosen)))
             key_places.add(rows, is_key)
-        # A segment's queries are the last of its keys.
-        own = np.arange(query_ends[-1]) + np.repeat(key_ends[1:] - query_ends[1:], queries)
+        # A segment's queries are the last of its keys; a prompt's are the first keys of the segment after it.
+        first = key_ends[1:] - np.where(is_prompt, 0, queries)
+        own = np.arange(query_ends[-1]) + np.repeat(first - query_ends[:-1], queries)
         self.places = to_device(key_places.places[own], device)
 
 

@@ -26,12 +26,14 @@ class State:
         recurrent: of a sequence, in fp32.
         single: of each token of a sequence, until the backward pass, in fp32.
         plain: likewise, in the model's precision.
+        again: of each token, in fp32, while the layer is computed again for its backward pass.
     """
 
     inputs: int
     recurrent: int
     single: int
     plain: int
+    again: int
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,9 @@ def _delta_net_state(config: Mapping[str, Any]) -> State:
     return State(
         inputs=(2 * words["keys"] + words["values"]) * (words["kernel"] - 1),
         recurrent=words["values"] * key,
-        single=rule + 4 * words["values"],
-        plain=words["values"],
+        single=words["heads"],
+        plain=2 * words["heads"] * key + 2 * words["values"] + words["heads"],
+        again=rule + 4 * words["values"],
     )
 
 

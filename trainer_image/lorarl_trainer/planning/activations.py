@@ -66,6 +66,7 @@ from typing import NamedTuple
 from lorarl_trainer.models.model_sizes import ModelSizes
 from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.execution import ExecutionPlan, Recompute
+from lorarl_trainer.samples.whole_sequences import PADDED
 
 _UNEVEN = 1.25
 """Rows of tokens that come to the worker with the most, over the mean."""
@@ -147,7 +148,9 @@ def state_bytes(model: ModelSizes, execution: ExecutionPlan) -> tuple[int, int]:
     """
     each = [4 * state.single + execution.compute.bytes * state.plain for state in model.states]
     kept = 0 if execution.trainer.recompute == "full" else sum(each)
-    return kept, (1 if kept else 2) * max(each, default=0)
+    # Its gradients, itself if it is computed again, and of its rule both.
+    again = max((4 * state.again for state in model.states), default=0)
+    return kept, (1 if kept else 2) * max(each, default=0) + 2 * again
 
 
 def low_rank_bytes(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPlan) -> tuple[int, int]:
@@ -191,7 +194,7 @@ def key_bytes(model: ModelSizes, execution: ExecutionPlan) -> tuple[int, int]:
     width, k = execution.compute.bytes, _key_width(model, execution)
     q = model.width("q_proj") // execution.layout.trainer_ranks
     stays = not execution.trainer.fused_layers and execution.trainer.recompute != "full"
-    kept, at_work = state_bytes(model, execution)
+    kept, at_work = (math.ceil(PADDED * of_states) for of_states in state_bytes(model, execution))
     kept += 2 * k * model.attention_layers * width if stays else 0
     return kept, at_work + (4 * k + (2 * q if q > k else 0)) * width
 

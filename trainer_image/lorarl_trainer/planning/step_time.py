@@ -34,6 +34,9 @@ _PREFILL = 0.5
 _PRODUCTS, _PASSES, _LOGIT_BYTES, _LAYER_SECONDS = 0.9, 17.0, 24.0, 4.7e-4
 """Of training: the products' share of operations; how often a layer's activations are read or written; the same in
 bytes for a logit; and what a layer of a micro-batch takes beside, in seconds."""
+_STATE_PASSES, _STATE_LAYER_SECONDS = 40.0, 8e-3
+"""Of a layer that keeps a state: how often what it computes again is read or written, and how long a CPU takes to start
+the kernels of a micro-batch."""
 _ATTENTION, _BACKWARD_ATTENTION = 0.75, 0.4
 """Shares of operations that flash attention reaches forward, by its third version, and backward."""
 _BACKWARD = 2.5
@@ -207,7 +210,16 @@ def training_seconds(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: 
     micro_batches = -(-tokens // plan.trainer.micro_batch_tokens)
     quantized = passes / 2 * _dequantized_bytes(model, plan) / speed.bandwidth
     own = model.layers * _LAYER_SECONDS + quantized
-    return shared + _exchange(model, plan, speed, tokens) + micro_batches * own
+    states = _states(model, plan, work, speed, micro_batches)
+    return shared + _exchange(model, plan, speed, tokens) + micro_batches * own + states
+
+
+def _states(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: Speed, micro_batches: float) -> float:
+    """Estimate what layers with a state take beside their products: each completion with its prompt."""
+    tokens = plan.trainer.trained * (work.prompt_tokens + work.mean)
+    values = sum(state.again for state in model.states)
+    started = micro_batches * len(model.states) * _STATE_LAYER_SECONDS
+    return max(started, _STATE_PASSES * 4 * values * tokens / speed.bandwidth)
 
 
 def _dequantized_bytes(model: ModelSizes, plan: ExecutionPlan) -> int:

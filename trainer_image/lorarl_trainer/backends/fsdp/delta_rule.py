@@ -47,9 +47,12 @@ def chunk_gated_delta_rule(
     beta_1, left_1 = _in_chunks(beta[..., None]), _in_chunks(g[..., None]).cumsum(-2)
     left = left_1.exp()
     # Of what a token wrote, this much is left at a later one of its chunk.
-    between = (left_1 - left_1.transpose(-1, -2)).tril().exp().tril()
-    lower = (key * beta_1 @ key.transpose(-1, -2) * between).tril(-1)
-    wanted = torch.cat([value * beta_1, key * beta_1 * left], dim=-1)
+    later = torch.full((_CHUNK, _CHUNK), -torch.inf, device=left_1.device).triu(1)
+    between = (left_1 - left_1.transpose(-1, -2) + later).exp()
+    overwriting = key * beta_1
+    wanted = torch.cat([value * beta_1, overwriting * left], dim=-1)
+    # Of this matrix, only what is below the diagonal is read.
+    lower = overwriting @ key.transpose(-1, -2) * between
     solved = torch.linalg.solve_triangular(lower, wanted, upper=False, unitriangular=True)
     written, removed = solved.split([value.shape[-1], key.shape[-1]], dim=-1)
     query = query * query.shape[-1] ** -0.5
@@ -89,4 +92,6 @@ def _by_chunk(
 def _in_chunks(tensor_B_S_E_X: torch.Tensor) -> torch.Tensor:
     """Return it in fp32 as [B, E, C, L, X], padded with zeros, which write nothing."""
     by_head = tensor_B_S_E_X.transpose(1, 2).float()
-    return pad(by_head, (0, 0, 0, -by_head.shape[2] % _CHUNK)).unflatten(2, (-1, _CHUNK))
+    if missing := -by_head.shape[2] % _CHUNK:
+        by_head = pad(by_head, (0, 0, 0, missing))
+    return by_head.unflatten(2, (-1, _CHUNK))

@@ -82,7 +82,7 @@ class FsdpModel(AdaptedModel):
         self._base, self._decoder, self._head = base, language_model(base), OutputHead.of(base)
         self._layers = decoder_layers(self._decoder)
         self.hidden_size: int = self._head.weight.shape[1]
-        self._recompute()
+        recompute(self._layers, plan.trainer.recompute)
         if self.lockstep:
             shard_layers(self._decoder, self._layers, self.device, plan.layout.base_shards)
             self.module.to(self.device)
@@ -158,12 +158,6 @@ class FsdpModel(AdaptedModel):
             return inputs
         self._packing.segments = batch.segments
         return inputs | {"position_ids": batch.positions}
-
-    def _recompute(self) -> None:
-        if self._plan.trainer.recompute == "full":
-            recompute(self._layers)
-        elif self._plan.trainer.recompute == "selective":
-            recompute(layer.mlp if hasattr(layer, "mlp") else layer for layer in self._layers)
 
     @torch.no_grad()
     def _try(self, model_path: Path) -> list[str]:
