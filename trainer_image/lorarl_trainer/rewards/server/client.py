@@ -47,7 +47,8 @@ class Client:
         self._session = aiohttp.ClientSession(
             headers=dict(headers),
             timeout=aiohttp.ClientTimeout(total=timeout_seconds),
-            connector=aiohttp.TCPConnector(limit=concurrency),
+            # A server may end an idle connection as a request arrives. Only a repeat makes good for that.
+            connector=aiohttp.TCPConnector(limit=concurrency, force_close=not retries),
             trust_env=True,
         )
         self._turns = asyncio.Semaphore(concurrency)

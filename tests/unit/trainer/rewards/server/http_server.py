@@ -25,6 +25,7 @@ class Server:
     requests: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     paths: Counter[str] = field(default_factory=Counter)
+    connections: set[web.RequestHandler[web.Request]] = field(default_factory=set)
     at_a_time: int = 0
     most_at_a_time: int = 0
     release: asyncio.Event = field(default_factory=asyncio.Event)
@@ -40,6 +41,7 @@ class Server:
         self.requests.append(body)
         self.headers.append(dict(request.headers))
         self.paths[request.path] += 1
+        self.connections.add(request.protocol)
         self.at_a_time += 1
         self.most_at_a_time = max(self.most_at_a_time, self.at_a_time)
         try:

@@ -74,6 +74,14 @@ def test_a_reward_model_gives_one_number(ask, server: Server, api: str) -> None:
     assert outcome.failure == f"wrong_type: {server.url}/{api} returned [1, 2] in place of one finite number"
 
 
+@pytest.mark.parametrize(("retries", "connections"), [(0, 3), (1, 1)])
+def test_only_a_request_that_is_repeated_may_meet_a_connection_that_ends(
+    ask, server: Server, retries: int, connections: int
+) -> None:
+    assert ask("5", "6", "7", retries=retries, concurrency=1) == [Outcome(0.5), Outcome(0.6), Outcome(0.7)]
+    assert len(server.connections) == connections
+
+
 def limit_for(trouble: str) -> float:
     """Return the time limit of a request, which has to be short only for one that is never answered."""
     return 0.7 if trouble == "hang" else 10.0
