@@ -114,3 +114,14 @@ def test_an_adapter_on_the_language_model_is_merged_and_asked(
         assert torch.allclose(merged(input_ids=ids).logits, expected, atol=1e-4)
     assert not torch.allclose(plain, expected, atol=1e-2)
     assert any(".visual." in name for name, _ in merged.named_parameters())
+
+
+def test_all_sequences_that_were_planned_run_at_once(colocated) -> None:
+    """A sequence has the blocks of its states from the start, and one is let in only if a margin stays free."""
+    lengths = {"rollout__maxPromptTokens": 48, "rollout__maxResponseTokens": 16}
+    worker: Colocated = colocated("qwen3_5", trainer__backend=None, **lengths, rollout__promptsPerStep=16)
+    worker.randomise()
+    worker.sync()
+    asked = [[7 + index % 40] * 48 for index in range(worker.engine._core.scheduler.max_num_running_reqs)]
+    worker.generate(asked)
+    assert worker.engine.occupancy.waiting == 0

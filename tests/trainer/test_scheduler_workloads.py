@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lorarl_trainer.engine.vllm.arguments import WATERMARK
 from lorarl_trainer.engine.vllm.imports import import_vllm
+from lorarl_trainer.planning.execution import WATERMARK
 from support.fake_runner import Asked, FakeRunner, add, expected, run, scheduler
 
 WORKLOADS = 500

@@ -10,17 +10,10 @@ from lorarl_trainer.engine.vllm import names
 from lorarl_trainer.engine.vllm.config import EngineConfig
 from lorarl_trainer.models.layer_kinds import keeps_states
 from lorarl_trainer.models.packed_weights import is_packed
-from lorarl_trainer.planning.execution import EnginePlan
+from lorarl_trainer.planning.execution import WATERMARK, EnginePlan
 
 if TYPE_CHECKING:
     import vllm
-
-WATERMARK = 0.02
-"""Share of the KV cache that stays free for the requests that run when another one is admitted.
-
-Without it, requests that have just been admitted are stopped again at once. 2% lets 500 requests grow by some 20 tokens
-in the KV cache of a 7B model on an H200, and costs 2% of its room.
-"""
 
 FLASH_3_HEAD = 256
 """The widest head that flash attention 3 takes."""

@@ -62,7 +62,7 @@ class KVBlocks:
         """Give a request the blocks of the tokens that a step computes, if there are enough for all that are known.
 
         `budget`: how many of its tokens the step can compute. `alone`: no other request has blocks. Otherwise the
-        margin stays free (`arguments.WATERMARK`).
+        margin stays free (`planning.execution.WATERMARK`).
 
         Returns:
             How many of its tokens are computed already; None if there are too few blocks.
