@@ -34,7 +34,7 @@ _PREFILL = 0.5
 _PRODUCTS, _PASSES, _LOGIT_BYTES, _LAYER_SECONDS = 0.9, 17.0, 24.0, 4.7e-4
 """Of training: the products' share of operations; how often a layer's activations are read or written; the same in
 bytes for a logit; and what a layer of a micro-batch takes beside, in seconds."""
-_STATE_PASSES, _STATE_LAYER_SECONDS = 40.0, 8e-3
+_STATE_PASSES, _STATE_LAYER_SECONDS = 47.0, 1.3e-2
 """Of a layer that keeps a state: how often what it computes again is read or written, and how long a CPU takes to start
 the kernels of a micro-batch."""
 _ATTENTION, _BACKWARD_ATTENTION = 0.75, 0.4
