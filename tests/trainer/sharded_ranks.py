@@ -21,12 +21,12 @@ from lorarl_trainer.samples.wire import Samples
 from lorarl_trainer.workers.worker import Rank, Worker
 from support.in_process import STOP
 from support.ranks import recorded_request, state_file
-from trainer.test_fsdp_sharded import ARCHITECTURE, sft_job
+from trainer.test_fsdp_sharded import BASE, sft_job
 
 rank, port, folder, recompute = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
 spec = sft_job(folder, nodes=2, recompute=recompute)
 worker = Worker(spec, Rank(rank, 2, rank, "127.0.0.1", port))
-worker.start(folder / ARCHITECTURE, STOP, None)
+worker.start(folder / BASE, STOP, None)
 base = worker.backend.base_digest()
 worker.backend.load_adapter(load_file(folder / "adapter.safetensors"), "test")
 request = recorded_request(folder, 1e-2)

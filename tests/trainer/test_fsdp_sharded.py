@@ -13,7 +13,7 @@ from support.in_process import Colocated, prompts, random_adapter, samples_of, t
 from support.ranks import record, recorded_request, run_two_ranks
 from trainer.test_parallel import close
 
-ARCHITECTURE = "gemma2"
+BASE = "base"
 FIELDS = {"trainer__backend": "fsdp", "trainer__tokensPerMicroBatch": 40, "trainer__epsilon": 1e-4}
 
 
@@ -25,13 +25,22 @@ def sft_job(folder: Path, nodes: int, recompute: str = "none") -> LoRARLJobSpec:
         "cluster__nodes": nodes,
         "trainer__recompute": recompute,
     }
-    return tiny_job(folder / ARCHITECTURE, folder, **fields).spec
+    return tiny_job(folder / BASE, folder, **fields).spec
 
 
-@pytest.mark.parametrize("recompute", ["none", pytest.param("full", marks=pytest.mark.long)])
-def test_two_shards_give_the_results_of_one_worker(model_folder, tmp_path: Path, recompute: str) -> None:
-    (tmp_path / ARCHITECTURE).symlink_to(model_folder(ARCHITECTURE))
-    one = Colocated(tmp_path / ARCHITECTURE, tmp_path, **FIELDS)
+@pytest.mark.parametrize(
+    ("architecture", "recompute"),
+    [
+        ("gemma2", "none"),
+        pytest.param("gemma2", "full", marks=pytest.mark.long),
+        pytest.param("qwen3_5", "none", marks=pytest.mark.long),  # what it computes again needs a layer's weights
+    ],
+)
+def test_two_shards_give_the_results_of_one_worker(
+    model_folder, tmp_path: Path, architecture: str, recompute: str
+) -> None:
+    (tmp_path / BASE).symlink_to(model_folder(architecture))
+    one = Colocated(tmp_path / BASE, tmp_path, **FIELDS)
     adapter = random_adapter(one)
     save_file(adapter, tmp_path / "adapter.safetensors")
     one.load(adapter)
