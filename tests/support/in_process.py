@@ -28,6 +28,7 @@ from lorarl_trainer.protocols.workers import (
     CardResults,
     DriverState,
     Generated,
+    Generators,
     JobCheckpoints,
     Resumed,
     TakeCompletions,
@@ -191,6 +192,9 @@ class OneWorker:
 
     async def hold_probe(self, probe: Probe | None) -> None:
         self.worker.hold_probe(probe)
+
+    def lane(self) -> Generators:
+        return self
 
     async def submit(self, requests: Sequence[GenerationRequest], take: TakeCompletions) -> None:
         first = self._next

@@ -109,7 +109,7 @@ async def run_in_process(
         rollouts = Taught(spec, stream, {}, size, workers, teacher, spelled, progress, spelled)
     else:
         scorer, chosen = CountsEvenTokens(), spec.rollout.partial
-        own = (
+        own: dict[str, Any] = (
             {}
             if chosen is None
             else {

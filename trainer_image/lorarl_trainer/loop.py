@@ -16,6 +16,7 @@ from lorarl_trainer.credit.advantages import scored_samples, with_advantages
 from lorarl_trainer.credit.critic import critic_update, policy_learning_rate
 from lorarl_trainer.credit.reference import with_old_logprobs
 from lorarl_trainer.guards.nonfinite import count_withheld
+from lorarl_trainer.guards.staleness import require_staleness
 from lorarl_trainer.guards.start import check_engine
 from lorarl_trainer.guards.updates import require_agreement
 from lorarl_trainer.progress import Sampled, ScoredSample, StepDone, Warned, results_of
@@ -74,8 +75,10 @@ async def train(session: Session, done: int) -> int:
 async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
     """Make one step."""
     # Samples: by the newest adapter, each completion scored while others are still being generated; or from the data.
+    # With rollout.maxStaleness, they may be by adapters of a few steps before.
     batch = await session.rollouts.next(step, session.adapter_version)
     clock.add_all(batch.seconds)
+    staleness = require_staleness(batch.samples_S, session.adapter_version, session.spec.rollout.max_staleness)
 
     # Advantages: of each sample, compared with its group, or of each token. Nothing after this looks at rewards.
     algorithm = session.present_algorithm
@@ -119,6 +122,7 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
         metrics={
             "learning_rate": policy_learning_rate(algorithm.critic, session.spec.trainer, step, session.total_steps),
             **batch.metrics,
+            **staleness,
             **found,
             **session.adapt_kl(step, found),
             **({"withheld_updates": float(withheld)} if withheld else {}),

@@ -64,6 +64,15 @@ class RolloutSpec(Model):
         "none is left. Default: 600.",
         examples=[1800.0],
     )
+    max_staleness: int = Field(
+        0,
+        ge=0,
+        le=16,
+        description="Only with servers: how many versions older than the one that a step updates its completions may "
+        "be. 0 generates and trains in turns. Above 0, as many later steps are generated while a step trains, and each "
+        "server needs --max-loras of one more.",
+        examples=[1],
+    )
 
     prompts_per_step: int = Field(64, ge=1, le=65_536, description="Prompts per step. For sft and dpo, rows per step.")
     max_prompt_tokens: int = Field(

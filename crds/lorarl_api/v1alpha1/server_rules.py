@@ -9,11 +9,11 @@ from lorarl_api.rules import Rule
 _UNLESS = "!has(self.servers)"
 
 
-def _of_servers(field: str) -> Rule:
+def _of_servers(field: str, unset: str = "", must: str = "not be set") -> Rule:
     return Rule(
         field,
-        f"has(self.servers) || !has(self.{field})",
-        "not be set without rollout.servers",
+        f"has(self.servers) || {unset or f'!has(self.{field})'}",
+        f"{must} without rollout.servers",
         f"Remove rollout.{field}, or name the servers in rollout.servers.",
     )
 
@@ -53,6 +53,7 @@ SERVER_RULES: tuple[Rule, ...] = (
     ),
     _of_servers("serverFolder"),
     _of_servers("serverTimeoutSeconds"),
+    _of_servers("maxStaleness", "self.maxStaleness == 0", "be 0, the default,"),
     Rule(
         "partial",
         f"{_UNLESS} || !has(self.partial)",

@@ -85,8 +85,9 @@ class _Check:
             for server in self.asked
             for prompt, seed in zip(self.prompts, self.seeds, strict=True)
         ]
-        await self.workers.submit(requests, take)
-        await self.workers.results()
+        lane = self.workers.lane()
+        await lane.submit(requests, take)
+        await lane.results()
         return Samples(Sample.of(request.tokens, completions[index]) for index, request in enumerate(requests))
 
     async def score(self, samples: Samples) -> Floats:

@@ -61,6 +61,7 @@ from lorarl_trainer.record.publisher import RecordPublisher
 from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.scorer import Scorers, open_scorers
 from lorarl_trainer.rewards.source import fetched_sources
+from lorarl_trainer.rollout.ahead import Ahead
 from lorarl_trainer.servers.pool import Servers, open_servers
 from lorarl_trainer.session import RunCheckpoints, Session, starting_curriculum, starting_kl_coefficient
 from lorarl_trainer.storage.base_model import base_model_name, is_remote
@@ -279,11 +280,12 @@ class OpenRun:
         stream = RowStream(rows.train, spec.trainer.seed, resumed.driver.position, rows.parts, curriculum)
         sources = rows, self.prepared.model.vocabulary, self.scorers, stream, progress
         dump = rehearsal.dumping(launch.job)
+        rollouts = make_rollouts(spec, workers, *sources, rehearsal.replay, resumed.driver.unfinished)
         return Session(
             spec=spec,
             workers=workers,
             algorithm=get_algorithm(spec.algorithm, spec.rollout.max_response_tokens),
-            rollouts=make_rollouts(spec, workers, *sources, rehearsal.replay, resumed.driver.unfinished),
+            rollouts=rollouts,
             checkpoints=RunCheckpoints(spec, workers, progress, resumed.step, resumed.adapter_uri, before.results),
             progress=progress,
             stop=self.interruption.asked,
@@ -298,6 +300,7 @@ class OpenRun:
             curriculum=curriculum,
             keep=dump.keep if dump else None,
             servers=self.servers,
+            ahead=rollouts if isinstance(rollouts, Ahead) else None,
         )
 
     async def _report_start(self, built: Built, resumed: Resumed) -> None:

@@ -20,6 +20,7 @@ from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.scorer import Scorers
 from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.rollout.agents import Agents
+from lorarl_trainer.rollout.ahead import Ahead
 from lorarl_trainer.rollout.endpoint.conversation import Speech
 from lorarl_trainer.rollout.episodes import Episodes, Tools
 from lorarl_trainer.rollout.evaluation import Evaluation
@@ -88,7 +89,7 @@ def make_rollouts(
             tokens_per_round=spec.rollout.tokens_per_round,
             resumed=unfinished,
         )
-    return make(
+    source = make(
         spec=spec,
         rows=stream,
         evaluations=evaluations,
@@ -99,7 +100,9 @@ def make_rollouts(
         progress=progress,
         decode_prompts=vocabulary.decode_prompts,
         max_refills=algorithm.max_refills,
+        newer=spec.rollout.max_staleness > 0,
     )
+    return Ahead(source, spec.rollout.max_staleness, spec.trainer.steps) if source.newer else source
 
 
 def bridge_of(spec: LoRARLJobSpec, vocabulary: inputs.Vocabulary) -> Bridge:

@@ -202,7 +202,10 @@ async def _train_until_loss(
     outcome.step, outcome.adapter_uri, outcome.trained = checkpoints.step, checkpoints.adapter_uri, True
     interruption.can_finish = True
     try:
-        outcome.step = await train(session, checkpoints.step)
+        try:
+            outcome.step = await train(session, checkpoints.step)
+        finally:
+            await session.stop_ahead()
         await checkpoints.drain()
         outcome.done = outcome.step >= session.total_steps
         if outcome.done:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,8 +23,12 @@ def write_version(folder: Path, weights: Mapping[str, torch.Tensor], adapter: Ad
     write_adapter(folder, whole, adapter_config(whole, adapter.config, base_model=""))
 
 
-def replace_version(folder: Path, weights: Mapping[str, torch.Tensor], adapter: Adapter) -> None:
+def replace_version(
+    folder: Path, weights: Mapping[str, torch.Tensor], adapter: Adapter, kept: Collection[Path] = ()
+) -> None:
     """Write an adapter's export to a new folder, which is whole or absent, and remove all that is beside it.
+
+    `kept`: folders of earlier versions that stay.
 
     Raises:
         InputError: the folder cannot be written.
@@ -34,12 +38,12 @@ def replace_version(folder: Path, weights: Mapping[str, torch.Tensor], adapter: 
         write_version(under_way, weights, adapter)
         under_way.rename(folder)
         for other in folder.parent.iterdir():
-            if other != folder:
+            if other != folder and other not in kept:
                 shutil.rmtree(other)
     except OSError as error:
         raise InputError(
             "spec.rollout.serverFolder",
             f"{folder.parent}, which cannot be written ({error.strerror or error})",
-            "a folder that workers can write to, with room for two versions of the adapter",
+            "a folder that workers can write to, with room for rollout.maxStaleness + 2 versions of the adapter",
             "Mount a volume there, or name another folder.",
         ) from error

@@ -25,7 +25,8 @@ class StepBatch:
         samples_S: group by group.
         rewards_P_G: NaN where a completion could not be scored.
         temperature: the temperature at which log-probabilities are taken.
-        on_policy: the newest adapter generated all samples, so engine and trainer must agree about them.
+        on_policy: the newest adapter generated all samples that are `fresh`, so engine and trainer must agree about
+            them.
         metrics: columns of metrics.jsonl, by name.
         shown: the first of the samples, for people; empty where the data has them.
         teacher_S: a teacher's log-probabilities of the tokens of each sample, None of one that it did not score; empty
@@ -75,6 +76,16 @@ class Evaluates(Protocol):
 
     async def evaluate(self, name: str, step: int, adapter_version: int) -> EvalDone:
         """Make one of them with the newest adapter."""
+
+
+class RunsAhead(Protocol):
+    """A source of samples that makes those of later steps while a step trains."""
+
+    last: int
+    """The job's last step. The samples of later ones are not begun."""
+
+    async def stop(self) -> None:
+        """End what is being made."""
 
 
 class Rollouts(Protocol):

@@ -139,6 +139,9 @@ class Generators(Protocol):
 class Workers(Generators, Protocol):
     """All workers of a job, addressed together. Every method raises LorarlError for what a user can act on."""
 
+    def lane(self) -> Generators:
+        """Return what generates for one caller. With `rollout.servers`, others may generate at the same time."""
+
     async def open_checkpoints(self, of: JobCheckpoints) -> None:
         """Name the job's checkpoints, and what their adapters are made of. The newest is read while the model loads."""
 

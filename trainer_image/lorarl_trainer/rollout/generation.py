@@ -96,10 +96,11 @@ class Generation:
         Raises:
             LorarlError: too few completions could be scored, or a worker failed.
         """
+        lane = self.workers.lane()
         if isinstance(scorer, Episodes):
-            rollouts = await scorer.play(self.workers, rows, requests, list(starts), adapter_version)
+            rollouts = await scorer.play(lane, rows, requests, list(starts), adapter_version)
         else:
-            rollouts = await generate_and_score(self.workers, scorer, self.decode, rows, requests, adapter_version)
+            rollouts = await generate_and_score(lane, scorer, self.decode, rows, requests, adapter_version)
         self.require_scored(rollouts.outcomes, limits, when)
         return rollouts
 

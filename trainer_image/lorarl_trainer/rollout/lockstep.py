@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from lorarl_trainer.algorithms.groups import with_signal
+from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.rewards.components import component_metrics
 from lorarl_trainer.rollout.collect import ScoredRollouts, joined
@@ -36,9 +37,16 @@ class Lockstep(Rounds):
 
     async def next(self, step: int, adapter_version: int) -> StepBatch:
         """Generate and score the samples of a step. With `max_refills`, groups without signal are replaced."""
-        wanted, size = self.spec.rollout.prompts_per_step, self.group_size
+        rows_P = self.rows.next(self.spec.rollout.prompts_per_step)
+        return self.batch(*await self.generate(step, rows_P, adapter_version))
+
+    async def generate(
+        self, step: int, rows_P: Sequence[EncodedRow], adapter_version: int
+    ) -> tuple[Round, dict[str, float]]:
+        """Generate and score G completions of a step's rows; return them and their metrics."""
+        wanted, size = len(rows_P), self.group_size
         limits = self._generation.limits
-        first = await self._round(step, self.rows.next(wanted), 0, adapter_version, limits)
+        first = await self._round(step, rows_P, 0, adapter_version, limits)
         rounds = [first]
         while len(rounds) <= self.max_refills:
             so_far = np.concatenate([one.rollouts.rewards for one in rounds]).reshape(-1, size)
@@ -56,9 +64,9 @@ class Lockstep(Rounds):
         if len(rounds) > 1:
             indices = indices_of(groups_to_train(rollouts.rewards.reshape(-1, size), wanted), size)
             samples_S, rollouts = [samples_S[index] for index in indices], rollouts.chosen(indices)
-        return self._batch(Round(samples_S, rollouts), metrics)
+        return Round(samples_S, rollouts), metrics
 
-    def _batch(self, made: Round, metrics: Mapping[str, float]) -> StepBatch:
+    def batch(self, made: Round, metrics: Mapping[str, float]) -> StepBatch:
         """Return a step's samples and metrics, after a look at whether there is anything to learn from them."""
         rollouts, size = made.rollouts, self.group_size
         if warning := self._watch.at_first(metrics["truncated_share"], episodes=bool(rollouts.courses)):

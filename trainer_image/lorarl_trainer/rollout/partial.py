@@ -133,7 +133,7 @@ class Partial(Lockstep):
         made = self._made(answers_S, adapter_version, seconds, Occupancy.over(one.occupancy for one in rounds))
         self._generation.require_scored(made.rollouts.outcomes, self._generation.limits, when)
         metrics = {"partial/rounds": float(len(rounds)), **_ages(answers_S, adapter_version)}
-        return self._batch(made, metrics_of(made.rollouts, self.group_size) | metrics)
+        return self.batch(made, metrics_of(made.rollouts, self.group_size) | metrics)
 
     async def _continue(
         self, everyone: Sequence[_Answer], adapter_version: int, scoring: Scoring, when: str

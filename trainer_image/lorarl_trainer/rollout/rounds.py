@@ -41,6 +41,7 @@ class Rounds:
         group_size: G.
         scorer: scores completions, or plays episodes.
         decode, decode_prompts: see `Generation`.
+        newer: a step's completions may be by newer versions than the one with which they were asked for.
     """
 
     spec: LoRARLJobSpec
@@ -52,6 +53,7 @@ class Rounds:
     decode: Callable[[Sequence[Any]], list[str]]
     progress: Progress
     decode_prompts: Callable[[Sequence[Any]], list[str]]
+    newer: bool = False
     _generation: Generation = field(init=False)
 
     def __post_init__(self) -> None:
@@ -93,7 +95,7 @@ class Rounds:
         seeds_S = [seed_of(self.spec.trainer.seed, "sample", step, before + index) for index in range(len(rows_S))]
         when = f"in step {step}"
         requests_S = [
-            GenerationRequest(row.prompt_ids, when, seed, adapter=adapter_version)
+            GenerationRequest(row.prompt_ids, when, seed, adapter=adapter_version, newer=self.newer)
             for row, seed in zip(rows_S, seeds_S, strict=True)
         ]
         # One per group: its episodes begin alike, so that their rewards can be compared.

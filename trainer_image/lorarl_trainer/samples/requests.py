@@ -43,6 +43,7 @@ class GenerationRequest:
         stop_token_ids: any of them ends it; None for the job's.
         stop: texts that end it; None for the job's.
         adapter: the version that is to generate it; None for the only one that the engine has.
+        newer: a newer version than that may generate it too.
         server: the one of `rollout.servers` that is to generate it; None for any of them, and for the workers' engines.
     """
 
@@ -55,12 +56,17 @@ class GenerationRequest:
     stop_token_ids: tuple[int, ...] | None = None
     stop: tuple[str, ...] | None = None
     adapter: int | None = None
+    newer: bool = False
     server: str | None = None
 
     @property
     def prompt_length(self) -> int:
         """Number of prompt tokens."""
         return len(self.tokens) - (self.begun or 0)
+
+    def may_be_by(self, version: int) -> bool:
+        """Return whether an adapter version may generate it."""
+        return self.adapter in (None, version) or (self.newer and version > self.adapter)
 
 
 @dataclass(frozen=True)

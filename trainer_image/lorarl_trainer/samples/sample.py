@@ -57,6 +57,7 @@ class Sample:
             expect; None without a critic.
         routing: see `Completion.routing`, [T - 1, layers, experts of a token]; None if the rollout's is not known.
         fresh: the newest adapter generated all of it, so engine and trainer must agree about it.
+        version: the adapter version that generated it; of one that was continued, the last. None for the data's own.
         targets: the tokens whose log-probabilities are trained, in the places of the trained ones; None for these.
     """
 
@@ -72,6 +73,7 @@ class Sample:
     returns: Annotated[Floats | None, Column("trained", np.float32, of_step=True)] = None
     routing: Annotated[Routing | None, Column("computed", None)] = None
     fresh: Annotated[bool, Column("sequence", np.bool_)] = True
+    version: Annotated[int | None, Column("sequence", np.int64)] = None
     targets: Annotated[Ints | None, Column("trained", np.int64)] = None
 
     @classmethod
@@ -85,6 +87,7 @@ class Sample:
             routing=completion.routing,
             mask=completion.mask,
             fresh=fresh,
+            version=completion.adapter_version,
         )
 
     @property

@@ -7,6 +7,7 @@ VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -18,6 +19,7 @@ import numpy as np
 from lorarl_trainer.samples.arrays import Floats, Ints
 
 START_OPTIONS = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora"
+_SLOTS = re.compile(r'vllm:lora_requests_info{[^}]*max_lora="(\d+)"')
 _LOAD, _UNLOAD, _GENERATE = "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/inference/v1/generate"
 _LEAST_LOGPROB = -9000.0
 """vLLM writes -9999 for a token that is impossible."""
@@ -88,6 +90,16 @@ class VllmServer:
             ]
         except (KeyError, TypeError, AttributeError):
             raise ServerError(f"{self.url}/v1/models has no list of models: {_quoted(said)}") from None
+
+    async def slots(self) -> int | None:
+        """Return how many adapters it generates with at a time; None before its first step, or without metrics."""
+        try:
+            found = _SLOTS.search(await self._ask("GET", "/metrics"))
+        except UnreachableError:
+            raise
+        except ServerError:  # started with --disable-log-stats, for example
+            return None
+        return int(found[1]) if found else None
 
     async def load(self, name: str, folder: PurePath) -> None:
         """Load an adapter in PEFT's format from a folder of the server's, under a name that it does not have."""

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
 from lorarl_trainer.samples.sample import Completion
-from lorarl_trainer.servers.client import Answer, ServerError, UnknownAdapterError, UnreachableError, VllmServer
+from lorarl_trainer.servers.client import (
+    Answer,
+    Model,
+    ServerError,
+    UnknownAdapterError,
+    UnreachableError,
+    VllmServer,
+)
 
 
 @dataclass(frozen=True)
@@ -33,12 +40,14 @@ class Server:
 
     Attributes:
         longest: tokens that a prompt and its completion may have together.
+        versions: that it may have to generate with at a time.
         serves: it has proven the newest version since it loaded it, so it gets requests.
         why_not: what it did last instead.
     """
 
     client: VllmServer
     longest: int
+    versions: int = 1
     serves: bool = False
     why_not: ServerError | None = None
 
@@ -52,10 +61,15 @@ class Server:
         """Whether it did not answer, or has lost the adapter, as when it starts again."""
         return isinstance(self.why_not, UnreachableError | UnknownAdapterError)
 
-    async def bring(self, version: Version, prove: Callable[[Server], Awaitable[None]]) -> None:
-        """Let it serve a version: load that, prove it, and forget the versions before.
+    async def bring(
+        self, version: Version, prove: Callable[[Server], Awaitable[None]], in_use: Collection[str] = ()
+    ) -> None:
+        """Let it serve a version: forget the versions before, load this one, and prove it.
 
-        `prove`: asks for completions and compares them with the trainer.
+        Args:
+            version: the newest.
+            prove: asks for completions and compares them with the trainer.
+            in_use: names of earlier versions that requests are still generated with. They stay.
 
         Raises:
             ServerError: it cannot, or is not proven.
@@ -68,13 +82,32 @@ class Server:
                 f"{self.longest:,} (rollout.maxPromptTokens + rollout.maxResponseTokens). "
                 f"Start the server with --max-model-len {self.longest} or more."
             )
+        await self._forget(models, version.folder.parent, {version.name, *in_use})
         if all(model.name != version.name for model in models):
             await self.client.load(version.name, version.folder)
         await prove(self)
+        if self.versions > 1:
+            await self._require_slots()
+
+    async def forget_all(self, folder: Path) -> None:
+        """Unload all versions below a folder. Raises ServerError if it does not answer."""
+        await self._forget(await self.client.models(), folder, ())
+
+    async def _forget(self, models: Collection[Model], folder: Path, kept: Collection[str]) -> None:
         for model in models:
-            if model.parent and model.name != version.name and PurePath(model.root).parent == version.folder.parent:
+            if model.parent and model.name not in kept and PurePath(model.root).parent == folder:
                 with contextlib.suppress(ServerError):  # it is forgotten already, or with the next version
                     await self.client.unload(model.name)
+
+    async def _require_slots(self) -> None:
+        """Raise ServerError if it generates with fewer adapters at a time than it may be asked for."""
+        slots = await self.client.slots()
+        if slots is not None and slots < self.versions:
+            raise ServerError(
+                f"{self.url} generates with {slots} adapter(s) at a time, expected {self.versions} "
+                "(rollout.maxStaleness + 1), since requests of earlier steps end with the adapter they began with. "
+                f"Start the server with --max-loras {self.versions} or more."
+            )
 
     async def generate(self, version: Version, tokens: list[int], sampling: dict[str, Any]) -> Completion:
         """Return a completion by a version.

@@ -13,7 +13,7 @@ from lorarl_trainer.algorithms.policy_gradient import PolicyGradient
 from lorarl_trainer.data.curriculum import Curriculum, row_key
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.progress import Progress, StartedUp
-from lorarl_trainer.protocols.rollouts import KeepBatch, Rollouts
+from lorarl_trainer.protocols.rollouts import KeepBatch, Rollouts, RunsAhead
 from lorarl_trainer.protocols.steering import Steer
 from lorarl_trainer.protocols.workers import DriverState, Resumed, Workers
 from lorarl_trainer.samples.agreement import AgreementLimits
@@ -45,6 +45,7 @@ class Session:
         kl_coefficient: the present weight of a KL penalty that keeps a divergence; None where it is fixed.
         curriculum: what decides which rows take their turn, the same object as in the rollouts' stream of rows.
         servers: what generates in the place of the workers' engines; None if those do.
+        ahead: the same object as `rollouts`, where it makes samples of later steps; None if it does not.
     """
 
     spec: LoRARLJobSpec
@@ -69,6 +70,7 @@ class Session:
     kl_coefficient: float | None = None
     curriculum: Curriculum | None = None
     servers: Servers | None = None
+    ahead: RunsAhead | None = None
 
     def adapt_kl(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
         """Let the weight of the KL penalty follow a step's divergence; return the step's own weight as a metric.
@@ -116,6 +118,8 @@ class Session:
         for warning in steering.warnings:
             self.progress.warn_once(warning, warning)
         self.total_steps = steering.total_steps
+        if self.ahead is not None:
+            self.ahead.last = self.total_steps
         self.leaving = self.leaving or steering.leaving
         self.asked = self.asked or steering.asked
 
@@ -140,6 +144,11 @@ class Session:
         if self.asked:
             await self.checkpoints.await_published()
             self.asked = False
+
+    async def stop_ahead(self) -> None:
+        """End what is being made for later steps."""
+        if self.ahead is not None:
+            await self.ahead.stop()
 
     async def report_startup(self) -> None:
         """Report where the time went up to the first update."""

@@ -22,6 +22,7 @@ from lorarl_trainer.protocols.workers import (
     CardResults,
     DriverState,
     Generated,
+    Generators,
     JobCheckpoints,
     Resumed,
     TakeCompletions,
@@ -132,7 +133,7 @@ class WorkerGroup:
 
         built: Built = (await self._await(calls))[0]
         self._trainer_ranks, engine_ranks = built.ranks
-        self._engines = self._servers or Engines(self._actors, engine_ranks)
+        self._engines = Engines(self._actors, engine_ranks)
         if self._servers:
             self._servers.begin(stop_token_ids, partial(self.log_probabilities, of="policy"))
         return built
@@ -148,12 +149,16 @@ class WorkerGroup:
         if (servers := self._servers) is None:
             return max(await self._all("sync", version, verify))
         began, files = time.perf_counter(), servers.version_of(version)
-        await self._all("write_adapter", files.folder)
+        await self._all("write_adapter", files.folder, servers.folders_in_use())
         await self._await(lambda: [servers.take(files)])
         return time.perf_counter() - began
 
     async def hold_probe(self, probe: Probe | None) -> None:
+        self._adapter_changes()
         await self._all("hold_probe", probe)
+
+    def lane(self) -> Generators:
+        return self._servers.lane(self._await) if self._servers else self
 
     async def submit(self, requests: Sequence[GenerationRequest], take: TakeCompletions) -> None:
         """Let the engines generate these completions, and hand each to `take` when it has ended."""
@@ -172,6 +177,7 @@ class WorkerGroup:
 
     async def update(self, request: UpdateRequest) -> UpdateResult:
         """Make one optimizer update, with the request's samples dealt out to the data-parallel workers."""
+        self._adapter_changes()
         requests = [replace(request, samples=share) for share in self._dealt(request.samples)[1]]
         results: list[UpdateResult] = await self._await(
             lambda: [
@@ -179,6 +185,10 @@ class WorkerGroup:
             ]
         )
         return replace(results[0], warnings=tuple({text: None for result in results for text in result.warnings}))
+
+    def _adapter_changes(self) -> None:
+        if self._servers:
+            self._servers.let_go()
 
     async def log_probabilities(
         self, samples: Sequence[Sample], temperature: float, of: Policy = "policy"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -165,8 +165,10 @@ class Worker:
         with self._clock.part("first sync"), self._memory_explained("the adapter was brought to vLLM"):
             return self.engine.sync(version, verify, slot) if self.engine else 0.0
 
-    def write_adapter(self, folder: Path) -> None:
+    def write_adapter(self, folder: Path, kept: Collection[Path]) -> None:
         """Write the adapter for servers, in PEFT's format, in place of the versions beside it (collective).
+
+        `kept`: folders of earlier versions that stay.
 
         Raises:
             InputError: the folder cannot be written.
@@ -175,7 +177,7 @@ class Worker:
 
         weights = self.backend.adapter.export()
         if self._rank.rank == 0:
-            replace_version(folder, weights, self.backend.adapter)
+            replace_version(folder, weights, self.backend.adapter, kept)
 
     def hold_probe(self, probe: Probe | None) -> None:
         from lorarl_trainer.lora.probe import probe_adapter

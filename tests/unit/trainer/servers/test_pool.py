@@ -48,15 +48,16 @@ class Run:
     async def generate(self, version: int) -> None:
         """Ask for all prompts and wait, as `WorkerGroup` does."""
         self.made.clear()
-        self.servers.submit([GenerationRequest(prompt, seed=0, adapter=version) for prompt in PROMPTS], self.take)
-        self.servers.start()
-        try:
-            while running := self.servers.running:
-                await asyncio.gather(*running)
-        finally:
-            await self.servers.stop()
+        lane = self.servers.lane(watched)
+        await lane.submit([GenerationRequest(prompt, seed=0, adapter=version) for prompt in PROMPTS], self.take)
+        await lane.results()
         assert sorted(self.made) == list(range(len(PROMPTS)))
         assert {completion.adapter_version for completion in self.made.values()} == {version}
+
+
+async def watched(make: Callable[[], Sequence[Any]]) -> None:
+    """Wait for calls where no worker can be lost."""
+    await asyncio.gather(*make())
 
 
 async def score(samples: Sequence[Sample], temperature: float) -> list[Floats]:
