@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from unit.contract.manifests import SFT, VOLUMES, Case
+from unit.contract.environment_cases import PLAYED
+from unit.contract.manifests import SFT, TAUGHT, VOLUMES, Case
 
 URL = "http://vllm:8000"
 SERVERS: dict[str, Any] = VOLUMES | {"spec.rollout.servers": [URL], "spec.rollout.serverFolder": "/mnt/adapters"}
 FP8 = {"spec.model.quantization": "fp8"}
 REPLAY = "spec.trainer.routerReplay"
 CORRECTED = {"spec.algorithm": {"type": "grpo", "correction": {"preset": "decoupled_token_is"}}}
+STALENESS = "spec.rollout.maxStaleness"
+AHEAD = SERVERS | CORRECTED | {STALENESS: 1}
 
 
 def _of_engines(field: str, bad: object, good: object | None = None) -> Case:
@@ -65,6 +68,49 @@ SERVER_CASES = [
     ),
     _alone("serverFolder", "/mnt/adapters"),
     _alone("serverTimeoutSeconds", 60.0),
+    Case(
+        "nothing is generated ahead without servers",
+        CORRECTED | {STALENESS: 1},
+        AHEAD,
+        STALENESS,
+        "Remove rollout.maxStaleness, or name the servers",
+    ),
+    Case("stale samples need a correction", SERVERS | {STALENESS: 1}, AHEAD, STALENESS, "Add algorithm.correction"),
+    Case(
+        "only groups of rollouts are generated ahead",
+        SERVERS | TAUGHT | {STALENESS: 1},
+        SERVERS | TAUGHT,
+        STALENESS,
+        "Remove rollout.maxStaleness.",
+    ),
+    Case(
+        "no refills of what is generated ahead",
+        AHEAD | {"spec.algorithm.maxRefills": 2},
+        AHEAD | {"spec.algorithm.maxRefills": 0},
+        STALENESS,
+        "remove algorithm.maxRefills",
+    ),
+    Case(
+        "no curriculum beside what is generated ahead",
+        AHEAD | {"spec.data.curriculum": {}},
+        AHEAD,
+        STALENESS,
+        "Remove one of the two",
+    ),
+    Case(
+        "episodes are of one step at a time",
+        AHEAD | PLAYED,
+        SERVERS | CORRECTED | PLAYED,
+        STALENESS,
+        "Remove rollout.maxStaleness.",
+    ),
+    Case(
+        "a divergence is kept by fresh samples",
+        AHEAD | {"spec.algorithm.klCoefficient": 0.1, "spec.algorithm.kl": {"target": 0.01}},
+        AHEAD | {"spec.algorithm.klCoefficient": 0.1, "spec.algorithm.kl": {"estimator": "k2"}},
+        STALENESS,
+        "Remove algorithm.kl.target",
+    ),
     Case(
         "no answers are continued by servers",
         SERVERS | CORRECTED | {"spec.rollout.partial": {"extraPrompts": 4}},
