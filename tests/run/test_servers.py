@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from run.command import Ended, kill_with_engine
-from run.jobs import Job
+from lorarl_trainer.rollout.dump import read_step
+from run.command import Ended, Running, kill_with_engine
+from run.jobs import Job, published
 from support.vllm_server import VllmServer, vllm_server
 
 STEPS = 8
@@ -94,6 +95,85 @@ def test_servers_that_take_no_adapter_stop_the_run_with_what_to_change(base: Pat
         ended = served(base, tmp_path / "none", [server]).run()
     assert ended.code == 1 and not ended.rows, ended
     assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora" in ended.stderr, ended.stderr
+
+
+CORRECTED = {"correction": {"preset": "decoupled_token_is"}}
+TWO_ADAPTERS = ["--max-loras", "2"]
+
+
+@pytest.mark.long
+def test_steps_are_generated_ahead_and_a_killed_run_trains_each_row_once(base: Path, tmp_path: Path) -> None:
+    """The rows of each step are those of a run that takes turns, also after the driver was killed in mid-step."""
+    with vllm_server(base, tmp_path / "a.log", takes_adapters=True, options=TWO_ADAPTERS) as server:
+        in_turns = served(base, tmp_path / "turns", [server])
+        ended = dumping(in_turns).end()
+        assert ended.code == 0 and "staleness/max" not in ended.rows[-1], ended
+
+        job = served(base, tmp_path / "ahead", [server], maxStaleness=1)
+        job.change(algorithm=CORRECTED)
+        run = dumping(job)
+        run.wait_for_step(3)
+        job.gate.touch()
+        run.wait_until(lambda: len(published(job)) >= 1, "a checkpoint was published")
+        run.kill()
+        run.end()
+        job.gate.unlink()
+        ended = dumping(job).end()
+        assert ended.code == 0, ended
+        assert "resuming after step" in ended.stdout
+        assert server.adapters() == []
+    assert [step_of(job, step) for step in range(1, STEPS + 1)] == [
+        step_of(in_turns, step) for step in range(1, STEPS + 1)
+    ]
+    steps = [row for row in ended.rows if "reward_mean" in row]
+    assert [row["step"] for row in steps] == list(range(1, STEPS + 1))
+    assert max(row["staleness/max"] for row in steps) == 1.0
+    last = steps[-1]
+    assert last["staleness/mean"] > 0 and last["correction/weight"] == pytest.approx(1.0, abs=0.5)
+    # Each step but the first after a start was generated, at least in part, while the one before trained.
+    assert sum(row["staleness/hidden_seconds"] > 0 for row in steps) >= STEPS - 2
+    assert all(row["mean_abs_logprob_diff"] < 1e-5 for row in steps if "mean_abs_logprob_diff" in row)
+    assert any("mean_abs_logprob_diff" in row for row in steps), "the first step is by its own adapter"
+
+
+@pytest.mark.long
+def test_a_server_that_is_killed_leaves_steps_ahead_to_another(base: Path, tmp_path: Path) -> None:
+    with (
+        vllm_server(base, tmp_path / "a.log", takes_adapters=True, options=TWO_ADAPTERS) as killed,
+        vllm_server(base, tmp_path / "b.log", takes_adapters=True, options=TWO_ADAPTERS) as other,
+    ):
+        job = served(base, tmp_path / "job", [killed, other], maxStaleness=1)
+        job.change(algorithm=CORRECTED)
+        run = job.start()
+        run.wait_for_step(2)
+        kill_with_engine(killed.process.pid)
+        ended = run.end()
+        assert ended.code == 0, ended
+        assert other.adapters() == []
+    assert f"{root(killed)} cannot be reached" in warnings(ended)
+    assert [row["step"] for row in ended.rows if "reward_mean" in row] == list(range(1, STEPS + 1))
+
+
+@pytest.mark.long
+def test_a_server_for_too_few_adapters_is_told_how_to_start(base: Path, tmp_path: Path) -> None:
+    with vllm_server(base, tmp_path / "a.log", takes_adapters=True) as server:
+        job = served(base, tmp_path / "job", [server], maxStaleness=2)
+        job.change(algorithm=CORRECTED)
+        ended = job.run()
+    assert ended.code == 1 and not ended.rows, ended
+    assert "generates with 1 adapter(s) at a time, expected 3" in ended.stderr, ended.stderr
+    assert "--max-loras 3" in ended.stderr
+
+
+def dumping(job: Job) -> Running:
+    """Start a job that keeps its samples."""
+    return job.start(more=["--dump-rollouts", str(job.folder / "dump")])
+
+
+def step_of(job: Job, step: int) -> tuple[int, list[list[int]]]:
+    """The position of the data behind a step that was dumped, and the prompts of its samples."""
+    batch, described = read_step(job.folder / "dump", step)
+    return described["position"], [one.tokens[: one.prompt_length].tolist() for one in batch.samples_S]
 
 
 def root(server: VllmServer) -> str:
