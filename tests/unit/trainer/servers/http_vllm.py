@@ -25,6 +25,9 @@ class Vllm:
         generated: the prompts that it was asked to continue, with the adapter's name.
         off_by: what is added to its log-probabilities, in nats.
         ends_idle: whether it ends a connection at its second request, as a server does that found it idle for too long.
+        slots: adapters that it generates with at a time, as its metrics say.
+        held: whether it does not answer a generation by this adapter yet.
+        most_adapters: that it had at a time.
         before: is called with the number of a generation before it is answered; it may change the server.
     """
 
@@ -37,6 +40,9 @@ class Vllm:
     hangs: bool = False
     refuses: bool = False
     ends_idle: bool = False
+    slots: int = 1
+    held: Callable[[str], bool] = lambda name: False
+    most_adapters: int = 0
     before: Callable[[int], None] = lambda number: None
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     used: list[asyncio.Transport | None] = field(default_factory=list)
@@ -57,16 +63,28 @@ class Vllm:
             request.transport.abort()
         if self.hangs:
             await self.closing.wait()
-        if request.path == "/v1/models":
-            return web.json_response({"data": self._cards()})
+        if request.method == "GET":
+            return self._told(request.path)
         body = await request.json()
         if request.path == "/inference/v1/generate":
+            while self.held(body["model"]):
+                await asyncio.sleep(0.005)
             return self._generate(body)
+        return self._adapter(request.path, body)
+
+    def _told(self, path: str) -> web.StreamResponse:
+        if path == "/v1/models":
+            return web.json_response({"data": self._cards()})
+        labels = f'max_lora="{self.slots}",running_lora_adapters=""'
+        return web.Response(text=f"vllm:lora_requests_info{{{labels}}} 1.0" if self.generated else "")
+
+    def _adapter(self, path: str, body: dict[str, Any]) -> web.StreamResponse:
         name = body["lora_name"]
-        if request.path == "/v1/load_lora_adapter":
+        if path == "/v1/load_lora_adapter":
             if self.refuses:
                 return _error(500, "LoRA rank 32 is greater than max_lora_rank 16.")
             self.adapters[name] = body["lora_path"]
+            self.most_adapters = max(self.most_adapters, len(self.adapters))
             return web.Response(text="Success")
         if self.adapters.pop(name, None) is None:
             return _error(404, f"The lora adapter '{name}' cannot be found.")

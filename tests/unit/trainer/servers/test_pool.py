@@ -71,12 +71,19 @@ def servers_of(count: int) -> Iterator[list[Vllm]]:
         yield [stack.enter_context(serving_vllm(Vllm())) for _ in range(count)]
 
 
-def run(of: Sequence[Vllm], make: Callable[[Run], Coroutine[Any, Any, None]], *, seconds: float = 5.0) -> Run:
+def run(
+    of: Sequence[Vllm], make: Callable[[Run], Coroutine[Any, Any, None]], *, seconds: float = 5.0, staleness: int = 0
+) -> Run:
     """Let a run use servers that prove each version."""
-    spec: Any = SimpleNamespace(
-        rollout=RolloutSpec(max_prompt_tokens=16, max_response_tokens=8, server_timeout_seconds=seconds),
-        servers=[one.url for one in of],
+    urls = [one.url for one in of]
+    rollout = RolloutSpec(
+        servers=urls,
+        max_prompt_tokens=16,
+        max_response_tokens=8,
+        server_timeout_seconds=seconds,
+        max_staleness=staleness,
     )
+    spec: Any = SimpleNamespace(rollout=rollout, servers=urls)
 
     async def whole() -> Run:
         found = Run(Servers(spec, Path("/adapters"), lambda text: found.warnings.append(text), pause_seconds=0.02))
