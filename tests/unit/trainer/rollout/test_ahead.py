@@ -132,7 +132,7 @@ async def trained(workers: Chance, source: Ahead, first: int, stop: int) -> list
         assert metrics.get("staleness/max", 0) <= source.most
         found.append([prompt_of(sample) for sample in batch.samples_S])
         assert source.position == step * PROMPTS
-        for _ in range(workers.stream.randrange(20)):  # an update, in which the servers go on
+        for _ in range(workers.stream.randrange(20)):  # an update, while the servers generate
             await asyncio.sleep(0)
         workers.version += 1
     return found
@@ -140,7 +140,7 @@ async def trained(workers: Chance, source: Ahead, first: int, stop: int) -> list
 
 @settings(max_examples=1000, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 4), st.integers(1, 8), st.integers(0, 8))
-def test_however_servers_answer_the_bound_holds_and_rows_are_trained_in_order(
+def test_however_servers_answer_the_bound_holds_and_rows_are_in_order(
     seed: int, most: int, last: int, ended: int
 ) -> None:
     """Also if the run ends after some steps, and begins again at the position that a checkpoint has."""

@@ -73,7 +73,7 @@ def test_a_request_ends_with_the_version_it_began_with() -> None:
         assert server.most_adapters == 2 and not server.adapters
 
 
-def test_requests_of_a_server_that_is_lost_begin_again_with_the_newest_version() -> None:
+def test_requests_of_a_lost_server_begin_again_with_the_newest_version() -> None:
     with servers_of(2) as (lost, other):
         lost.slots = other.slots = 2
 
@@ -93,7 +93,7 @@ def test_requests_of_a_server_that_is_lost_begin_again_with_the_newest_version()
     assert [text for text in found.warnings if lost.url in text]
 
 
-def test_a_server_that_silently_serves_an_older_version_gets_no_more_requests() -> None:
+def test_a_server_that_silently_serves_an_older_version_is_left_out() -> None:
     with servers_of(2) as (liar, honest):
         liar.slots = honest.slots = 2
 
