@@ -90,7 +90,7 @@ class OutOfMemoryError(WorkerError):
 
 
 class StaleAdapterError(LorarlError):
-    """vLLM generated with an adapter version other than the newest."""
+    """vLLM generated with an adapter version that it should not have, in most jobs any but the newest."""
 
     reason = "StaleAdapter"
 

@@ -78,7 +78,7 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
     # With rollout.maxStaleness, they may be by adapters of a few steps before.
     batch = await session.rollouts.next(step, session.adapter_version)
     clock.add_all(batch.seconds)
-    staleness = require_staleness(batch.samples_S, session.adapter_version, session.spec.rollout.max_staleness)
+    staleness = require_staleness(batch.samples_S, session.adapter_version, session.spec.rollout.oldest_samples)
 
     # Advantages: of each sample, compared with its group, or of each token. Nothing after this looks at rewards.
     algorithm = session.present_algorithm

@@ -182,6 +182,14 @@ class RolloutSpec(Model):
         return self.prompts_per_step + (self.partial.extra_prompts if self.partial else 0)
 
     @property
+    def oldest_samples(self) -> int | None:
+        """How many versions older than the one that a step updates its samples may be; None for any number.
+
+        An answer that is continued may take any number of steps.
+        """
+        return None if self.partial else self.max_staleness
+
+    @property
     def effective_server_timeout(self) -> float:
         """Longest time of a request to a server, in seconds."""
         return self.server_timeout_seconds or 600.0

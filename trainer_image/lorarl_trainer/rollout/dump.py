@@ -54,7 +54,7 @@ class Dump:
             step: its number.
             batch: its samples, as they came from the engine and the reward.
             advantages_S: what the algorithm made of them, for people: a replay computes them again.
-            adapter_version: the version that generated all of them.
+            adapter_version: the version that the step updates. Each sample has that which generated it.
             position: rows taken so far.
             limits: how well engine and trainer must agree.
         """

@@ -27,4 +27,9 @@ def test_a_sample_beyond_the_bound_stops_the_step(versions: list[int], most: int
 
 
 def test_what_is_not_generated_ahead_has_no_such_metrics() -> None:
-    assert require_staleness(by([9, 9]), 9, 0) == require_staleness(by([None]), 9, 0) == {}
+    assert (
+        require_staleness(by([2, 9]), 9, None)
+        == require_staleness(by([9, 9]), 9, 0)
+        == require_staleness(by([None]), 9, 0)
+        == {}
+    )
