@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -102,8 +103,8 @@ TWO_ADAPTERS = ["--max-loras", "2"]
 
 
 @pytest.mark.long
-def test_steps_are_generated_ahead_and_a_killed_run_trains_each_row_once(base: Path, tmp_path: Path) -> None:
-    """The rows of each step are those of a run that takes turns, also after the driver was killed in mid-step."""
+def test_steps_ahead_train_each_row_once_however_the_run_ends(base: Path, tmp_path: Path) -> None:
+    """The rows of each step are those of a run that takes turns, also after a kill in mid-step and a SIGTERM."""
     with vllm_server(base, tmp_path / "a.log", takes_adapters=True, options=TWO_ADAPTERS) as server:
         in_turns = served(base, tmp_path / "turns", [server])
         ended = dumping(in_turns).end()
@@ -118,8 +119,15 @@ def test_steps_are_generated_ahead_and_a_killed_run_trains_each_row_once(base: P
         run.kill()
         run.end()
         job.gate.unlink()
+        run = dumping(job)
+        run.wait_for_step(5)
+        job.gate.touch()
+        run.signal(signal.SIGTERM)
+        run.wait_for_output("SIGTERM: finishing this step")
+        job.gate.unlink()
+        assert run.end().code == 75
         ended = dumping(job).end()
-        assert ended.code == 0, ended
+        assert ended.code == 0 and ended.left_running == [], ended
         assert "resuming after step" in ended.stdout
         assert server.adapters() == []
     assert [step_of(job, step) for step in range(1, STEPS + 1)] == [
@@ -130,8 +138,8 @@ def test_steps_are_generated_ahead_and_a_killed_run_trains_each_row_once(base: P
     assert max(row["staleness/max"] for row in steps) == 1.0
     last = steps[-1]
     assert last["staleness/mean"] > 0 and last["correction/weight"] == pytest.approx(1.0, abs=0.5)
-    # Each step but the first after a start was generated, at least in part, while the one before trained.
-    assert sum(row["staleness/hidden_seconds"] > 0 for row in steps) >= STEPS - 2
+    # Each step but the first after a start is generated, at least in part, while the one before trained.
+    assert sum(row["staleness/hidden_seconds"] > 0 for row in steps) >= STEPS - 3
     assert all(row["mean_abs_logprob_diff"] < 1e-5 for row in steps if "mean_abs_logprob_diff" in row)
     assert any("mean_abs_logprob_diff" in row for row in steps), "the first step is by its own adapter"
 
