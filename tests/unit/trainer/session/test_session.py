@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -89,6 +90,16 @@ def test_a_checkpoint_for_a_drain_is_reported_before_the_next_step() -> None:
 
     assert asyncio.run(steps()) == [True, False]
     assert [event.step for event in events] == [1]
+
+
+def test_steps_that_are_added_are_generated_ahead_too() -> None:
+    async def more(total_steps: int, stopping: bool) -> Steering:
+        return Steering(total_steps + 5)
+
+    made = session({}, steer=more)
+    before, made.ahead = made.total_steps, cast("Any", SimpleNamespace(last=made.total_steps))
+    asyncio.run(made.apply_steering())
+    assert made.ahead is not None and made.ahead.last == made.total_steps == before + 5
 
 
 class Told:
