@@ -70,7 +70,6 @@ class BareTrainer:
         plan = changed(
             decide(spec, shape_of(read_model_config(folder)), None),
             compute=PRECISIONS[precision],
-            base_storage=PRECISIONS[precision],
             packed=packed,
             rollouts=rollouts,
             fused_layers=packed and fused and not dropout,

@@ -11,7 +11,9 @@ import torch
 import transformers
 from peft import PeftModel
 
-from lorarl_trainer.kernels.fp8 import rounded
+from lorarl_api.v1alpha1 import Quantization
+from lorarl_trainer.kernels.formats import FORMATS
+from lorarl_trainer.kernels.quantized_linear import rounded
 from lorarl_trainer.lora.files import MAGNITUDE
 from lorarl_trainer.lora.tensor_names import PEFT_PREFIX
 from lorarl_trainer.models.fsdp_families import auto_class
@@ -40,12 +42,12 @@ def plain_model(base: Path) -> torch.nn.Module:
     return model.eval()
 
 
-def in_fp8(base: Path, folder: Path) -> Path:
-    """Write a model with the numbers that its codes in FP8 stand for."""
+def quantized_model(base: Path, folder: Path, quantization: Quantization) -> Path:
+    """Write a model with the numbers that its codes stand for."""
     model = plain_model(base)
     for name, layer in model.named_modules():
         if isinstance(layer, torch.nn.Linear) and name != "lm_head":
-            layer.weight.data = rounded(layer.weight.data, torch.float32)
+            layer.weight.data = rounded(FORMATS[quantization], layer.weight.data, torch.float32)
     model.save_pretrained(folder)
     return folder
 

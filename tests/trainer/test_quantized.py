@@ -1,4 +1,4 @@
-"""A base in FP8: trainer, vLLM, and Transformers on the numbers that its codes stand for, compute the same."""
+"""A quantized base: trainer, vLLM, and Transformers on the numbers that its codes stand for, compute the same."""
 
 from __future__ import annotations
 
@@ -12,28 +12,39 @@ import pytest
 import torch
 from peft import PeftModel
 
+from lorarl_api.v1alpha1 import Quantization
 from lorarl_trainer.errors import LorarlError
-from lorarl_trainer.kernels.fp8 import CODES, dequantized, quantized
+from lorarl_trainer.kernels.formats import FORMATS
+from lorarl_trainer.kernels.fp8 import dequantized, quantized
+from lorarl_trainer.kernels.quantized_linear import empty
 from support.in_process import Colocated, prompts, samples_of, update_request, worst
 from support.loop_runs import adapter_digest, run_in_process
-from support.transformers_side import hf_logprobs, in_fp8, mean_logprob_gradients, peft_model, plain_model
+from support.transformers_side import hf_logprobs, mean_logprob_gradients, peft_model, plain_model, quantized_model
 from trainer.test_adapters import folder as folder
 from trainer.test_adapters import lorarl
 from trainer.test_parity import TOLERANCE
 from trainer.test_resume import start, whole_run
 
-FP8 = {"trainer__backend": None, "model__quantization": "fp8"}
-NEVER_QUANTIZED = ("embed", "norm", "lm_head")
+NEVER_QUANTIZED = "embed|norm|lm_head"
+every_format = pytest.mark.parametrize("quantization", FORMATS)
 
 
+def job(quantization: Quantization) -> dict[str, str | None]:
+    """The fields of a job on such a base."""
+    return {"trainer__backend": None, "model__quantization": quantization}
+
+
+@every_format
 @pytest.mark.parametrize("architecture", ["qwen2-tied", "phi3"])
-def test_trainer_vllm_and_peft_agree_on_one_copy(colocated, tmp_path: Path, architecture: str) -> None:
-    """Biases, tied embeddings, and layers that vLLM fuses; phi3 has fused ones itself."""
-    worker: Colocated = colocated(architecture, **FP8)
+def test_trainer_vllm_and_peft_agree_on_one_copy(
+    colocated, tmp_path: Path, architecture: str, quantization: Quantization
+) -> None:
+    """Biases, tied embeddings, rows that end within a block, and layers that vLLM fuses; phi3 has fused ones itself."""
+    worker: Colocated = colocated(architecture, **job(quantization))
     worker.randomise()
     worker.sync()
     samples = samples_of(prompts(), rollouts := worker.generate(prompts()))
-    base = in_fp8(worker.model, tmp_path / "rounded")
+    base = quantized_model(worker.model, tmp_path / "rounded", quantization)
     model = peft_model(base, worker.write_peft(tmp_path / "adapter"), trainable=True)
     expected = hf_logprobs(model, samples)
     assert worst(worker.trainer_logprobs(samples), expected) < TOLERANCE
@@ -50,9 +61,9 @@ def test_trainer_vllm_and_peft_agree_on_one_copy(colocated, tmp_path: Path, arch
         assert torch.allclose(found[name], gradient, atol=1e-5), name
 
     held = dict(backend.model.base_parameters())
-    assert {p.dtype for name, p in held.items() if not any(part in name for part in NEVER_QUANTIZED)} == {
-        CODES,
-        torch.float32,
+    of_linears = {name.rpartition("."): p.dtype for name, p in held.items() if not re.search(NEVER_QUANTIZED, name)}
+    assert {kind: dtype for (_, _, kind), dtype in of_linears.items() if kind != "bias"} == {
+        name: tensor.dtype for name, tensor in empty(FORMATS[quantization], 1, 64)
     }
     of_vllm = worker.engine.vllm_worker.model_runner.model.parameters()
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in (*held.values(), *of_vllm)}
@@ -60,25 +71,34 @@ def test_trainer_vllm_and_peft_agree_on_one_copy(colocated, tmp_path: Path, arch
     assert worker.rollouts.base.copied_bytes == 0
 
 
-def test_it_learns_and_an_interrupted_run_ends_in_the_same_bytes(colocated, tmp_path: Path) -> None:
-    expected, rewards = whole_run(colocated, tmp_path / "whole", **FP8)
+@every_format
+def test_it_learns_and_an_interrupted_run_ends_in_the_same_bytes(
+    colocated, tmp_path: Path, quantization: Quantization
+) -> None:
+    changes, other = job(quantization), "fp8" if quantization == "nf4" else None
+    expected, rewards = whole_run(colocated, tmp_path / "whole", **changes)
     assert rewards[-1] > rewards[0] + 0.1
-    asyncio.run(run_in_process(start(colocated, tmp_path / "parts", **FP8), stop_after=2))
-    asyncio.run(run_in_process(start(colocated, tmp_path / "parts", **FP8)))
+    asyncio.run(run_in_process(start(colocated, tmp_path / "parts", **changes), stop_after=2))
+    asyncio.run(run_in_process(start(colocated, tmp_path / "parts", **changes)))
     assert adapter_digest(tmp_path / "parts") == expected
     metadata = next(tmp_path.glob("parts/**/lorarl_metadata.json"))
-    assert json.loads(metadata.read_text())["baseModelQuantization"] == "fp8"
-    with pytest.raises(LorarlError, match=r'model\.quantization was "fp8", is null'):
-        asyncio.run(run_in_process(start(colocated, tmp_path / "parts", trainer__backend="fsdp")))
+    assert json.loads(metadata.read_text())["baseModelQuantization"] == quantization
+    now = {"trainer__backend": "fsdp"} | ({"model__quantization": other} if other else {})
+    said = rf'model\.quantization was "{quantization}", is {json.dumps(other)}'
+    with pytest.raises(LorarlError, match=said):
+        asyncio.run(run_in_process(start(colocated, tmp_path / "parts", **now)))
 
 
-def test_a_merged_model_has_the_numbers_that_the_adapter_was_trained_on(folder: Path, tmp_path: Path) -> None:
+@every_format
+def test_a_merged_model_has_the_numbers_that_the_adapter_was_trained_on(
+    folder: Path, tmp_path: Path, quantization: Quantization
+) -> None:
     adapter = shutil.copytree(folder / "adapter", tmp_path / "adapter")
-    (adapter / "lorarl_metadata.json").write_text('{"baseModelQuantization": "fp8"}')
+    (adapter / "lorarl_metadata.json").write_text(json.dumps({"baseModelQuantization": quantization}))
     done = lorarl("merge", adapter, "--base", folder / "base", "--out", tmp_path / "merged")
     assert done.exit_code == 0, done.output
     assert re.search(r"check +[1-9]", done.output)
-    together = PeftModel.from_pretrained(plain_model(in_fp8(folder / "base", tmp_path / "rounded")), adapter)
+    together = PeftModel.from_pretrained(plain_model(quantized_model(folder / "base", tmp_path / "rounded", quantization)), adapter)
     ids = torch.arange(4, 12)[None]
     with torch.inference_mode():
         logits = plain_model(tmp_path / "merged")(ids).logits

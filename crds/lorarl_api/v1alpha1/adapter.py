@@ -15,7 +15,7 @@ SERVED_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 MAX_LORA_RANK = SERVED_RANKS[-1]
 """The largest rank that vLLM serves (`max_lora_rank`)."""
 
-Quantization = Literal["none", "fp8"]
+Quantization = Literal["none", "fp8", "nf4"]
 ModulePattern = Annotated[
     str,
     Field(

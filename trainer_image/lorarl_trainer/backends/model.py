@@ -16,7 +16,6 @@ from lorarl_trainer.backends.micro_batch import MicroBatch
 from lorarl_trainer.backends.parallel import Parallel, Part
 from lorarl_trainer.backends.stacked import Stacked
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.kernels.fp8 import CODES
 from lorarl_trainer.lora.targets import Target
 from lorarl_trainer.samples.sample import Sample
 
@@ -154,7 +153,7 @@ class AdaptedModel(ABC):
         Raises:
             InputError: naming the first weight with one that is not, or those that are in one parameter with it.
         """
-        base = {name: p for name, p in self.base_parameters() if p.numel() and p.dtype != CODES}
+        base = {name: p for name, p in self.base_parameters() if p.numel() and p.dtype.itemsize > 1}
         extremes = torch.stack([torch.stack(torch.aminmax(parameter)).float() for parameter in base.values()])
         broken = [name for name, finite in zip(base, extremes.isfinite().all(1).tolist(), strict=True) if not finite]
         if broken:

@@ -67,7 +67,7 @@ class ColocatedEngine:
             sampling=Sampling.of(spec.rollout),
             stop_token_ids=stop_token_ids,
             stop=tuple(spec.rollout.stop),
-            quantized=plan.quantized,
+            quantization=plan.quantization,
             records_routing=plan.router_replay is not None,
         )
         self.base = SharedBase(trainer) if plan.layout.shared_base else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -76,6 +76,11 @@ class ModelSizes(ModelShape):
                 inputs, outputs = shape if self.transposed else reversed(shape)
                 found.append(LinearSize(module, last_part(module) not in SPLIT_INPUTS, inputs, outputs))
         return tuple(found)
+
+    @property
+    def linear_shapes(self) -> Iterator[tuple[int, int]]:
+        """Outputs and inputs of each of them."""
+        return ((linear.outputs, linear.inputs) for linear in self.linears)
 
     def width(self, *names: str) -> int:
         """Return the output width of the decoder's linear layers of these names together, in the largest layer."""

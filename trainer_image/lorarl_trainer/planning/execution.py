@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from lorarl_trainer.kernels.formats import Format
 from lorarl_trainer.models.families import BackendName
 from lorarl_trainer.models.shape import ModelShape
 from lorarl_trainer.planning.precision import Precision
@@ -142,7 +143,7 @@ class ExecutionPlan:
     Attributes:
         backend: which one trains.
         compute: the precision of adapter and activations.
-        base_storage: the precision in which the base model's linear layers are stored.
+        quantization: what the weights of the base's linear layers are held in; None: in `compute`, as all others.
         expert_rank: of the adapter on each expert's layers; None for a model without experts.
         router_replay: the trainer sends tokens to the experts that the rollout sent them to. False: it only compares.
             None: no rollout's routing is recorded, as for models without experts.
@@ -154,7 +155,7 @@ class ExecutionPlan:
 
     backend: BackendName
     compute: Precision
-    base_storage: Precision
+    quantization: Format | None
     expert_rank: int | None
     router_replay: bool | None
     longest: int
@@ -164,11 +165,6 @@ class ExecutionPlan:
     engine: EnginePlan
     peaks: tuple[int, int] = (0, 0)
     table: str = ""
-
-    @property
-    def quantized(self) -> bool:
-        """Whether the base's linear layers are stored as codes, with a scale for each output."""
-        return self.base_storage.bytes < self.compute.bytes
 
     @property
     def whole_experts(self) -> bool:

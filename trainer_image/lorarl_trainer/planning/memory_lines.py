@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from lorarl_trainer.kernels.formats import Format
 from lorarl_trainer.models.model_sizes import ModelSizes
 from lorarl_trainer.planning.activations import key_bytes, low_rank_bytes, shared_key_bytes, token_bytes
 from lorarl_trainer.planning.adapter_size import AdapterSize
@@ -37,7 +38,8 @@ class Line:
 def trainer_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPlan) -> Iterator[Line]:
     """Yield what the trainer takes."""
     ranks, precision = execution.layout.trainer_ranks, execution.compute
-    yield from (_quantized_base if execution.quantized else _base)(model, execution)
+    of = execution.quantization
+    yield from _base(model, execution) if of is None else _quantized_base(model, execution, of)
     trainable = adapter.trainable(ranks, execution.layout.expert_ranks)
     source = f"{trainable:,} parameters: {precision.name}, fp32 master and gradient, Adam's moments"
     yield Line("adapter and optimizer", trainable * trainable_bytes(precision), "always", source)
@@ -55,7 +57,7 @@ def trainer_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionP
 
 
 def _base(model: ModelSizes, execution: ExecutionPlan) -> Iterator[Line]:
-    ranks, stored = execution.layout.trainer_ranks, execution.base_storage
+    ranks, stored = execution.layout.trainer_ranks, execution.compute
     share = f", 1/{ranks} of it" if ranks > 1 else ""
     holders = 1 if execution.whole_experts else execution.layout.expert_ranks
     base = model.parameters(ranks, holders)
@@ -71,12 +73,12 @@ def _base(model: ModelSizes, execution: ExecutionPlan) -> Iterator[Line]:
     yield Line("base model", base * stored.bytes, "always", source)
 
 
-def _quantized_base(model: ModelSizes, execution: ExecutionPlan) -> Iterator[Line]:
-    """Yield what `kernels/fp8.py` stores, and makes of it while a layer is at work. Each rank has the whole base."""
+def _quantized_base(model: ModelSizes, execution: ExecutionPlan, of: Format) -> Iterator[Line]:
+    """Yield what a format holds, and what is made of it while a layer is at work. Each rank has the whole base."""
     codes, width = model.of_products, execution.compute.bytes
-    scales, rest = sum(linear.outputs for linear in model.linears), model.parameters(1) - codes
-    source = f"its files: {codes:,} parameters in fp8, {scales:,} scales in fp32, {rest:,} in {execution.compute.name}"
-    yield Line("base model", codes * execution.base_storage.bytes + 4 * scales + rest * width, "always", source)
+    held, rest = of.bytes_of(model.linear_shapes), model.parameters(1) - codes
+    source = f"its files: {codes:,} parameters in {of.name}, with their scales, {rest:,} in {execution.compute.name}"
+    yield Line("base model", held + rest * width, "always", source)
     largest = max(linear.inputs * linear.outputs for linear in model.linears)
     largest = max(largest, model.hidden * model.width("gate_proj", "up_proj"))
     copies = 1 + execution.rollouts  # the engine's CUDA graphs keep their own
@@ -156,11 +158,11 @@ def engine_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPl
     if execution.layout.shared_base and execution.backend == "fsdp":
         yield Line("vLLM's base model", 0, "always", "the trainer's own tensors")
     elif execution.layout.shared_base:
-        qkv = model.qkv_parameters(ranks) * execution.base_storage.bytes
+        qkv = model.qkv_parameters(ranks) * width
         yield Line("vLLM's QKV layers", qkv, "always", "all else of the base is the trainer's own tensors")
     else:
         phase: Phase = "generation" if "weights" in execution.engine.offload else "always"
-        yield Line("vLLM's base model", model.parameters(ranks) * execution.base_storage.bytes, phase, "its own copy")
+        yield Line("vLLM's base model", model.parameters(ranks) * width, phase, "its own copy")
     yield _served_adapter(adapter, execution, on_gpu=True)
     tokens, sequences = execution.engine.step_tokens, execution.engine.sequences
     mlp = 3 * model.width("up_proj") // ranks + 4 * model.hidden
@@ -177,7 +179,7 @@ def host_engine_lines(model: ModelSizes, adapter: AdapterSize, execution: Execut
     """Yield what vLLM takes on CPU, but for the KV cache."""
     width = execution.compute.bytes
     if not execution.layout.shared_base:
-        yield Line("vLLM's base model", model.parameters(1) * execution.base_storage.bytes, "always", "its own copy")
+        yield Line("vLLM's base model", model.parameters(1) * width, "always", "its own copy")
     yield _served_adapter(adapter, execution)
     tokens, sequences = execution.engine.step_tokens, execution.engine.sequences
     mlp = 3 * model.width("up_proj") + 4 * model.hidden

@@ -1,4 +1,4 @@
-"""The numbers that `spec.precision` and `model.quantization` can name, in the words of everyone who asks.
+"""The numbers that `spec.precision` can name, in the words of everyone who asks.
 
 Nothing here imports torch.
 """
@@ -21,6 +21,4 @@ class Precision:
     bytes: int
 
 
-FP8 = Precision("fp8", "float8_e4m3fn", 1)
-"""Of weights alone: `model.quantization`."""
 PRECISIONS = {one.name: one for one in (Precision("fp32", "float32", 4), Precision("bf16", "bfloat16", 2))}

@@ -224,7 +224,8 @@ def _states(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: Speed, mi
 
 def _dequantized_bytes(model: ModelSizes, plan: ExecutionPlan) -> int:
     """Return the bytes that are read and written to make the weights of all layers of their codes."""
-    return model.of_products * (plan.base_storage.bytes + plan.compute.bytes) if plan.quantized else 0
+    of = plan.quantization
+    return 0 if of is None else of.bytes_of(model.linear_shapes) + model.of_products * plan.compute.bytes
 
 
 def _recomputed(model: ModelSizes, plan: ExecutionPlan) -> float:
@@ -270,4 +271,4 @@ def _moving(model: ModelSizes, plan: ExecutionPlan) -> float:
     cache = plan.engine.kv_cache_bytes * _CACHE_SECONDS_PER_BYTE if "kv_cache" in plan.engine.offload else 0.0
     if "weights" not in plan.engine.offload or plan.layout.shared_base:
         return cache
-    return cache + model.parameters(plan.layout.engine_ranks) * plan.base_storage.bytes / _HOST_BYTES_PER_SECOND
+    return cache + model.parameters(plan.layout.engine_ranks) * plan.compute.bytes / _HOST_BYTES_PER_SECOND

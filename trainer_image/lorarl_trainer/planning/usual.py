@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu
+from lorarl_trainer.kernels.formats import format_of
 from lorarl_trainer.models.model_sizes import VOCABULARY_MULTIPLE
 from lorarl_trainer.models.shape import ModelShape
 from lorarl_trainer.planning.backend_choice import backend_of, require_backend
 from lorarl_trainer.planning.execution import EnginePlan, ExecutionPlan, Layout, TrainerPlan
-from lorarl_trainer.planning.precision import FP8, PRECISIONS
+from lorarl_trainer.planning.precision import PRECISIONS
 from lorarl_trainer.planning.quantization import require_quantizable
 
 MOST_SEQUENCES = 1024
@@ -55,7 +56,7 @@ def decide(
     return ExecutionPlan(
         backend=backend,
         compute=precision,
-        base_storage=precision if spec.model.quantization == "none" else FP8,
+        quantization=format_of(spec.model.quantization),
         expert_rank=model.expert_rank(spec.adapter),
         router_replay=_router_replay(spec, model),
         longest=_longest(spec),

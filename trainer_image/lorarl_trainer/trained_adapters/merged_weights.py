@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from lorarl_trainer.errors import InputError, LorarlError
+from lorarl_trainer.kernels.formats import Format
 from lorarl_trainer.lora.experts import is_expert
 from lorarl_trainer.lora.files import CONFIG_FILE, MAGNITUDE, WEIGHTS_FILE
 from lorarl_trainer.lora.peft_options import refused_options
@@ -36,7 +38,7 @@ class Recomputed:
     changed: bool
 
 
-def recompute(base: Path, adapter: Path, merged: Path, quantized: Collection[str] = ()) -> Recomputed:
+def recompute(base: Path, adapter: Path, merged: Path, quantized: Mapping[str, Format] = MappingProxyType({})) -> Recomputed:
     """Compare a merged model's files with base and adapter.
 
     Each adapted weight is computed in float64 (E. Hu et al., "LoRA", arXiv:2106.09685, section 4.1; for DoRA,
@@ -58,7 +60,7 @@ def recompute(base: Path, adapter: Path, merged: Path, quantized: Collection[str
         before = {}
     if config.get("peft_type") != "LORA" or refused_options(config).keys() - _COMPUTED or not before:
         return Recomputed(0, changed=False)
-    from lorarl_trainer.kernels.fp8 import rounded
+    from lorarl_trainer.kernels.quantized_linear import rounded
 
     own = _tensors(adapter)
     adapted, changed = 0, False
@@ -66,8 +68,8 @@ def recompute(base: Path, adapter: Path, merged: Path, quantized: Collection[str
         if name not in before or (is_expert(name.removesuffix(".weight")) and config.get("use_rslora")):
             continue  # PEFT scales fused gate and up of experts by their common rank
         base_weight, weight = _read(name, before[name]), _read(name, stored)
-        if name in quantized:
-            base_weight = rounded(base_weight, weight.dtype)
+        if (of := quantized.get(name)) is not None:
+            base_weight = rounded(of, base_weight, weight.dtype)
         layer = name.removesuffix(".weight")
         if f"{layer}.lora_A.weight" in own:
             adapted += 1

@@ -204,6 +204,7 @@ def load_adapted(source: Source, *, seed: int = 0, device: str | None = None) ->
         from transformers import GenerationConfig
 
         from lorarl_trainer.backends.fsdp.quantization import quantizing_options
+        from lorarl_trainer.kernels.formats import format_of
 
         transformers.logging.set_verbosity_error()
         torch.manual_seed(seed)
@@ -212,7 +213,7 @@ def load_adapted(source: Source, *, seed: int = 0, device: str | None = None) ->
             config = transformers.AutoConfig.from_pretrained(source.base, revision=source.revision)
             loader = getattr(transformers, auto_class(config.model_type))
             packed, dtype = reading_options(config), _precision(source)
-            options = packed | quantizing_options(source.quantization)
+            options = packed | quantizing_options(format_of(source.quantization))
             base = loader.from_pretrained(source.base, revision=source.revision, dtype=dtype, **options)
             if packed:
                 take_precision(base, dtype)

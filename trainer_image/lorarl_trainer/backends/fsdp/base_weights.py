@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from lorarl_trainer.kernels.fp8 import SCALE
+from lorarl_trainer.kernels.formats import HELD_NAMES
 from lorarl_trainer.lora.tensor_names import PEFT_PREFIX
 from lorarl_trainer.models.layer_kinds import LAYER_KINDS
 
@@ -32,7 +32,7 @@ def fuse_neighbours(model: torch.nn.Module) -> dict[frozenset[str], torch.Tensor
             layers = [layer for name in names if isinstance(layer := getattr(module, name, None), torch.nn.Linear)]
             if not layers or (len(layers) < len(names) and not _takes_keys_elsewhere(names, module)):
                 continue
-            for kind in ("weight", SCALE, "bias"):
+            for kind in (*HELD_NAMES, "bias"):
                 parts: list[Any] = [getattr(layer, kind, None) for layer in layers]
                 if all(isinstance(part, torch.Tensor) for part in parts):
                     own = [part.detach() for part in parts]

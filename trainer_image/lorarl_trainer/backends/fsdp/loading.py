@@ -7,20 +7,20 @@ from typing import Any
 
 import torch
 
-from lorarl_api.v1alpha1 import Quantization
 from lorarl_trainer.backends.fsdp.attention import PACKED, register
 from lorarl_trainer.backends.fsdp.quantization import quantizing_options
 from lorarl_trainer.backends.fsdp.recurrent import take_own_rule
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.kernels.formats import Format
 from lorarl_trainer.models.fsdp_families import auto_class
 from lorarl_trainer.models.packed_weights import reading_options, take_precision
 
 
-def load_base(model_path: Path, dtype: torch.dtype, *, packed: bool, quantization: Quantization = "none") -> Any:
+def load_base(model_path: Path, dtype: torch.dtype, *, packed: bool, quantization: Format | None = None) -> Any:
     """Load the frozen base model, into main memory.
 
-    `packed`: attention takes packings, see `attention`, if the architecture has a place for that. `quantization`: as
-    `model.quantization` has it; a weight is quantized before the next one is read.
+    `packed`: attention takes packings, see `attention`, if the architecture has a place for that. `quantization`: a
+    weight is quantized to it before the next one is read.
 
     Raises:
         InputError: Transformers has no language model of this kind, or its files lack a weight.

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from lorarl_api.v1alpha1 import AdapterSpec, Quantization
+from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.backends.fsdp.adapters import adapter_name, attach, linear_names, names_like_linears, row_lengths
 from lorarl_trainer.backends.fsdp.attention import PACKED, Current, let_find
 from lorarl_trainer.backends.fsdp.base_weights import fuse_neighbours, hf_name
@@ -25,7 +25,7 @@ from lorarl_trainer.backends.micro_batch import MicroBatch, grouped, packed_batc
 from lorarl_trainer.backends.model import AdaptedModel
 from lorarl_trainer.backends.parallel import Parallel
 from lorarl_trainer.devices.base import Device
-from lorarl_trainer.kernels.fp8 import SCALE
+from lorarl_trainer.kernels.formats import HELD_NAMES, WEIGHT
 from lorarl_trainer.kernels.logprobs import rows_of_chunk, token_log_probabilities
 from lorarl_trainer.lora.targets import Target, excluded_names, megatron_linears, resolve_targets
 from lorarl_trainer.planning.execution import ExecutionPlan
@@ -66,8 +66,7 @@ class FsdpModel(AdaptedModel):
         # Only the rank's share has to fit on its device.
         place = torch.device("cpu") if self.lockstep else self.device
         dtype = getattr(torch, plan.compute.dtype)
-        quantization: Quantization = "fp8" if plan.quantized else "none"
-        base = load_base(model_path, dtype, packed=plan.trainer.packed, quantization=quantization)
+        base = load_base(model_path, dtype, packed=plan.trainer.packed, quantization=plan.quantization)
         self.linear_names = names_like_linears(base)
         leave_out_what_sees(base)
         base.to(place)
@@ -130,7 +129,8 @@ class FsdpModel(AdaptedModel):
         return ((name, own_share(parameter)) for name, parameter in super().base_parameters())
 
     def hf_names(self, name: str) -> list[str]:
-        return [hf_name(name).replace(f".{SCALE}", ".weight")]
+        layer, _, kind = hf_name(name).rpartition(".")
+        return [f"{layer}.{WEIGHT if kind in HELD_NAMES else kind}"]
 
     def base_in_hf_names(self) -> dict[frozenset[str], torch.Tensor]:
         saved, buffers = self.module.state_dict().keys(), self.module.named_buffers()

@@ -48,7 +48,7 @@ def engine_arguments(
         # A model that also takes images, and is trained on text.
         language_model_only=hasattr(hf_config, "vision_config"),
         dtype=config.dtype,
-        quantization=register() if config.quantized else None,
+        quantization=register(config.quantization) if config.quantization else None,
         max_model_len=config.max_prompt_tokens + config.max_response_tokens,
         max_num_seqs=plan.at_once,
         max_num_batched_tokens=plan.step_tokens,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from lorarl_trainer.kernels.formats import Format
 from lorarl_trainer.planning.execution import EnginePlan
 from lorarl_trainer.samples.sampling import Sampling
 
@@ -27,7 +28,7 @@ class EngineConfig:
         sampling: of rollouts.
         stop_token_ids: any of them ends a completion.
         stop: texts that end a completion too.
-        quantized: whether the base's linear layers are in FP8.
+        quantization: what the base's linear layers are held in, if they are quantized.
         records_routing: whether it says which experts each token was sent to.
     """
 
@@ -43,5 +44,5 @@ class EngineConfig:
     sampling: Sampling
     stop_token_ids: tuple[int, ...]
     stop: tuple[str, ...] = ()
-    quantized: bool = False
+    quantization: Format | None = None
     records_routing: bool = False

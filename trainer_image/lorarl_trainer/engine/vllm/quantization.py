@@ -1,6 +1,6 @@
-"""The trainer's FP8 base in vLLM, through vLLM's own door for quantizations, `register_quantization_config`.
+"""The trainer's quantized base in vLLM, through vLLM's own door for quantizations, `register_quantization_config`.
 
-vLLM's own FP8 quantizes activations too, or repacks weights so that no trainer can read them.
+vLLM's own quantizations have activations quantized too, or repack weights so that no trainer can read them.
 """
 
 from __future__ import annotations
@@ -12,24 +12,27 @@ import torch
 from torch.nn.functional import linear
 
 from lorarl_trainer.engine.vllm.names import BaseModel
-from lorarl_trainer.kernels.fp8 import CODES, SCALE, weight_of
+from lorarl_trainer.kernels.formats import Format
+from lorarl_trainer.kernels.quantized_linear import empty, weight_of
 
-_NAME = "lorarl-fp8"
 
-
-def register() -> str:
-    """Let vLLM, which must have been set up, know the quantization; return the name that its engine is started with."""
-    BaseModel.register_quantization_config(_NAME)(_configuration())
-    return _NAME
+def register(of: Format) -> str:
+    """Let vLLM, which must have been set up, know a format; return the name that its engine is started with."""
+    name = f"lorarl-{of.name}"
+    BaseModel.register_quantization_config(name)(_configuration(of, name))
+    return name
 
 
 @cache
-def fp8_method() -> type:
+def quantized_method() -> type:
     """Return the class of the method by which a linear layer of vLLM's computes."""
     method: Any = BaseModel.LinearMethodBase
 
-    class Fp8Method(method):
+    class QuantizedMethod(method):
         """A layer's weight is made of its codes whenever it computes."""
+
+        def __init__(self, of: Format) -> None:
+            self._format = of
 
         def create_weights(
             self,
@@ -39,28 +42,25 @@ def fp8_method() -> type:
             *sizes: Any,
             **options: Any,
         ) -> None:
-            outputs = sum(output_partition_sizes)
-            for name, tensor in (
-                ("weight", torch.empty(outputs, input_size_per_partition, dtype=CODES)),
-                (SCALE, torch.empty(outputs, dtype=torch.float32)),
-            ):
+            layer.format = self._format
+            for name, tensor in empty(self._format, sum(output_partition_sizes), input_size_per_partition):
                 layer.register_parameter(name, torch.nn.Parameter(tensor, requires_grad=False))
 
         def apply(self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
             return linear(x, weight_of(layer, x.dtype), bias)
 
-    return Fp8Method
+    return QuantizedMethod
 
 
 @cache
-def _configuration() -> type:
+def _configuration(of: Format, name: str) -> type:
     base: Any = BaseModel.QuantizationConfig
 
-    class Fp8Configuration(base):
+    class Configuration(base):
         """All linear layers are quantized. Embeddings and output layer are none of vLLM's linear layers."""
 
         def get_name(self) -> str:
-            return _NAME
+            return name
 
         def get_supported_act_dtypes(self) -> list[torch.dtype]:
             return [torch.bfloat16, torch.float32]
@@ -78,6 +78,6 @@ def _configuration() -> type:
             return cls()
 
         def get_quant_method(self, layer: torch.nn.Module, prefix: str) -> Any:
-            return fp8_method()() if isinstance(layer, BaseModel.LinearBase) else None
+            return quantized_method()(of) if isinstance(layer, BaseModel.LinearBase) else None
 
-    return Fp8Configuration
+    return Configuration

@@ -21,8 +21,8 @@ import torch
 from torch.nn.functional import linear, pad
 
 from lorarl_trainer.engine.vllm.names import AdapterLayers
-from lorarl_trainer.engine.vllm.quantization import fp8_method
-from lorarl_trainer.kernels.fp8 import weight_of
+from lorarl_trainer.engine.vllm.quantization import quantized_method
+from lorarl_trainer.kernels.quantized_linear import weight_of
 from lorarl_trainer.models.gemma4 import values_are_keys
 
 FEWEST_ROWS = 16
@@ -83,7 +83,7 @@ class _OneAdapter:
     @classmethod
     def can_replace_layer(cls, **arguments: Any) -> bool:
         method = getattr(arguments["source_layer"], "quant_method", None)
-        plain = isinstance(method, (AdapterLayers.UnquantizedLinearMethod, fp8_method()))
+        plain = isinstance(method, (AdapterLayers.UnquantizedLinearMethod, quantized_method()))
         return plain and arguments["lora_config"].max_loras == 1 and super().can_replace_layer(**arguments)  # type: ignore[misc]
 
     def create_lora_weights(self, *arguments: Any, **options: Any) -> None:
