@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from lorarl_api.v1alpha1 import Quantization
+from lorarl_trainer.kernels.formats import FORMATS
 from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.requests import LOGPROB_DIFFERENCE
 from support.in_process import Colocated, prompts, random_adapter, samples_of, update_request, worst
@@ -89,8 +91,9 @@ def test_recomputation_keeps_the_gradients_and_saves_memory(on_gpu, recompute: s
     assert peaks[1] < peaks[0]
 
 
-def test_a_base_in_fp8_is_one_copy_and_agrees(on_gpu) -> None:
-    worker: Colocated = on_gpu("qwen2-gpu", trainer__backend="fsdp", model__quantization="fp8")
+@pytest.mark.parametrize("quantization", FORMATS)
+def test_a_quantized_base_is_one_copy_and_agrees(on_gpu, quantization: Quantization) -> None:
+    worker: Colocated = on_gpu("qwen2-gpu", trainer__backend="fsdp", model__quantization=quantization)
     worker.randomise(scale=0.02)
     worker.sync()
     for _ in range(3):
@@ -100,6 +103,6 @@ def test_a_base_in_fp8_is_one_copy_and_agrees(on_gpu) -> None:
         assert result.disagreement is None and result.metrics[LOGPROB_DIFFERENCE] < MEAN_DIFFERENCE
         worker.sync()
     held = [p for _, p in worker.worker.backend.model.base_parameters()]
-    assert torch.float8_e4m3fn in {p.dtype for p in held}
+    assert {getattr(torch, one.dtype) for one in FORMATS[quantization].tensors} <= {p.dtype for p in held}
     assert worker.rollouts.base.copied_bytes == 0
     assert worker.rollouts.base.shared_bytes == sum(p.nbytes for p in held)

@@ -21,10 +21,12 @@ from lorarl_trainer.kernels import (
     attention,
     experts,
     logprobs,
+    nf4,
     operations,
     row_sums,
     triton_experts,
     triton_layer,
+    triton_nf4,
     triton_rows,
     triton_softmax,
 )
@@ -283,3 +285,13 @@ def test_a_layer_decodes_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
         tolerance = 1e-5 if kind == torch.float32 else 1e-2
         torch.testing.assert_close(found[row].cpu().float(), expected, rtol=tolerance, atol=tolerance)
     assert not found[sequences:].any()
+
+
+@pytest.mark.parametrize("inputs", [3584, 100])
+def test_weights_of_nf4_codes_are_the_same_to_the_bit(inputs: int) -> None:
+    """To the bit on a GPU. The interpreter cuts off what a GPU rounds to bf16."""
+    off = 0.0 if DEVICE.type == "cuda" else 2.0**-7
+    tensors = nf4.quantized(random(48, inputs))
+    for dtype, _ in PRECISIONS:
+        found = triton_nf4.dequantized(*(tensor.to(DEVICE) for tensor in tensors), dtype)
+        torch.testing.assert_close(found.cpu(), nf4.dequantized(*tensors, dtype), rtol=off, atol=0.0)

@@ -53,9 +53,10 @@ class BaseModelSpec(Model):
     quantization: Quantization = Field(
         "none",
         description="How trainer and engine hold the weights of the decoder's linear layers. fp8: e4m3, one byte a "
-        "weight, with one scale for each output channel, made of the model's files as they are read; embeddings, norms "
-        "and output layer keep trainer.precision, in which everything is computed. For trainer.backend fsdp, which is "
-        "the default then.",
+        "weight, with one scale for each output channel. nf4: 4-bit NormalFloat, half a byte a weight, with one scale "
+        "for 64 weights; the base differs more from its files. Either is made of the model's files as they are read; "
+        "embeddings, norms and output layer keep trainer.precision, in which everything is computed. For "
+        "trainer.backend fsdp, which is the default then.",
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from unit.contract.manifests import SFT, Case
 
 FP8 = {"spec.model.quantization": "fp8"}
+NF4 = {"spec.model.quantization": "nf4"}
 
 QUANTIZATION_CASES = [
     Case(
@@ -16,8 +17,8 @@ QUANTIZATION_CASES = [
     ),
     Case(
         "a quantized base without DoRA",
-        SFT | FP8 | {"spec.adapter.dora": True},
-        SFT | FP8,
+        SFT | NF4 | {"spec.adapter.dora": True},
+        SFT | NF4,
         "spec.adapter.dora",
         "Remove dora, or model.quantization.",
     ),

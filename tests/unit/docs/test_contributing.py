@@ -26,7 +26,7 @@ OWNERS = {
     "an algorithm": ("algorithms/registry.py", "crds/lorarl_api/v1alpha1/algorithm_types.py"),
     "a family of models": ("models/families.py", "models/fsdp_families.py", "tests/support/tiny_models.py"),
     "a kind of environment": ("rollout/episodes.py", "data/bridge.py", "crds/lorarl_api/v1alpha1/environment.py"),
-    "a quantization": ("models/stored_weights.py", "planning/precision.py", "engine/vllm/shared_base.py"),
+    "a quantization": ("models/stored_weights.py", "kernels/formats.py", "engine/vllm/shared_base.py"),
     "a metric": ("losses/", "rollout/lockstep.py", "loop.py"),
     "an object store": ("crds/lorarl_api/v1alpha1/stores.py", "storage/credentials.py"),
     "a field of the manifest": ("checkpoint/identity.py", "tests/unit/contract/test_every_field.py"),

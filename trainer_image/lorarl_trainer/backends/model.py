@@ -165,6 +165,10 @@ class AdaptedModel(ABC):
                 "Copy or download the model again. If it was converted to fp16, convert it to bf16 instead.",
             )
 
+    def stands_for(self, name: str, parameter: torch.Tensor) -> int:
+        """Return how many of the model's numbers a parameter of this rank is."""
+        return parameter.numel()
+
     def part(self, name: str) -> Part:
         """Return which ranks have other elements of a parameter, by the module's name."""
         return Part.REST
@@ -184,7 +188,7 @@ class AdaptedModel(ABC):
         for name, parameter in self.module.named_parameters():
             counted = local[self.part(name)]
             counted[0] += parameter.numel() if name in self.parameters else 0
-            counted[1] += parameter.numel()
+            counted[1] += self.stands_for(name, parameter)
         trainable, total = (int(n) for n in self._sum_of_parts(torch.tensor(local, device=self.device)).tolist())
         return ParameterCounts(trainable, total)
 

@@ -99,7 +99,7 @@ def doubts(initial: InitialAdapter | None, spec: LoRARLJobSpec, chat_template: o
     if initial.quantization not in (None, spec.model.quantization):
         found.append(
             f"the adapter of {INIT_FROM} was trained with model.quantization {initial.quantization}, and the job has "
-            f"{spec.model.quantization}: it starts on a base of slightly different weights"
+            f"{spec.model.quantization}: it starts on a base of other weights"
         )
     if initial.chat_template is not None and not same_template(initial.chat_template, chat_template):
         found.append(

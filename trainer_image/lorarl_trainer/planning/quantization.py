@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.models.model_sizes import VOCABULARY_MULTIPLE
+from lorarl_trainer.kernels.formats import FORMATS, Format
+from lorarl_trainer.models.model_sizes import VOCABULARY_MULTIPLE, ModelSizes
 from lorarl_trainer.models.shape import ModelShape
 
 
@@ -16,7 +17,8 @@ def require_quantizable(spec: LoRARLJobSpec, model: ModelShape) -> None:
     Raises:
         InputError: naming the field and the fix.
     """
-    if why := why_not_quantized(spec, model):
+    of = FORMATS[spec.model.quantization]
+    if why := why_not_quantized(spec, model, of):
         raise InputError(
             "spec.model.quantization",
             f"{spec.model.quantization} for a model {why}",
@@ -25,12 +27,12 @@ def require_quantizable(spec: LoRARLJobSpec, model: ModelShape) -> None:
         )
 
 
-def why_not_quantized(spec: LoRARLJobSpec, model: ModelShape) -> str | None:
-    """Return why a job's base cannot be quantized; None if it can."""
-    return next(_reasons(spec, model), None)
+def why_not_quantized(spec: LoRARLJobSpec, model: ModelShape, of: Format) -> str | None:
+    """Return why a job's base cannot be held in a format; None if it can."""
+    return next(_reasons(spec, model, of), None)
 
 
-def _reasons(spec: LoRARLJobSpec, model: ModelShape) -> Iterator[str]:
+def _reasons(spec: LoRARLJobSpec, model: ModelShape, of: Format) -> Iterator[str]:
     if model.experts or model.frozen_experts:
         yield "with experts: quantized ones were not compared"
     if model.sees:
@@ -43,3 +45,6 @@ def _reasons(spec: LoRARLJobSpec, model: ModelShape) -> Iterator[str]:
         yield "of this family: vLLM does not take the trainer's tensors"
     if spec.generates and model.vocabulary % VOCABULARY_MULTIPLE:
         yield f"with a vocabulary of {model.vocabulary:,}: vLLM pads it, and would have its own base"
+    linears = model.linears if isinstance(model, ModelSizes) else ()
+    if uneven := [linear for linear in linears if linear.inputs % of.multiple]:
+        yield f"with {uneven[0].inputs:,} inputs of {uneven[0].name}: {of.name} takes a multiple of {of.multiple}"

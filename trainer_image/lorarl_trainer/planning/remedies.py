@@ -9,6 +9,7 @@ from typing import Any
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.errors import InputError, OutOfMemoryError
+from lorarl_trainer.kernels.formats import FORMATS, format_of
 from lorarl_trainer.planning.choice import JobPlan, choose_plan
 from lorarl_trainer.planning.memory import gigabytes
 from lorarl_trainer.planning.quantization import why_not_quantized
@@ -74,8 +75,9 @@ def remedies(plan: JobPlan) -> str:
 
 
 def _sentence(made: Iterable[Change], between: str) -> str:
+    made = list(made)
     told = between.join(map(str, made))
-    return f"{told[0].upper()}{told[1:]}."
+    return " ".join([f"{told[0].upper()}{told[1:]}.", *(change.cost for change in made if change.cost)])
 
 
 def _fits_with(plan: JobPlan, made: Iterable[Change]) -> bool:
@@ -103,11 +105,13 @@ class Change:
     Attributes:
         part, name: where the spec has the field: rollout, max_response_tokens.
         value: the field's new value; None if it is removed, so that it is chosen.
+        cost: a sentence on what else it changes; empty if the field says that.
     """
 
     part: str
     name: str
     value: Any
+    cost: str = ""
 
     @property
     def field(self) -> str:
@@ -172,8 +176,11 @@ def _quantized(plan: JobPlan) -> Iterator[Change]:
     spec = plan.spec
     backend, ranks = spec.trainer.backend, spec.rollout.tensor_parallel_size
     allowed = backend != "megatron" and not spec.adapter.dora and ranks in (None, 1)
-    if allowed and spec.model.quantization == "none" and not why_not_quantized(spec, plan.model):
-        yield Change("model", "quantization", "fp8")
+    now = format_of(spec.model.quantization)
+    for of in FORMATS.values():
+        smaller = now is None or of.bytes_of(plan.model.linear_shapes) < now.bytes_of(plan.model.linear_shapes)
+        if allowed and smaller and not why_not_quantized(spec, plan.model, of):
+            yield Change("model", "quantization", of.name, of.cost)
 
 
 def _shared_contexts(plan: JobPlan) -> Iterator[Change]:

@@ -38,7 +38,9 @@ class Recomputed:
     changed: bool
 
 
-def recompute(base: Path, adapter: Path, merged: Path, quantized: Mapping[str, Format] = MappingProxyType({})) -> Recomputed:
+def recompute(
+    base: Path, adapter: Path, merged: Path, quantized: Mapping[str, Format] = MappingProxyType({})
+) -> Recomputed:
     """Compare a merged model's files with base and adapter.
 
     Each adapted weight is computed in float64 (E. Hu et al., "LoRA", arXiv:2106.09685, section 4.1; for DoRA,

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob, Quantization
@@ -54,8 +54,20 @@ class Source:
 
     @property
     def quantization(self) -> Quantization:
-        """How the base was quantized that the adapter was trained on."""
-        quantization: Quantization = _metadata(self.adapter).get(QUANTIZATION, "none")
+        """How the base was quantized that the adapter was trained on.
+
+        Raises:
+            InputError: in a way that this version does not know.
+        """
+        said = _metadata(self.adapter).get(QUANTIZATION, "none")
+        if said not in get_args(Quantization):
+            raise InputError(
+                ARGUMENT,
+                f"{self.name}, whose {METADATA_FILE} has {QUANTIZATION} {said}",
+                f"one of {', '.join(get_args(Quantization))}",
+                "Use the version of lorarl that trained it, or a later one.",
+            )
+        quantization: Quantization = said
         return quantization
 
     @property

@@ -63,14 +63,20 @@ def test_plain_lora_is_taken(tmp_path: Path, changes: dict[str, Any]) -> None:
     assert read(tmp_path, **changes) == InitialAdapter(b"weights", rank=32, scale=2.0)
 
 
-@pytest.mark.parametrize(("trained", "warned"), [("fp8", True), ("none", False)])
+@pytest.mark.parametrize(
+    ("trained", "now", "warned"),
+    [("fp8", "none", True), ("nf4", "fp8", True), ("none", "nf4", True), ("nf4", "nf4", False)],
+)
 def test_an_adapter_of_a_base_that_was_quantized_otherwise_is_a_warning(
-    tmp_path: Path, trained: str, warned: bool
+    tmp_path: Path, trained: str, now: str, warned: bool
 ) -> None:
     said = {} if trained == "none" else {"baseModelQuantization": trained}
     (tmp_path / "lorarl_metadata.json").write_text(json.dumps({"baseModelFingerprint": "heads.tensors", **said}))
-    found = doubts(read(tmp_path), spec_from(tmp_path), None)
-    assert [one for one in found if "was trained with model.quantization fp8, and the job has none" in one] == found
+    spec = spec_from(tmp_path)
+    spec = spec.model_copy(update={"model": spec.model.model_copy(update={"quantization": now})})
+    found = doubts(read(tmp_path), spec, None)
+    told = f"was trained with model.quantization {trained}, and the job has {now}: it starts on a base of other weights"
+    assert [one for one in found if told in one] == found
     assert bool(found) is warned
 
 

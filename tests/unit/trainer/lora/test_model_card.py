@@ -71,7 +71,7 @@ def test_a_person_finds_results_data_reward_code_and_how_to_load_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "more"), [({"use_dora": True}, {}), ({}, {"servedMerged": True}), ({}, {"baseModelQuantization": "fp8"})]
+    ("config", "more"), [({"use_dora": True}, {}), ({}, {"servedMerged": True}), ({}, {"baseModelQuantization": "nf4"})]
 )
 def test_what_vllm_does_not_serve_is_merged(config: dict[str, Any], more: dict[str, Any]) -> None:
     text = model_card(metadata() | more, CONFIG | config, {}).decode()

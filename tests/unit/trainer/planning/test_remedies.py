@@ -106,7 +106,8 @@ def test_every_remedy_that_is_printed_makes_the_job_fit(
 def alternatives(told: str) -> list[list[str]]:
     """Remedies as overrides of the manifest, those together that have to be."""
     between = ", and " if ", and " in told else ", or "
-    wanted = [override(one) for one in told.removesuffix(".").split(between)]
+    changes, _, _ = told.partition(". ")  # what they cost follows
+    wanted = [override(one) for one in changes.removesuffix(".").split(between)]
     return [wanted] if between == ", and " else [[one] for one in wanted]
 
 

@@ -53,6 +53,14 @@ def test_a_base_model_s_path_without_a_folder_is_no_name(
     assert find_adapter(str(adapter), None, [], "org/name").base == "org/name"
 
 
+def test_a_quantization_that_this_version_does_not_know_is_refused(tmp_path: Path) -> None:
+    adapter = made_adapter(tmp_path / "adapter", base := made_base(tmp_path / "base", 1.0))
+    said = {"baseModelFingerprint": fingerprint(base), "baseModelQuantization": "int3"}
+    (adapter / "lorarl_metadata.json").write_text(json.dumps(said))
+    with pytest.raises(InputError, match="baseModelQuantization int3, expected one of none, fp8, nf4"):
+        _ = find_adapter(str(adapter), None, []).quantization
+
+
 def test_weights_that_are_not_whole_are_named(tmp_path: Path) -> None:
     adapter = made_adapter(tmp_path / "adapter", made_base(tmp_path / "base", 1.0))
     weights = adapter / "adapter_model.safetensors"

@@ -27,6 +27,7 @@ from lorarl_trainer.backends.parallel import Parallel
 from lorarl_trainer.devices.base import Device
 from lorarl_trainer.kernels.formats import HELD_NAMES, WEIGHT
 from lorarl_trainer.kernels.logprobs import rows_of_chunk, token_log_probabilities
+from lorarl_trainer.kernels.quantized_linear import QuantizedLinear
 from lorarl_trainer.lora.targets import Target, excluded_names, megatron_linears, resolve_targets
 from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.samples.sample import Sample
@@ -131,6 +132,13 @@ class FsdpModel(AdaptedModel):
     def hf_names(self, name: str) -> list[str]:
         layer, _, kind = hf_name(name).rpartition(".")
         return [f"{layer}.{WEIGHT if kind in HELD_NAMES else kind}"]
+
+    def stands_for(self, name: str, parameter: torch.Tensor) -> int:
+        layer, _, kind = name.rpartition(".")
+        module = self.module.get_submodule(layer)
+        if isinstance(module, QuantizedLinear) and kind in HELD_NAMES:
+            return module.in_features * module.out_features if kind == WEIGHT else 0
+        return super().stands_for(name, parameter)
 
     def base_in_hf_names(self) -> dict[frozenset[str], torch.Tensor]:
         saved, buffers = self.module.state_dict().keys(), self.module.named_buffers()
