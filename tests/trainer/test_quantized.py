@@ -76,7 +76,7 @@ def test_it_learns_and_an_interrupted_run_ends_in_the_same_bytes(
 ) -> None:
     changes, other = job(quantization), "fp8" if quantization == "nf4" else None
     expected, rewards = whole_run(colocated, tmp_path / "whole", **changes)
-    assert sum(rewards[3:]) / 3 > sum(rewards[:3]) / 3 + 0.05
+    assert sum(rewards[3:]) / 3 > sum(rewards[:3]) / 3 + 0.03
     asyncio.run(run_in_process(start(colocated, tmp_path / "parts", **changes), stop_after=2))
     asyncio.run(run_in_process(start(colocated, tmp_path / "parts", **changes)))
     assert adapter_digest(tmp_path / "parts") == expected

@@ -8,6 +8,7 @@ import torch
 from lorarl_api.v1alpha1 import Quantization
 from lorarl_trainer.kernels import nf4
 from lorarl_trainer.kernels.formats import FORMATS
+from lorarl_trainer.kernels.nf4_tables import levels, steps
 from lorarl_trainer.kernels.quantized_linear import dequantized, quantized, rounded
 from support.nf4_reference import recorded, rows
 
@@ -45,10 +46,24 @@ def test_codes_in_nf4_are_the_nearest() -> None:
     found = rounded(FORMATS["nf4"], weight, torch.float32)
     blocks = torch.nn.functional.pad(weight, (0, -weight.shape[1] % 64)).view(len(weight), -1, 64)
     largest = blocks.abs().amax(dim=2).repeat_interleave(64, dim=1)[:, : weight.shape[1]]
-    widest = torch.diff(nf4.levels(weight.device)).max() / 2
+    widest = torch.diff(levels(weight.device)).max() / 2
     assert ((found - weight).abs() <= (widest + 0.03) * largest).all(), "0.03 for scales in a byte"
     assert (found - weight).square().sum() < 0.02 * weight.square().sum()
     assert not found[3].any()
+
+
+def test_the_tables_are_in_float32_whatever_is_usual() -> None:
+    """Libraries load models with another default dtype, on another default device."""
+    cpu = torch.device("cpu")
+    expected = levels(cpu), steps(cpu)
+    usual = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        with torch.device("meta"):
+            found = levels.__wrapped__(cpu), steps.__wrapped__(cpu)
+    finally:
+        torch.set_default_dtype(usual)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
 @every_format
@@ -61,7 +76,7 @@ def test_the_numbers_are_the_same_in_bf16_and_in_float32(quantization: Quantizat
 
 @every_format
 def test_rows_can_be_taken_and_joined(quantization: Quantization) -> None:
-    """As vLLM's fused layers do: the tensors of q, k and v, one after the other, are those of all rows."""
+    """As vLLM's fused layers do: the tensors of q, k and v, in turn, are those of all rows."""
     of, weight = FORMATS[quantization], weights()
     parts = [quantized(of, part) for part in weight.split([40, 7, 17])]
     for name, whole in quantized(of, weight).items():

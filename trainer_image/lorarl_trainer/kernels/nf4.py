@@ -10,8 +10,7 @@ the last rounding where it computes in float32. bitsandbytes takes a whole tenso
 the order of memory: these would reach over the rows of layers that vLLM fuses. Of a row of more than 16,384 weights,
 only the scales' last digits differ from bitsandbytes'.
 
-T. Dettmers et al., "QLoRA", arXiv:2305.14314, section 3. The steps: T. Dettmers et al., "8-bit Optimizers via
-Block-wise Quantization", arXiv:2110.02861, section 2.
+T. Dettmers et al., "QLoRA", arXiv:2305.14314, section 3.
 """
 
 from __future__ import annotations
@@ -24,14 +23,8 @@ from torch.nn.functional import embedding, pad
 
 from lorarl_trainer.kernels.dispatch import with_kernel
 from lorarl_trainer.kernels.formats import BLOCK
+from lorarl_trainer.kernels.nf4_tables import levels, steps
 
-_LEVELS = (
-    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
-    *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
-    *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
-    *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
-)
-"""Quantiles of a normal distribution, as bitsandbytes has them."""
 _LEAST = 1e-38
 """A block of smaller values is taken for zeros."""
 
@@ -77,23 +70,6 @@ def _nearest(values: torch.Tensor, ascending: torch.Tensor) -> torch.Tensor:
 
 def _inverse(largest: torch.Tensor) -> torch.Tensor:
     return 1.0 / largest.clamp(min=_LEAST)
-
-
-@cache
-def levels(device: torch.device) -> torch.Tensor:
-    """Return what the codes stand for, [16]."""
-    return torch.tensor(_LEVELS, device=device)
-
-
-@cache
-def steps(device: torch.device) -> torch.Tensor:
-    """Return what the bytes of scales stand for, [256]: finer near zero, in each decade as many as in all below it."""
-    found = [0.0, 1.0]
-    for exponent in range(7):
-        bounds = torch.linspace(0.1, 1.0, 2**exponent + 1)
-        decade = (10.0 ** (exponent - 6) * ((bounds[:-1] + bounds[1:]) / 2)).tolist()
-        found += decade + [-one for one in decade]
-    return torch.tensor(sorted(found), device=device)
 
 
 @cache

@@ -8,8 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
-from lorarl_trainer.kernels import nf4
 from lorarl_trainer.kernels.formats import BLOCK
+from lorarl_trainer.kernels.nf4_tables import levels, steps
 
 _BYTES = 512
 """Bytes of codes that one program takes of a row."""
@@ -23,8 +23,8 @@ def dequantized(codes: torch.Tensor, scales: torch.Tensor, of_row: torch.Tensor,
         codes.contiguous(),
         scales.contiguous(),
         of_row.contiguous(),
-        nf4.levels(codes.device),
-        nf4.steps(codes.device),
+        levels(codes.device),
+        steps(codes.device),
         weight,
         length,
         scales.shape[1],

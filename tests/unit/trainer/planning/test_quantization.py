@@ -33,7 +33,7 @@ def planned(spec: LoRARLJobSpec, model: dict[str, Any], gigabytes: int) -> JobPl
     ("size", "gigabytes", "quantization", "base"),
     [("7B", 24, "fp8", 8.7), ("32B", 80, "fp8", 34.3), ("7B", 16, "nf4", 5.6), ("32B", 48, "nf4", 19.2)],
 )
-def test_it_is_offered_where_what_is_nearer_to_the_files_does_not_fit_and_it_does(
+def test_what_is_nearest_to_the_files_of_what_fits_is_offered(
     size: str, gigabytes: int, quantization: Quantization, base: float
 ) -> None:
     model = (SHAPES | LARGER)[size]
