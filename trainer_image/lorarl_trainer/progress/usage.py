@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import yaml
+
 from lorarl_api.v1alpha1 import served_rank
 from lorarl_api.v1alpha1.algorithm_types import FROM_DATA
 from lorarl_api.v1alpha1.stores import STORES
@@ -65,12 +67,27 @@ def peft_snippet(summary: Mapping[str, Any]) -> str:
 
 
 def vllm_command(summary: Mapping[str, Any]) -> str:
-    """Return the command that serves base model and adapter with vLLM. Requests name the job as their model."""
+    """Return the command that serves base model and adapter with vLLM. Requests name the job as their model.
+
+    They are merged first, if the adapter was trained on a quantized base, which vLLM would have as its files are.
+    """
+    if _is_quantized(summary):
+        adapter, job = shlex.quote(local_path(summary["adapter_uri"])), shlex.quote(summary["job"])
+        base = f" --base {BASE_FOLDER}" if download_command(summary["base_model"], BASE_FOLDER) else ""
+        merged = f"lorarl merge {adapter}{base} --out merged"
+        return f"{merged} && {serve_command()} merged --served-model-name {job}"
     rank = served_rank(summary["adapter"]["rank"])
     revision = f" --revision {shlex.quote(summary['base_revision'])}" if summary["base_revision"] else ""
     module = shlex.quote(f"{summary['job']}={local_path(summary['adapter_uri'])}")
     base = shlex.quote(_base_model(summary))
     return f"{serve_command()} {base}{revision} --enable-lora --max-lora-rank {rank} --lora-modules {module}"
+
+
+def _is_quantized(summary: Mapping[str, Any]) -> bool:
+    """Return whether a run's manifest asks for a quantized base."""
+    manifest = yaml.safe_load(summary.get("manifest") or "{}")
+    quantization: str = manifest.get("spec", {}).get("model", {}).get("quantization", "none")
+    return quantization != "none"
 
 
 def _best_line(best: Mapping[str, Any]) -> str:

@@ -105,6 +105,15 @@ def test_a_base_model_in_a_store_is_downloaded_too() -> None:
     assert vllm_command(stored).startswith(f"{serve_command()} base_model ")
 
 
+@pytest.mark.parametrize(("base", "option"), [("Qwen/Qwen2.5-7B", ""), ("s3://team/models/tiny", " --base base_model")])
+def test_an_adapter_of_a_quantized_base_is_merged_before_it_is_served(base: str, option: str) -> None:
+    manifest = "spec: {model: {uri: x, quantization: nf4}}"
+    command = vllm_command(summary(base_model=base, manifest=manifest, adapter_uri="file:my runs/a"))
+    merged = f"lorarl merge 'my runs/a'{option} --out merged"
+    assert command == f"{merged} && {serve_command()} merged --served-model-name addition"
+    assert "--enable-lora" in vllm_command(summary(manifest="spec: {model: {uri: x}}"))
+
+
 def test_the_server_is_named_as_this_machine_can_start_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = tmp_path / "vllm-1.0.dist-info"
     installed.mkdir()
