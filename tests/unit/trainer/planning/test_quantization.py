@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,8 @@ from unit.trainer.planning.jobs import gpu_job
 from unit.trainer.planning.shapes import LARGER, QWEN3_30B_A3B, SHAPES
 
 GB = 1_000_000_000
+GPUS = (16, 24, 32, 40, 48, 80, 141)
+DOCUMENTED = (Path(__file__).parents[4] / "docs/quantization.md").read_text()
 FP8, NF4 = "model.quantization=fp8", "model.quantization=nf4"
 job = partial(gpu_job, prompt_tokens=512, response_tokens=1024)
 
@@ -43,6 +47,22 @@ def test_what_is_nearest_to_the_files_of_what_fits_is_offered(
     assert plan.fits and plan.execution.backend == "fsdp" and plan.execution.layout.shared_base
     line = next(line for line in plan.memory.lines if line.what == "base model")
     assert round(line.bytes / GB, 1) == base
+
+
+@pytest.mark.parametrize("row", re.findall(r"^\| (?:Qwen2.5-|)(\S+) \| ([\d., ]+) GB \| (.*) \|$", DOCUMENTED, re.M))
+def test_the_documented_sizes_are_those_of_the_plan(row: tuple[str, str, str]) -> None:
+    model, bases, smallest = (SHAPES | LARGER)[row[0]], row[1].split(", "), row[2].split(" | ")
+    for quantization, base, told in zip(("none", *FORMATS), bases, smallest, strict=True):
+        changed = [] if quantization == "none" else [f"model.quantization={quantization}"]
+        gpus, least = (2, 141) if told == "two of 141 GB" else (1, int(told.removesuffix(" GB")))
+        plan = planned(job(*changed, gpus=gpus), model, least)
+        assert plan.fits, told
+        line = next(line for line in plan.memory.lines if line.what == "base model")
+        if gpus == 1:
+            assert f"{line.bytes / GB:.1f}" == base
+        smaller = [size for size in GPUS if size < least]
+        one_less = planned(job(*changed), model, 141 if gpus == 2 else smaller[-1]) if smaller else None
+        assert one_less is None or not one_less.fits, told
 
 
 def test_a_job_with_fp8_that_does_not_fit_is_offered_nf4() -> None:
