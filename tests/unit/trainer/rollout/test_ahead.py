@@ -168,13 +168,13 @@ def test_steps_are_generated_while_one_trains() -> None:
         source = ahead(workers, 1, 3)
         first = await source.next(1, 1)
         assert first.metrics["staleness/hidden_seconds"] == 0.0
-        while workers.queued or workers.sent:  # the first step trains
+        while not source._begun[2].making.done():  # the first step trains
             await asyncio.sleep(0)
         workers.version = 2
         second = await source.next(2, 2)
         assert [sample.version for sample in second.samples_S] == [1] * PROMPTS * GROUP
         assert not any(sample.fresh for sample in second.samples_S)
-        assert second.metrics["staleness/hidden_seconds"] > second.seconds["generate"]
+        assert second.metrics["staleness/hidden_seconds"] > 0.0
         await source.stop()
 
     asyncio.run(while_serving(workers, run()))
