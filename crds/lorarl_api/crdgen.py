@@ -26,6 +26,7 @@ _COLUMNS = [
     ("Restarts", ".status.restarts", "integer", True),
     ("Left(s)", ".status.estimatedRemainingSeconds", "integer", True),
     ("URI", ".status.adapter.uri", "string", True),
+    ("Serving", ".status.published[0].serving", "string", True),
 ]
 _TEMPLATE_COLUMNS = [
     ("Image", ".spec.cluster.image", "string", False),

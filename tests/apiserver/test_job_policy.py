@@ -34,6 +34,11 @@ OF_TEMPLATES = frozenset({"cluster", "tracking"})
 
 OTHERS = {"uri": "s3://a/b", "credentialsSecret": "others"}
 REWARD = {"function": "r:score", "source": OTHERS}
+ENTRY = {"name": "sums", "minimum": 0.5, "aibrix": {"podSelector": {"app": "vllm"}}}
+PUBLISHES = {
+    "data": {"train": {"uri": "s3://a/b.jsonl"}, "eval": {"uri": "s3://a/c.jsonl"}},
+    "checkpoint": {"uri": "s3://a", "keepBest": {}, "keepAll": True},
+}
 JUDGE = {"server": {"url": "https://judge/v1", "model": "judge", "credentialsSecret": "others"}}
 NAMING_SECRETS: list[Object] = [
     {"model": OTHERS},
@@ -44,6 +49,7 @@ NAMING_SECRETS: list[Object] = [
     {**GRPO, "reward": REWARD},
     {**GRPO, "reward": JUDGE},
     {"algorithm": {"type": "distillation", "distillation": JUDGE}},
+    PUBLISHES | {"publish": [{**ENTRY, "aibrix": ENTRY["aibrix"] | {"credentialsSecret": "others"}}]},
     {**GRPO, "environment": {"function": "e:Episode", "source": OTHERS}},
     {**GRPO, "rewards": [{"name": "a", **REWARD}, {"name": "b", "type": "exact"}]},
     {

@@ -44,6 +44,7 @@ from lorarl_api.v1alpha1.pods import (
     Toleration,
     TopologySpec,
 )
+from lorarl_api.v1alpha1.publish import AibrixTarget, PublishSpec
 from lorarl_api.v1alpha1.reward import NamedReward, RewardSpec
 from lorarl_api.v1alpha1.reward_source import RewardSource
 from lorarl_api.v1alpha1.rollout import RolloutSpec
@@ -56,6 +57,8 @@ from lorarl_api.v1alpha1.status import (
     GpuSecondsStatus,
     LoRARLJobStatus,
     MetricsStatus,
+    PublishedStatus,
+    PublishedVersion,
 )
 from lorarl_api.v1alpha1.template import (
     CLUSTER_TEMPLATE_KIND,
@@ -88,6 +91,7 @@ __all__ = [
     "VERSION",
     "AdapterSpec",
     "AdapterStatus",
+    "AibrixTarget",
     "AlgorithmSpec",
     "BaseModelSpec",
     "CheckpointSpec",
@@ -116,6 +120,9 @@ __all__ = [
     "NamedReward",
     "PodTemplateOverride",
     "PodTemplateOverrides",
+    "PublishSpec",
+    "PublishedStatus",
+    "PublishedVersion",
     "Quantization",
     "RdmaSpec",
     "ReasoningGymData",

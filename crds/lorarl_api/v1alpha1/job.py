@@ -17,6 +17,7 @@ from lorarl_api.v1alpha1.common import API_VERSION, KIND, MAX_SECONDS, Model, cl
 from lorarl_api.v1alpha1.data import DataSpec
 from lorarl_api.v1alpha1.environment import EnvironmentSpec
 from lorarl_api.v1alpha1.metadata import MAX_NAME, Metadata
+from lorarl_api.v1alpha1.publish import PublishSpec
 from lorarl_api.v1alpha1.retries import RetryRule
 from lorarl_api.v1alpha1.reward import NamedReward, RewardSpec
 from lorarl_api.v1alpha1.reward_source import RewardSource
@@ -76,6 +77,14 @@ class LoRARLJobSpec(Checked):
         description="What is recorded of a run, and trackers besides metrics.jsonl and TensorBoard.",
     )
     cluster: ClusterSpec = Field(default_factory=ClusterSpec, description="The machines, and the pods on them.")
+    publish: list[PublishSpec] | None = Field(
+        None,
+        min_length=1,
+        max_length=8,
+        description="Where adapters are served to users as soon as they pass a gate: docs/publishing.md. Only in a "
+        "cluster. May be changed at any time. An entry that is removed is withdrawn.",
+        examples=[[{"name": "sums", "minimum": 0.7, "aibrix": {"podSelector": {"model.aibrix.ai/name": "qwen"}}}]],
+    )
     template_ref: TemplateRef | None = Field(
         None,
         description="Template with values for cluster, tracking, labels and annotations, where the job has none. "
@@ -242,8 +251,8 @@ class LoRARLJobSpec(Checked):
 
     @property
     def secrets(self) -> dict[str, str]:
-        """The Secrets that the job names, by the path of the field (`spec.checkpoint.credentialsSecret`)."""
-        return dict(_secrets("spec", self))
+        """The Secrets that the job's pods use, by the path of the field (`spec.checkpoint.credentialsSecret`)."""
+        return {path: name for path, name in _secrets("spec", self) if not path.startswith("spec.publish[")}
 
     @property
     def claims(self) -> list[str]:

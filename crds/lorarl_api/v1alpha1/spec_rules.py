@@ -17,6 +17,7 @@ from lorarl_api.v1alpha1.algorithm_types import (
 )
 from lorarl_api.v1alpha1.environment import environment_rules
 from lorarl_api.v1alpha1.partial_rules import TRAINS_WITHOUT_REWARD, partial_rules, staleness_rules
+from lorarl_api.v1alpha1.publish import publish_rules
 from lorarl_api.v1alpha1.quantization_rules import quantization_rules
 from lorarl_api.v1alpha1.server_rules import SERVER_CLUSTER_RULES, server_job_rules
 
@@ -332,6 +333,7 @@ SPEC_RULES: tuple[Rule, ...] = (
     ),
     *quantization_rules(),
     *server_job_rules(),
+    *publish_rules(),
     Rule(
         "trainer.tokensPerMicroBatch",
         "!has(self.trainer.tokensPerMicroBatch) || self.trainer.tokensPerMicroBatch >= "

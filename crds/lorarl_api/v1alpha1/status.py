@@ -64,6 +64,41 @@ class BestStatus(Model):
     step: int = Field(ge=0, description="Step after which it was written.")
     metric: str = Field(max_length=128, description="Column of metrics.jsonl that it was chosen by.")
     value: float = Field(description="Its value there.")
+    sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$", description="Digest of its adapter_model.safetensors.")
+
+
+class PublishedVersion(Model):
+    """A version of the adapter that passed the gate."""
+
+    model: str = Field(max_length=63, description="Its name as a model: what a request names.")
+    step: int = Field(ge=0, description="Step after which it was written.")
+    uri: str = Field(max_length=2048, description="Folder of the adapter.")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="Digest of its adapter_model.safetensors.")
+    metric: str = Field(max_length=128, description="Column of metrics.jsonl that the gate compared.")
+    value: float = Field(description="Its value there, as the training reported it.")
+
+
+class PublishedStatus(Model):
+    """What became of one entry of spec.publish."""
+
+    name: str = Field(max_length=40, description="Name of the entry.")
+    state: Literal["Waiting", "Serving", "HeldBack", "Failed", "Withdrawing"] = Field(
+        description="Serving: the wanted version answers. Waiting: it will by itself. HeldBack: the gate keeps it from "
+        "users. Failed: a person has to fix something; it is tried again all the time. Withdrawing: the entry was "
+        "removed."
+    )
+    reason: Reason = Field(description="Why, as one CamelCase word.")
+    message: str = Field(max_length=4096, description="Why, and what to do, for people.")
+    since: Moment = Field(description="Since when state, reason and version are these.")
+    version: PublishedVersion | None = Field(None, description="The version that is to be served.")
+    serving: str | None = Field(
+        None, max_length=63, description="The model that answers now: while its successor loads, the one before."
+    )
+    versions: list[PublishedVersion] = Field(
+        default_factory=list,
+        max_length=10,
+        description="The last versions that were served, the newest last. spec.publish[].step chooses among them.",
+    )
 
 
 class GpuSecondsStatus(Model):
@@ -161,6 +196,9 @@ class LoRARLJobStatus(Model):
         None, ge=0, description="Seconds until the last step, by the newest steps. Waiting times are not in it."
     )
     best: BestStatus | None = Field(None, description="The best checkpoint so far, by checkpoint.keepBest.")
+    published: list[PublishedStatus] | None = Field(
+        None, max_length=16, description="What became of each entry of spec.publish."
+    )
     workers: WorkersStatus | None = Field(None, description="The worker pods of the newest attempt that trained.")
     record: str | None = Field(
         None,

@@ -84,14 +84,14 @@ class Controller:
         recorder: EventRecorder,
         settings: Settings,
         *,
+        noticed: Callable[[Key, Job], None] = lambda _key, _job: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`client` is fenced by the lease. `clock` is monotonic, in seconds."""
+        """`client` is fenced by the lease. `noticed` is told of each job. `clock` is monotonic, in seconds."""
         self._client, self._cache, self._queue, self._recorder = client, cache, queue, recorder
-        self._settings = settings
+        self._settings, self._clock, self._noticed = settings, clock, noticed
         self._evidence = EvidenceSource(client, clock)
         self._served = ServedSchema(client, clock)
-        self._clock = clock
         self._memories: dict[Key, _Memory] = {}
 
     async def work(self) -> None:
@@ -141,6 +141,7 @@ class Controller:
             self._memories.pop(key, None)
             self._queue.remove(key)
             return
+        self._noticed(key, observed.job)
         newest = max((attempt_of(observed.job.name, each.name) for each in observed.ray_jobs), default=0)
         logs.also(uid=observed.job.uid, **({"attempt": newest} if newest else {}))
         observed = replace(observed, job=await self._served.readable(observed.job))

@@ -17,6 +17,8 @@ from lorarl_operator.control import handlers
 from lorarl_operator.control.cache import WATCHED, Cache, Key
 from lorarl_operator.control.controller import WORKERS, Controller
 from lorarl_operator.control.event_recorder import EventRecorder
+from lorarl_operator.control.publisher import WORKERS as PUBLISHING_WORKERS
+from lorarl_operator.control.publisher import Publisher
 from lorarl_operator.control.resync import Resyncer
 from lorarl_operator.control.workqueue import WorkQueue
 from lorarl_operator.decide.settings import Settings
@@ -92,7 +94,8 @@ class LeaderElector:
         fenced = self.client.fenced(self.lease.seconds_to_write)
         self._resyncer = resyncer = Resyncer(self.client, self.cache, queue, self.namespaces or [None])
         recorder = EventRecorder(fenced, self.identity)
-        controller = Controller(fenced, self.cache, queue, recorder, self.settings)
+        publisher = Publisher(fenced, self.cache, recorder)
+        controller = Controller(fenced, self.cache, queue, recorder, self.settings, noticed=publisher.notice)
         background = [_task(self.lease.hold(), "lease"), _task(recorder.run(), "events"), _task(stop.wait(), "stop")]
         workers: list[asyncio.Task[Any]] = []
         try:
@@ -104,6 +107,7 @@ class LeaderElector:
             synced.result()
             log.info("%d jobs found", len(self.cache))
             workers = [_task(controller.work(), f"worker {number}") for number in range(WORKERS)]
+            workers += [_task(publisher.work(), f"publisher {number}") for number in range(PUBLISHING_WORKERS)]
             background += [_task(resyncer.run(), "resync"), _task(resyncer.retry(), "listing again")]
             # Last: when kopf ends, it cancels all tasks that were started after it, as if they were its own.
             background.append(_task(self._watch(queue, resyncer, stop), "watches"))

@@ -10,7 +10,10 @@ A reason that another component gave is `Foreign`.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NewType, Self
+from typing import NewType
+
+from lorarl_operator.decide.publish_reasons import Publishing
+from lorarl_operator.decide.reason_row import Row
 
 Foreign = NewType("Foreign", str)
 """A reason that others gave: Kubernetes for a pod, KubeRay for a RayJob, the trainer, or an older status."""
@@ -24,21 +27,7 @@ class Counts(StrEnum):
     JOB_FAILS = "the job fails"
 
 
-class _Row(StrEnum):
-    """A reason's name, what has happened, and what follows: both in sentences of Markdown."""
-
-    cause: str
-    then: str
-
-    def __new__(cls, name: str, cause: str, then: str = "") -> Self:
-        """Make a string of the name: the status has it."""
-        self = str.__new__(cls, name)
-        self._value_ = name
-        self.cause, self.then = cause, then
-        return self
-
-
-class Waiting(_Row):
+class Waiting(Row):
     """Why a job does not train: the condition Running is False. What follows is what the user can do about it."""
 
     STARTING = "Starting", "KubeRay starts the pods, or the training process starts in them.", "Wait."
@@ -216,7 +205,7 @@ class Waiting(_Row):
     SUSPENDED = "Suspended", "`spec.suspend` is true, and no pod is left.", "Set `suspend: false`."
 
 
-class Ended(_Row):
+class Ended(Row):
     """Why an attempt ended. What follows is what that counts as."""
 
     INVALID_INPUT = (
@@ -350,7 +339,7 @@ class Ended(_Row):
     )
 
 
-class News(_Row):
+class News(Row):
     """What an Event or a condition reports that is neither a wait nor the end of an attempt."""
 
     RUNNING = "Running", "An attempt is training."
@@ -387,4 +376,4 @@ class News(_Row):
     CHECKPOINTS_LEFT = "CheckpointsLeft", "Checkpoints of a deleted job stay in the store. The message says why."
 
 
-type Reason = Waiting | Ended | News | Foreign
+type Reason = Waiting | Ended | News | Publishing | Foreign

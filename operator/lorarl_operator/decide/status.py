@@ -27,6 +27,8 @@ RECONCILING: Final = "Reconciling"
 """Condition of a job that is on its way: it waits, starts, restarts, recovers or is being suspended."""
 STALLED: Final = "Stalled"
 """Condition of a job that gets no further by itself: it failed, was stopped, or its spec has to be corrected."""
+PUBLISHED: Final = "Published"
+"""Condition of what `decide/publishing.py` decides. It is written apart from the other conditions."""
 
 _FOR_A_PERSON: frozenset[str] = frozenset({Waiting.INVALID, Waiting.QUEUE_STOPPED})
 """Reasons of the condition Running with which a waiting job is stalled: only a person can end that."""
@@ -71,7 +73,9 @@ def well_typed(status: dict[str, Any]) -> dict[str, Any]:
     }
     if "conditions" in kept:
         kept["conditions"] = [
-            each for each in kept["conditions"] if isinstance(each, dict) and isinstance(each.get("type"), str)
+            each
+            for each in kept["conditions"]
+            if isinstance(each, dict) and isinstance(each.get("type"), str) and each["type"] != PUBLISHED
         ]
     return kept
 

@@ -174,10 +174,12 @@ class Client:
             "update", resource, "PUT", path, body=manifest, conditional=_has_precondition(manifest)
         )
 
-    async def apply(self, manifest: Manifest, *, subresource: str | None = None) -> Manifest:
+    async def apply(
+        self, manifest: Manifest, *, subresource: str | None = None, manager: str = FIELD_MANAGER
+    ) -> Manifest:
         """Server-side apply: the manifest's fields become ours. Fields that we applied before and omit now are removed.
 
-        A resourceVersion or uid in the metadata is a precondition.
+        A resourceVersion or uid in the metadata is a precondition. `manager` is whose fields they are.
 
         Raises:
             ApiError: `conflict` if a precondition does not hold.
@@ -189,7 +191,7 @@ class Client:
             resource,
             "PATCH",
             resource.path(meta["namespace"], meta["name"], subresource),
-            query={"fieldManager": FIELD_MANAGER, "force": "true"},
+            query={"fieldManager": manager, "force": "true"},
             body=apply_body(manifest),
             content_type=APPLY_TYPE,
             conditional=_has_precondition(manifest),

@@ -49,6 +49,7 @@ LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 NODES = Resource("", "v1", "nodes", "Node")
 BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads", "Workload")
+MODEL_ADAPTERS = Resource("model.aibrix.ai", "v1alpha1", "modeladapters", "ModelAdapter")
 
 _WRITTEN = (
     LORARLJOBS,
@@ -57,6 +58,7 @@ _WRITTEN = (
     LEASES,
     EVENTS,
     BUDGETS,
+    MODEL_ADAPTERS,
     Resource("", "v1", "serviceaccounts", "ServiceAccount"),
     Resource("", "v1", "configmaps", "ConfigMap"),
     Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate"),

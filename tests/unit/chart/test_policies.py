@@ -73,6 +73,7 @@ def test_the_policy_for_jobs_knows_each_secret_that_a_job_can_name() -> None:
         *(f"spec.{part}.{each}.credentialsSecret" for part in REWARDS for each in ("source", "server")),
         "spec.environment.source.credentialsSecret",
         "spec.algorithm.distillation.server.credentialsSecret",
+        "spec.publish[].aibrix.credentialsSecret",
     }
 
 
@@ -90,7 +91,8 @@ def test_pods_may_not_write_any_of_the_operators_status_fields() -> None:
     policies = of(rendered(), "ValidatingAdmissionPolicy")
     (policy,) = (one for one in policies if one["metadata"]["name"].endswith("-status"))
     guarded = [one["expression"] for one in policy["spec"]["validations"]]
-    assert guarded == [f"object.?status.?{name} == oldObject.?status.?{name}" for name in FIELDS]
+    names = (*FIELDS, "published")
+    assert guarded == [f"object.?status.?{name} == oldObject.?status.?{name}" for name in names]
 
 
 def test_the_crds_are_guarded_by_the_release_that_installs_them() -> None:

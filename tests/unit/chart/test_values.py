@@ -76,6 +76,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"commonLabels": {"app.kubernetes.io/name": "x"}}, r"invalid propertyName 'app.kubernetes.io/name'"),
     ({"extraVolumes": [{"mountPath": "/x"}]}, r"/extraVolumes/0.*missing property 'name'"),
     ({"dnsConfig": {"servers": []}}, r"/dnsConfig.*additional properties 'servers' not allowed"),
+    ({"publish.aibrix": True}, r"/publish/aibrix.*got boolean, want object"),
     ({"crds.install": "no"}, r"/crds/install.*got string, want boolean"),
     ({"serviceAccount.create": False}, r"serviceAccount.name: got nothing, expected the name of an existing account"),
     (
@@ -141,6 +142,7 @@ CHANGED: dict[str, Any] = {
     "jobPolicy.priorityClasses": ["batch"],
     "jobPolicy.tolerations": ["spot"],
     "jobPolicy.podTemplateOverrides": False,
+    "publish.aibrix.enabled": True,
     "aggregatedRoles": False,
     "crds.install": False,
     "crds.keep": False,

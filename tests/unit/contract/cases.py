@@ -8,6 +8,7 @@ from unit.contract.algorithm_cases import ALGORITHM_CASES
 from unit.contract.cluster_cases import CLUSTER_CASES
 from unit.contract.environment_cases import ENVIRONMENT_CASES
 from unit.contract.manifests import EVAL, GPUS, HUB, MLFLOW, SFT, VOLUMES, Case, Changes
+from unit.contract.publish_cases import PUBLISH_CASES
 from unit.contract.quantization_cases import QUANTIZATION_CASES
 from unit.contract.reward_cases import REWARD_CASES
 from unit.contract.sampling_cases import SAMPLING_CASES
@@ -381,6 +382,7 @@ CASES = [
         "Use another name",
     ),
     *SAMPLING_CASES,
+    *PUBLISH_CASES,
     *CLUSTER_CASES,
     Case("a name has no dots", {"metadata.name": "a.b"}, {"metadata.name": "a-b"}, "metadata.name", "Use another name"),
 ]

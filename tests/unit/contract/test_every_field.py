@@ -28,7 +28,7 @@ MAY_CHANGE = frozenset(
         # Where and for how long it runs, what is shown of it, and what it is compared with.
         *("cluster", "tracking", "checkpoint", "templateRef", "data.eval", "data.evals"),
         *("suspend", "backoffLimit", "maxPreemptionsWithoutProgress", "activeDeadlineSeconds", "startDeadlineSeconds"),
-        *("progressDeadlineSeconds", "ttlSecondsAfterFinished", "retryPolicy"),
+        *("progressDeadlineSeconds", "ttlSecondsAfterFinished", "retryPolicy", "publish"),
         # What only gives access, or says how patiently a server is asked.
         *("model.credentialsSecret", "data.credentialsSecret"),
         *(f"algorithm.distillation.server.{one}" for one in ("url", "credentialsSecret", "concurrency", "retries")),

@@ -25,6 +25,7 @@ class Best:
         path: its folder within the job's folder.
         metric: the column of metrics.jsonl that it was chosen by.
         measured_by: digest of the evaluation that the value is of.
+        adapter_sha256: of its adapter_model.safetensors; empty if an older version chose it.
     """
 
     path: str
@@ -32,6 +33,7 @@ class Best:
     metric: str
     value: float
     measured_by: str = ""
+    adapter_sha256: str = ""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from lorarl_trainer.checkpoint.contents import (
     ADAPTER,
     ADAPTER_METADATA,
     CARD,
+    MANIFEST,
     Checkpoint,
     Manifest,
     folder_name,
@@ -236,8 +237,13 @@ class CheckpointStore:
             self.store.put(self._path(f"{folder}/{CARD}"), card)
         by = self._best_by
         if by and value is not None and by.is_better(value, self.best) and (card or self._measured_alike(folder, by)):
-            best = Best(folder, step, by.metric, value, by.measured_by)
+            best = Best(folder, step, by.metric, value, by.measured_by, self._adapter_sha256(folder))
             self._swap_latest(lambda latest: replace(latest, best=best))
+
+    def _adapter_sha256(self, folder: str) -> str:
+        """Return the sha256 of a published adapter, as its checkpoint.json has it."""
+        described = self.store.get(self._path(f"{folder}/{MANIFEST}"))
+        return Manifest.from_bytes(described).adapter_sha256 if described else ""
 
     def _measured_alike(self, folder: str, by: BestBy) -> bool:
         """Return whether the run that made a checkpoint had the evaluation by which the best one is chosen now."""

@@ -81,6 +81,7 @@ class RunStatus:
                     "step": event.step,
                     "metric": event.metric,
                     "value": float(f"{event.value:.4g}"),
+                    **({"sha256": event.sha256} if event.sha256 else {}),
                 }
             case RunFinished() if event.state != "succeeded":
                 message = event.message or event.reason

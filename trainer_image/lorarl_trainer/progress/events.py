@@ -228,6 +228,8 @@ class BestFound:
     metric: str
     """The column of metrics.jsonl that it was chosen by."""
     value: float
+    sha256: str | None = None
+    """Hash of its adapter_model.safetensors; None if an older version chose it."""
 
 
 @dataclass(frozen=True, slots=True)

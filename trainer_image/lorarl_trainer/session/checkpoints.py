@@ -137,4 +137,8 @@ class RunCheckpoints:
             self.best = best
             job_uri = self.adapter_uri and self.adapter_uri.rsplit("/", 2)[0]  # above a published adapter's
             uri = f"{job_uri}/{best.path}/{ADAPTER}" if job_uri else best.path
-            self.progress.emit(BestFound(step=best.step, uri=uri, metric=best.metric, value=best.value))
+            self.progress.emit(
+                BestFound(
+                    step=best.step, uri=uri, metric=best.metric, value=best.value, sha256=best.adapter_sha256 or None
+                )
+            )

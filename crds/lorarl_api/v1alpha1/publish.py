@@ -1,0 +1,151 @@
+"""Which trained adapters reach the servers that users ask, and what they must reach first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from lorarl_api.rules import Rule
+from lorarl_api.v1alpha1.algorithm_types import FROM_ANSWERS, is_one_of
+from lorarl_api.v1alpha1.common import Model, SecretName
+from lorarl_api.v1alpha1.kubernetes import LabelValue, label_keys
+
+PublishedName = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=40,
+        pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$",
+        examples=["sums"],
+        json_schema_extra={"expected": "a name of at most 40 characters a-z, 0-9 and - that begins with a letter"},
+    ),
+]
+
+
+class AibrixTarget(Model):
+    """AIBrix: one ModelAdapter for each version, in the job's namespace."""
+
+    pod_selector: dict[str, LabelValue] = Field(
+        min_length=1,
+        max_length=16,
+        description="Labels of the pods that serve the base model, in the job's namespace. All of them load the "
+        "adapter.",
+        examples=[{"model.aibrix.ai/name": "qwen2-5-0-5b"}],
+    )
+    base_model: LabelValue | None = Field(
+        None,
+        min_length=1,
+        description="Name of the base model in AIBrix, for its gateway.",
+        examples=["qwen2-5-0-5b"],
+    )
+    credentials_secret: SecretName | None = Field(
+        None,
+        description="Name of the Secret with which AIBrix reads the adapter's files. The job does not use it.",
+    )
+
+    rules: ClassVar[tuple[Rule, ...]] = (label_keys("podSelector", "labels"),)
+
+
+class PublishSpec(Model):
+    """One place to which adapters are published, and the gate before it."""
+
+    name: PublishedName = Field(
+        description="What the models are called there: version 30 is NAME-30-, and the first 8 digits of its SHA-256."
+    )
+    when: Literal["Improvement", "End"] = Field(
+        "Improvement",
+        description="Improvement: each checkpoint that becomes the best one by checkpoint.keepBest. End: only the best "
+        "one of a training that has succeeded.",
+    )
+    minimum: float | None = Field(
+        None,
+        description="The least value of the evaluation of checkpoint.keepBest. A checkpoint below it is held back.",
+        examples=[0.7],
+    )
+    maximum: float | None = Field(
+        None,
+        description="The same for an evaluation that is a loss, which sft has: the highest value.",
+        examples=[1.2],
+    )
+    step: int | None = Field(
+        None,
+        ge=0,
+        description="Serve the version of this step, which must have been served before, until the field is removed. "
+        "This is how a version is rolled back.",
+        examples=[30],
+    )
+    aibrix: AibrixTarget = Field(description="Publish to AIBrix.")
+
+
+_PUBLISHES = "!has(self.publish) || size(self.publish) == 0"
+_LOSS = f"{is_one_of('self.algorithm.type', FROM_ANSWERS)} && !has(self.checkpoint.keepBest.passAtK)"
+
+
+def publish_rules() -> Iterator[Rule]:
+    """Yield what a job needs whose adapters are published."""
+    yield _needs(
+        "checkpoint.keepBest",
+        "has(self.checkpoint.keepBest)",
+        "be set with publish: its evaluation is the gate",
+        "Add keepBest: {}, and data.eval.",
+    )
+    yield _needs(
+        "publish",
+        f"!has(self.checkpoint.keepBest) || ({_LOSS}) || self.publish.all(one, has(one.minimum) && !has(one.maximum))",
+        "have a minimum in each entry and no maximum, since the evaluation is a score",
+        "Set minimum, and remove maximum.",
+    )
+    yield _needs(
+        "publish",
+        f"!has(self.checkpoint.keepBest) || !({_LOSS}) || self.publish.all(one, has(one.maximum) && !has(one.minimum))",
+        "have a maximum in each entry and no minimum, since the evaluation is a loss",
+        "Set maximum, and remove minimum.",
+    )
+    yield _needs(
+        "publish",
+        "self.publish.all(one, self.publish.exists_one(other, other.name == one.name))",
+        "have a different name in each entry",
+        "Rename one of them.",
+    )
+    yield _needs(
+        "checkpoint.uri",
+        "self.checkpoint.uri.startsWith('s3://')",
+        "be in s3:// with publish: the servers download the adapter from there",
+        "Store the checkpoints in s3://, or remove publish.",
+    )
+    yield _needs(
+        "checkpoint.keepAll",
+        "self.checkpoint.keepAll",
+        "be true with publish: servers read the files again whenever their pods start",
+        "Set keepAll: true.",
+    )
+    yield _needs(
+        "checkpoint.deletionPolicy",
+        "self.checkpoint.deletionPolicy == 'Retain'",
+        "be Retain with publish: what is served stays when the job is deleted, and so must its files",
+        "Set deletionPolicy: Retain, or remove publish first, which withdraws the adapters.",
+    )
+    yield _needs(
+        "checkpoint.resume",
+        "self.checkpoint.resume == 'Auto'",
+        "be Auto with publish: a start from the beginning deletes files that are served",
+        "Set resume: Auto, or use another metadata.name.",
+    )
+    yield _needs(
+        "adapter.dora",
+        "!self.adapter.dora",
+        "be false with publish, since vLLM serves no DoRA",
+        "Remove dora, or publish; lorarl merge makes a whole model of such an adapter.",
+    )
+    yield _needs(
+        "model.quantization",
+        "self.model.quantization == 'none'",
+        "be none with publish, since the servers have the base as its files are",
+        "Remove quantization, or publish; lorarl merge makes a whole model of such an adapter.",
+    )
+
+
+def _needs(field: str, cel: str, must: str, hint: str) -> Rule:
+    return Rule(field, f"{_PUBLISHES} || {cel}", must, hint)

@@ -1,0 +1,179 @@
+"""Publishes adapters to servers: looks at what they have, decides, and carries that out.
+
+It has its own queue and its own workers, so that neither a slow nor a missing API of the servers delays any training.
+Like the controller, it remembers nothing that the cluster does not have, except why the API server refused a step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from lorarl_api.faults import ManifestError
+from lorarl_operator import logs, metrics
+from lorarl_operator.control.cache import Cache, Key
+from lorarl_operator.control.event_recorder import EventRecorder
+from lorarl_operator.control.workqueue import WorkQueue
+from lorarl_operator.decide.models import Job
+from lorarl_operator.decide.publish_reasons import Publishing
+from lorarl_operator.decide.publishing import PublishDecision, decide_publishing, inputs
+from lorarl_operator.decide.served import Change, Fault, Item, Put, Remove, Step
+from lorarl_operator.decide.valid_spec import checked_spec
+from lorarl_operator.kube.client import Client
+from lorarl_operator.kube.errors import ApiError, NotLeaderError
+from lorarl_operator.kube.resources import LORARLJOBS, MODEL_ADAPTERS
+from lorarl_operator.manifests.model_adapter import item_of, selector
+
+log = logging.getLogger(__name__)
+
+MANAGER = "lorarl-publisher"
+"""Field manager of its part of a job's status."""
+WORKERS = 4
+CONFLICT_SECONDS = 0.5
+_VALUE = "publish.aibrix.enabled"
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What is remembered about a job that publishes."""
+
+    seen: str = ""
+    """What the last decision followed from, as far as the job says it."""
+    due: float = float("-inf")
+    faults: dict[str, Fault] = field(default_factory=dict)
+
+
+class Publisher:
+    """A queue of jobs that publish, and workers that bring their servers to what is wanted."""
+
+    def __init__(
+        self, client: Client, cache: Cache, recorder: EventRecorder, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`client` is fenced by the lease. `clock` is monotonic, in seconds."""
+        self._client, self._cache, self._recorder, self._clock = client, cache, recorder, clock
+        self._queue: WorkQueue[Key] = WorkQueue(clock)
+        self._memories: dict[Key, _Memory] = {}
+
+    def notice(self, key: Key, job: Job) -> None:
+        """Look at a job soon if it publishes, or did."""
+        if b'"publish"' in job.spec or b'"published"' in job.status:
+            self._queue.add(key)
+
+    async def work(self) -> None:
+        """Publish forever. A job that fails does not stop the others."""
+        while True:
+            key = await self._queue.get()
+            with logs.about(namespace=key[0], job=key[1]):
+                try:
+                    await self._work_on(key)
+                finally:
+                    self._queue.done(key)
+
+    async def _work_on(self, key: Key) -> None:
+        try:
+            await self._publish(key)
+        except ApiError as error:
+            if error.conflict or error.not_found:  # The watch is about to bring the news.
+                self._queue.add_after(key, CONFLICT_SECONDS)
+            else:
+                self._failed(key, f"api-{error.status or 'timeout'}", error, error.retry_after or 0.0)
+        except asyncio.CancelledError as error:
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            self._failed(key, "cancelled", error)  # Not this worker was cancelled, but its request: see Controller.
+        except NotLeaderError as error:
+            self._failed(key, "fenced", error)
+        except Exception as error:
+            log.exception("%s/%s: publishing failed", *key)
+            self._failed(key, type(error).__name__, error)
+        else:
+            self._queue.forget(key)
+
+    def _failed(self, key: Key, cause: str, error: BaseException, at_least: float = 0.0) -> None:
+        metrics.ERRORS.labels(cause).inc()
+        delay = self._queue.add_rate_limited(key, at_least)
+        log.warning("%s/%s: publishing is tried again in %.1f s: %s", *key, delay, error)
+
+    async def _publish(self, key: Key) -> None:
+        observed = self._cache.observe(key)
+        if observed is None or observed.job.deleted_at is not None:  # What is served stays.
+            self._memories.pop(key, None)
+            self._queue.remove(key)
+            return
+        job, memory = observed.job, self._memories.setdefault(key, _Memory())
+        try:
+            entries = checked_spec(job).publish or []
+        except ManifestError:
+            return  # The condition Running says what is wrong.
+        seen = json.dumps(inputs(job), sort_keys=True)
+        if seen == memory.seen and (left := memory.due - self._clock()) > 0:
+            self._queue.add_after(key, left)
+            return
+        items = await self._listed(job)
+        decision = decide_publishing(job, entries, items, memory.faults, self._client.now())
+        await self._carry_out(key, job, memory, decision)
+        memory.seen, memory.due = seen, self._clock() + decision.recheck_seconds
+        self._queue.add_after(key, decision.recheck_seconds)
+
+    async def _carry_out(self, key: Key, job: Job, memory: _Memory, decision: PublishDecision) -> None:
+        if decision.status is not None:
+            about = {"namespace": job.namespace, "name": job.name, "uid": job.uid}
+            manifest = {
+                "apiVersion": LORARLJOBS.api_version,
+                "kind": LORARLJOBS.kind,
+                "metadata": about | {"resourceVersion": job.resource_version},
+                "status": decision.status,
+            }
+            self._cache.put(LORARLJOBS, await self._client.apply(manifest, subresource="status", manager=MANAGER))
+        for event in decision.events:
+            self._recorder.record(job, event)
+        before, memory.faults = memory.faults, {}
+        for step in decision.steps:
+            if fault := await self._refused(job, step):
+                memory.faults[step.entry] = fault
+        if memory.faults != before:
+            memory.seen = ""
+            self._queue.add_after(key, CONFLICT_SECONDS)  # The status says so at once.
+
+    async def _listed(self, job: Job) -> list[Item] | Fault:
+        pages = self._client.pages(MODEL_ADAPTERS, job.namespace, labels=selector(job))
+        try:
+            return [item_of(raw) async for items, _ in pages for raw in items]
+        except ApiError as error:
+            if not error.refused:
+                raise
+            return _fault(error, f"list ModelAdapters in namespace {job.namespace}")
+
+    async def _refused(self, job: Job, step: Step) -> Fault | None:
+        """Do a step. Return why the API server refuses it; None if it is done, or no longer due."""
+        try:
+            match step:
+                case Put(manifest=manifest):
+                    await self._client.create(manifest)
+                case Change(model=model, patch=patch):
+                    await self._client.merge(MODEL_ADAPTERS, job.namespace, model, patch)
+                case Remove(model=model, uid=uid):
+                    await self._client.delete(MODEL_ADAPTERS, job.namespace, model, uid)
+        except ApiError as error:
+            if error.already_exists:
+                text = f"ModelAdapter {step.model} exists, and is not of this job. Delete it, or change the name."
+                return Fault(Publishing.NAME_TAKEN, text)
+            if error.refused:
+                return _fault(error, f"write ModelAdapter {step.model}")
+            if not error.conflict and not error.not_found:
+                raise
+        return None
+
+
+def _fault(error: ApiError, what: str) -> Fault:
+    if error.kind_missing:
+        text = "The cluster has no ModelAdapters (model.aibrix.ai/v1alpha1). Install AIBrix, or remove the entry."
+        return Fault(Publishing.NOT_INSTALLED, text)
+    if error.status == 403 and "is forbidden: User" in error.message:
+        text = f"The operator may not {what}. An administrator sets {_VALUE}=true in the chart of lorarl."
+        return Fault(Publishing.FORBIDDEN, text)
+    return Fault(Publishing.REFUSED, f"The API server refuses to {what}: {error.message}")

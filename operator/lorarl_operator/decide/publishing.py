@@ -1,0 +1,163 @@
+"""Decide which versions of a job's adapter its servers have: from the job and what is there, and nothing else.
+
+    nothing -> a version is accepted, and loads -> it serves -> a better one is accepted, and loads while that serves
+
+The status names the accepted version before anything is created for it. What served before stays until its successor
+answers, or for ever if that never does. So an operator may be killed at any moment, and its successor continues.
+
+Nothing here can fail the training: faults are states, and everything is tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from lorarl_api.v1alpha1 import PublishedStatus, PublishSpec
+from lorarl_operator.decide.decision import Event
+from lorarl_operator.decide.models import Job
+from lorarl_operator.decide.publish_reasons import Publishing
+from lorarl_operator.decide.published_entry import Found, decide_entry, withdraw
+from lorarl_operator.decide.served import Fault, Item, Step
+from lorarl_operator.decide.status import PUBLISHED, timestamp
+from lorarl_operator.decide.versions import stored_entries
+
+_RECHECK_SECONDS = {"Waiting": 3.0, "Withdrawing": 3.0, "Failed": 20.0, "HeldBack": 60.0, "Serving": 60.0}
+_WARNINGS = frozenset({"Failed", "HeldBack"})
+_LONGEST_MESSAGE = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class PublishDecision:
+    """What to do about what a job publishes: first the status, then its Events, then the steps.
+
+    `status` is the publisher's whole part of the job's status; None if it is stored already.
+    """
+
+    status: dict[str, Any] | None
+    events: tuple[Event, ...]
+    steps: tuple[Step, ...]
+    recheck_seconds: float
+
+
+def decide_publishing(
+    job: Job,
+    entries: Sequence[PublishSpec],
+    items: Sequence[Item] | Fault,
+    faults: Mapping[str, Fault],
+    now: datetime,
+) -> PublishDecision:
+    """Decide about all entries of a job.
+
+    Args:
+        job: With its status.
+        entries: `spec.publish`.
+        items: The versions that the servers have of this job, or why they could not be listed.
+        faults: By entry, why its last step failed. It counts while there is a step to do.
+        now: By the API server's clock.
+    """
+    status = job.read_status()
+    stored = stored_entries(status)
+    found: dict[str, Found | None] = {}
+    for name in dict.fromkeys([*(one.name for one in entries), *stored]):
+        entry, before = next((one for one in entries if one.name == name), None), stored.get(name)
+        if isinstance(items, Fault):
+            found[name] = _as_before(before, items)
+            continue
+        own = [one for one in items if one.entry == name]
+        decided = decide_entry(job, entry, status, before, own) if entry else withdraw(name, own)
+        fault = faults.get(name)
+        found[name] = (
+            replace(decided, state="Failed", reason=fault.reason, message=fault.message)
+            if decided and decided.steps and fault
+            else decided
+        )
+    made = {name: _written(name, one, stored.get(name), now) for name, one in found.items() if one}
+    part = _part(job, made, status, now)
+    return PublishDecision(
+        status=part if part != _stored_part(status) else None,
+        events=tuple(_news(stored, found, made)),
+        steps=tuple(step for one in found.values() if one for step in one.steps),
+        recheck_seconds=min((_RECHECK_SECONDS[one.state] for one in made.values()), default=60.0),
+    )
+
+
+def inputs(job: Job) -> dict[str, Any]:
+    """What a decision follows from, as far as the job says it. Most reports of a training change nothing of it."""
+    status = job.read_status()
+    spec = {"publish": job.read_spec().get("publish"), "generation": job.generation}
+    return {**spec, "phase": status.get("phase"), "best": status.get("best"), **_stored_part(status)}
+
+
+def _as_before(stored: PublishedStatus | None, fault: Fault) -> Found:
+    """An entry whose objects could not be listed: what was known of it stays."""
+    if stored is None:
+        return Found("Failed", fault.reason, fault.message)
+    known = (stored.version, stored.serving, tuple(stored.versions))
+    return Found("Failed", fault.reason, fault.message, *known)
+
+
+def _written(name: str, found: Found, stored: PublishedStatus | None, now: datetime) -> PublishedStatus:
+    same = stored is not None and _key(stored) == (found.state, found.reason, found.version)
+    return PublishedStatus(
+        name=name,
+        state=found.state,
+        reason=str(found.reason),
+        message=found.message[:_LONGEST_MESSAGE],
+        since=stored.since if stored and same else now.replace(microsecond=0),
+        version=found.version,
+        serving=found.serving,
+        versions=list(found.versions),
+    )
+
+
+def _key(entry: PublishedStatus) -> tuple[Any, ...]:
+    """What `since` is about."""
+    return entry.state, entry.reason, entry.version
+
+
+def _news(
+    stored: Mapping[str, PublishedStatus], found: Mapping[str, Found | None], made: Mapping[str, PublishedStatus]
+) -> Iterator[Event]:
+    """An Event for each entry that changed. Counts of pods alone are no news."""
+    for name, one in found.items():
+        before, after = stored.get(name), made.get(name)
+        if one is None or after is None:
+            yield Event("Normal", Publishing.WITHDRAWN, f"publish {name}: nothing of it is served any more.")
+            continue
+        news = before is None or _key(before) != _key(after)
+        if news or (before and after.state == "HeldBack" and before.message != after.message):
+            text = f"publish {name}: {after.message}"
+            yield Event("Warning" if after.state in _WARNINGS else "Normal", one.reason, text)
+
+
+def _part(job: Job, made: Mapping[str, PublishedStatus], status: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """The publisher's part of the status: the entries, and the condition Published."""
+    if not made:
+        return {}
+    first = next((one for one in made.values() if one.state != "Serving"), next(iter(made.values())))
+    holds = str(first.state == "Serving")
+    old = _condition(status)
+    same = old.get("status") == holds
+    condition = {
+        "type": PUBLISHED,
+        "status": holds,
+        "reason": first.reason,
+        "message": f"{first.name}: {first.message}",
+        "lastTransitionTime": (same and old.get("lastTransitionTime")) or timestamp(now),
+        "observedGeneration": job.generation,
+    }
+    entries = [one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in made.values()]
+    return {"published": entries, "conditions": [condition]}
+
+
+def _stored_part(status: Mapping[str, Any]) -> dict[str, Any]:
+    condition = _condition(status)
+    part = {"published": status.get("published"), "conditions": [condition] if condition else None}
+    return {key: value for key, value in part.items() if value}
+
+
+def _condition(status: Mapping[str, Any]) -> dict[str, Any]:
+    return next((dict(one) for one in status.get("conditions") or () if one.get("type") == PUBLISHED), {})

@@ -1,0 +1,126 @@
+"""A job that publishes, servers that load what they are told to, and a publisher that may be killed anywhere."""
+
+from __future__ import annotations
+
+import copy
+from datetime import timedelta
+from typing import Any
+
+from lorarl_api.v1alpha1 import PublishSpec
+from lorarl_operator.decide import parse
+from lorarl_operator.decide.publishing import PublishDecision, decide_publishing
+from lorarl_operator.decide.served import Change, Fault, Put, Remove
+from lorarl_operator.manifests.model_adapter import item_of
+from unit.operator.observed_world import START, raw_job
+
+ENTRY: dict[str, Any] = {"name": "sums", "minimum": 0.5, "aibrix": {"podSelector": {"app": "vllm"}}}
+
+
+def digest(step: int) -> str:
+    return f"{step:08x}" * 8
+
+
+def model(step: int, name: str = "sums") -> str:
+    return f"{name}-{step}-{step:08x}"
+
+
+def best(step: int, value: float, **others: Any) -> dict[str, Any]:
+    """What the trainer reports."""
+    uri = f"s3://team/adapters/sums/iter_{step:07d}/lora_adapter"
+    return {"uri": uri, "step": step, "metric": "eval_score", "value": value, "sha256": digest(step), **others}
+
+
+class World:
+    """What the API server has: the job's status, and ModelAdapters by their names."""
+
+    def __init__(self, *entries: dict[str, Any]) -> None:
+        self.entries = list(entries or [ENTRY])
+        self.status: dict[str, Any] = {"phase": "Running"}
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.faults: dict[str, Fault] = {}
+        self.unlisted: Fault | None = None
+        self.now = START
+        self.created: list[dict[str, Any]] = []
+        self.events: list[str] = []
+
+    def look(self) -> PublishDecision:
+        job = parse.job(raw_job(status=copy.deepcopy(self.status)))
+        specs = [PublishSpec.model_validate(one) for one in self.entries]
+        items = self.unlisted or [item_of(one) for one in self.objects.values()]
+        return decide_publishing(job, specs, items, self.faults, self.now)
+
+    def step(self, killed_after: int | None = None) -> PublishDecision:
+        """Decide and carry it out; the publisher dies after so many writes."""
+        self.now += timedelta(seconds=1)
+        decision = self.look()
+        writes = ([decision.status] if decision.status is not None else []) + list(decision.steps)
+        for write in writes[:killed_after]:
+            self._write(write)
+        if killed_after is None or decision.status is None or killed_after > 0:
+            self.events += [event.reason for event in decision.events]
+        return decision
+
+    def settle(self) -> None:
+        """Repeat until nothing more is decided."""
+        for _ in range(30):
+            decision = self.step()
+            if decision.status is None and not decision.steps:
+                return
+        raise AssertionError(f"it never stops writing: {self.status}")
+
+    def _write(self, write: Any) -> None:
+        match write:
+            case dict():
+                self.status = {"phase": self.status["phase"], **self._trainers(), **copy.deepcopy(write)}
+            case Put(manifest=manifest):
+                name = manifest["metadata"]["name"]
+                assert name not in self.objects, "it is created once"
+                made = copy.deepcopy(manifest)
+                made["metadata"]["uid"] = f"uid-{len(self.created)}"
+                self.objects[name] = made
+                self.created.append(made)
+            case Change(model=name, patch=patch):
+                self.objects[name]["spec"] = merged(self.objects[name]["spec"], patch["spec"])
+            case Remove(model=name):
+                self.objects.pop(name, None)
+
+    def _trainers(self) -> dict[str, Any]:
+        return {"best": self.status["best"]} if "best" in self.status else {}
+
+    def loads(self, name: str, ready: int = 2, desired: int = 2) -> None:
+        self.objects[name]["status"] = {"phase": "Running", "readyReplicas": ready, "desiredReplicas": desired}
+
+    def fails(self, name: str, message: str) -> None:
+        said = [{"type": "Ready", "status": "False", "reason": "ModelAdapterLoadingError", "message": message}]
+        self.objects[name]["status"] = {"phase": "Failed", "conditions": said}
+
+    def reports(self, step: int, value: float, **others: Any) -> None:
+        self.status["best"] = best(step, value, **others)
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.status["published"][0]
+        return found
+
+    @property
+    def says(self) -> tuple[str, str, str | None]:
+        """State, reason and the model that answers."""
+        return self.entry["state"], self.entry["reason"], self.entry.get("serving")
+
+    @property
+    def condition(self) -> dict[str, Any]:
+        (found,) = self.status["conditions"]
+        return dict(found)
+
+
+def merged(before: Any, patch: Any) -> Any:
+    """A JSON merge patch."""
+    if not isinstance(patch, dict):
+        return patch
+    after = dict(before) if isinstance(before, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            after.pop(key, None)
+        else:
+            after[key] = merged(after.get(key), value)
+    return after
