@@ -1,4 +1,4 @@
-"""`python -m lorarl_operator.pages`: write the tables of docs/jobs.md and docs/operator.md; --check compares them."""
+"""`python -m lorarl_operator.pages`: write the tables of docs/jobs.md, docs/operator.md and docs/publishing.md."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lorarl_api.page import between, table, update
+from lorarl_operator.decide.publish_reasons import Publishing
 from lorarl_operator.decide.reasons import Ended, News, Waiting
 from lorarl_operator.decide.retry_policy import default_action
 from lorarl_operator.decide.settings import Settings
@@ -26,7 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is out of date")
     parser.add_argument("--root", type=Path, default=_ROOT, help="root of the repository")
     options = parser.parse_args(arguments)
-    pages = {options.root / "docs/jobs.md": with_reasons, options.root / "docs/operator.md": with_settings}
+    makers = {"jobs.md": with_reasons, "operator.md": with_settings, "publishing.md": with_publishing}
+    pages = {options.root / "docs" / name: maker for name, maker in makers.items()}
     return update({page: made(page.read_text(encoding="utf-8")) for page, made in pages.items()}, check=options.check)
 
 
@@ -39,6 +41,12 @@ def with_reasons(text: str) -> str:
     news = table(("reason", "meaning"), ((f"`{one}`", one.cause) for one in News))
     text = between(text, "reasons to wait", waiting)
     return between(between(text, "reasons of an end", ended), "other Events", news)
+
+
+def with_publishing(text: str) -> str:
+    """Return a document with its table of the reasons of publishing up to date."""
+    rows = ((f"`{one}`", one.cause, one.then) for one in Publishing)
+    return between(text, "reasons of publishing", table(("reason", "cause", "fix"), rows))
 
 
 def with_settings(text: str) -> str:

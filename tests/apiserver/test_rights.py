@@ -201,7 +201,9 @@ def test_each_permission_is_used_and_none_is_missing(p: Platform, replica: Opera
         "the watches are in the log",
         lambda: sum(right.verb == "watch" for right in used(p.cluster.audit_log, OPERATOR)) == len(WATCHED),
     )
-    rules = [rule for rules in yaml.safe_load(RIGHTS.read_text()).values() for rule in rules]
+    rights = yaml.safe_load(RIGHTS.read_text())
+    del rights["aibrix"]  # Those are optional, and apiserver/test_publishing.py has them.
+    rules = [rule for rules in rights.values() for rule in rules]
     needed = used(p.cluster.audit_log, OPERATOR) | granted(job_role(p)["rules"]) | {FINALIZE}
     assert granted(rules) == needed
     assert refused(p.cluster.audit_log, OPERATOR) == []

@@ -15,7 +15,7 @@ from lorarl_trainer.checkpoint import (
     Evaluated,
     Published,
 )
-from lorarl_trainer.checkpoint.contents import step_of
+from lorarl_trainer.checkpoint.contents import MANIFEST, Manifest, step_of
 from lorarl_trainer.errors import FencedError, StorageError
 from lorarl_trainer.storage import LocalStore, Store, open_store
 from support.checkpoints import IDENTITY, JOB, checkpoint, read_latest, require_whole
@@ -53,7 +53,9 @@ def test_the_best_stays_until_a_better_one_comes(store: Store) -> None:
         "metric": "eval_score",
         "value": 0.9,
         "measured_by": "",
+        "adapter_sha256": Manifest.from_bytes(store.get(f"{JOB}/iter_0000020/{MANIFEST}") or b"").adapter_sha256,
     }
+    assert len(read_latest(store)["best"]["adapter_sha256"]) == 64
     assert store.get(f"{JOB}/iter_0000020/lora_adapter/README.md") == b"card 20"
     publish(run, s50=0.9, s60=0.95, s70=0.2)
     assert kept(store) == [60, 70], "a tie leaves the earlier one, and what was best before goes"
@@ -91,7 +93,7 @@ def test_values_of_two_evaluations_are_never_compared(store: Store, tmp_path: Pa
     assert trained(store, EASY, tmp_path, {}, s10=0.95, s20=0.9) == []
     (warning,) = trained(store, HARD, tmp_path, {10: 0.95, 20: 0.9}, s30=0.3, s40=0.6)
     assert "step 10 was the best with eval_score 0.95, but the rows, rewards or sampling" in warning
-    assert read_latest(store)["best"] == {
+    assert {key: value for key, value in read_latest(store)["best"].items() if key != "adapter_sha256"} == {
         "path": "iter_0000040",
         "step": 40,
         "metric": "eval_score",

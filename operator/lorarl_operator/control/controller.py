@@ -87,7 +87,7 @@ class Controller:
         noticed: Callable[[Key, Job], None] = lambda _key, _job: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`client` is fenced by the lease. `noticed` is told of each job. `clock` is monotonic, in seconds."""
+        """`client` is fenced by the lease. `noticed` gets each job. `clock` is monotonic, in seconds."""
         self._client, self._cache, self._queue, self._recorder = client, cache, queue, recorder
         self._settings, self._clock, self._noticed = settings, clock, noticed
         self._evidence = EvidenceSource(client, clock)

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from http import HTTPStatus
 
 from lorarl_api.faults import ManifestError
 from lorarl_operator import logs, metrics
@@ -146,7 +147,7 @@ class Publisher:
         except ApiError as error:
             if not error.refused:
                 raise
-            return _fault(error, f"list ModelAdapters in namespace {job.namespace}")
+            return await self._fault(error, f"list ModelAdapters in namespace {job.namespace}")
 
     async def _refused(self, job: Job, step: Step) -> Fault | None:
         """Do a step. Return why the API server refuses it; None if it is done, or no longer due."""
@@ -163,17 +164,18 @@ class Publisher:
                 text = f"ModelAdapter {step.model} exists, and is not of this job. Delete it, or change the name."
                 return Fault(Publishing.NAME_TAKEN, text)
             if error.refused:
-                return _fault(error, f"write ModelAdapter {step.model}")
+                return await self._fault(error, f"write ModelAdapter {step.model}")
             if not error.conflict and not error.not_found:
                 raise
         return None
 
-
-def _fault(error: ApiError, what: str) -> Fault:
-    if error.kind_missing:
-        text = "The cluster has no ModelAdapters (model.aibrix.ai/v1alpha1). Install AIBrix, or remove the entry."
-        return Fault(Publishing.NOT_INSTALLED, text)
-    if error.status == 403 and "is forbidden: User" in error.message:
-        text = f"The operator may not {what}. An administrator sets {_VALUE}=true in the chart of lorarl."
-        return Fault(Publishing.FORBIDDEN, text)
-    return Fault(Publishing.REFUSED, f"The API server refuses to {what}: {error.message}")
+    async def _fault(self, error: ApiError, what: str) -> Fault:
+        """Why it was refused. Whether the kind is missing is asked: without the right to it, the answer is only 403."""
+        forbidden = error.status == HTTPStatus.FORBIDDEN and "is forbidden: User" in error.message
+        if (forbidden or error.kind_missing) and not await self._client.serves(MODEL_ADAPTERS):
+            text = "The cluster has no ModelAdapters (model.aibrix.ai/v1alpha1). Install AIBrix, or remove the entry."
+            return Fault(Publishing.NOT_INSTALLED, text)
+        if forbidden:
+            text = f"The operator may not {what}. An administrator sets {_VALUE}=true in the chart of lorarl."
+            return Fault(Publishing.FORBIDDEN, text)
+        return Fault(Publishing.REFUSED, f"The API server refuses to {what}: {error.message}")

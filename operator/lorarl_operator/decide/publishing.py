@@ -3,7 +3,7 @@
     nothing -> a version is accepted, and loads -> it serves -> a better one is accepted, and loads while that serves
 
 The status names the accepted version before anything is created for it. What served before stays until its successor
-answers, or for ever if that never does. So an operator may be killed at any moment, and its successor continues.
+answers, or forever if that never does. So an operator may be killed at any moment, and its successor continues.
 
 Nothing here can fail the training: faults are states, and everything is tried again.
 """

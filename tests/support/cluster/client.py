@@ -48,6 +48,7 @@ KINDS = {
     "ClusterLoRARLJobTemplate": ("lorarl.io/v1alpha1", "clusterlorarljobtemplates", False),
     "RayJob": ("ray.io/v1", "rayjobs", True),
     "RayCluster": ("ray.io/v1", "rayclusters", True),
+    "ModelAdapter": ("model.aibrix.ai/v1alpha1", "modeladapters", True),
     "Workload": ("kueue.x-k8s.io/v1beta2", "workloads", True),
     "LocalQueue": ("kueue.x-k8s.io/v1beta2", "localqueues", True),
     "ClusterQueue": ("kueue.x-k8s.io/v1beta2", "clusterqueues", False),

@@ -75,6 +75,11 @@ def prepare(cluster: Cluster, namespaces: Sequence[str] = (), account: str = ACC
     return cluster.write_kubeconfig(account, cluster.service_account_token(SYSTEM, account))
 
 
+def grant_target(cluster: Cluster, target: str, account: str = ACCOUNT) -> None:
+    """The rights of a target of `spec.publish`, which the chart gives only if its value says so."""
+    _grant(cluster, f"{account}-{target}", yaml.safe_load(RIGHTS.read_text())[target], None, account)
+
+
 @contextmanager
 def operator(
     cluster: Cluster, kubeconfig: Path, name: str = "operator", *arguments: str, tree: Path = ROOT

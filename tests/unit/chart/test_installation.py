@@ -15,7 +15,7 @@ NAMESPACED = {"watchNamespaces": ["team"], "crds.install": False, "aggregatedRol
 
 
 def test_who_installs_may_grant_what_the_operator_needs() -> None:
-    rules = [*RIGHTS["jobs"], *RIGHTS["own"]]
+    rules = [*RIGHTS["jobs"], *RIGHTS["aibrix"], *RIGHTS["own"]]
     assert granted(rules) <= granted(ROLE["rules"])
     named = [rule for rule in ROLE["rules"] if "resourceNames" in rule]
     assert [(rule["resources"], rule["resourceNames"]) for rule in named] == [(["namespaces"], ["kube-system"])]

@@ -59,6 +59,18 @@ def test_with_a_list_there_is_a_role_in_each_and_none_elsewhere() -> None:
     assert arguments(made)["--namespace"] == ["team-a", "team-b"]
 
 
+def test_rights_to_publish_are_given_only_if_asked_for() -> None:
+    (role,) = (
+        one
+        for one in of(rendered({"publish.aibrix.enabled": True}), "ClusterRole")
+        if "aggregate" not in str(one["metadata"]["labels"])
+    )
+    assert role["rules"] == RIGHTS["jobs"] + RIGHTS["aibrix"] + RIGHTS["cluster"]
+    made = of(rendered({"publish.aibrix.enabled": True, "watchNamespaces": ["team"]}), "Role")
+    rules = {one["metadata"]["namespace"]: one["rules"] for one in made}
+    assert rules == {"team": RIGHTS["jobs"] + RIGHTS["aibrix"], "lorarl-system": RIGHTS["own"]}
+
+
 def test_a_release_in_a_namespace_that_it_watches_has_both_roles() -> None:
     made = rendered({"watchNamespaces": ["lorarl-system"]})
     assert len({one["metadata"]["name"] for one in of(made, "Role")}) == 2

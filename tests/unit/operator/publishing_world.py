@@ -1,4 +1,4 @@
-"""A job that publishes, servers that load what they are told to, and a publisher that may be killed anywhere."""
+"""A job that publishes, servers that load what they are given, and a publisher that may be killed anywhere."""
 
 from __future__ import annotations
 

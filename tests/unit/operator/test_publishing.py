@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -169,6 +170,17 @@ def test_a_job_that_is_applied_again_knows_what_its_predecessor_left() -> None:
     assert set(world.objects) == {model(30)} and world.says == ("Serving", "Serving", model(30))
 
 
+def test_a_version_whose_record_is_lost_still_answers_until_another_does() -> None:
+    world = serving(10, 0.6)
+    world.status, world.objects[model(10)]["metadata"]["annotations"] = {"phase": "Running"}, {}
+    world.reports(20, 0.8)
+    world.settle()
+    assert set(world.objects) == {model(10), model(20)}
+    world.loads(model(20))
+    world.settle()
+    assert set(world.objects) == {model(20)}
+
+
 def test_a_training_that_reports_no_digest_is_held_back() -> None:
     world = World()
     world.reports(10, 0.6, sha256=None)
@@ -238,10 +250,16 @@ def played(moves: list[tuple[str, Any]], *, killed: bool) -> World:
                 world.fails(names[value % len(names)], "it does not fit")
             case "kill":
                 world.step(killed_after=value if killed else None)
+        answered = answering(world)
         if move != "kill":
             world.step()
         judged(world)
+        assert answering(world) or not answered, "what answers stays until another one does"
     return world
+
+
+def answering(world: World) -> list[str]:
+    return [name for name, one in world.objects.items() if one.get("status", {}).get("phase") == "Running"]
 
 
 def judged(world: World) -> None:
@@ -253,8 +271,6 @@ def judged(world: World) -> None:
 
 
 def world_version(raw: dict[str, Any]) -> dict[str, Any]:
-    import json
-
     found: dict[str, Any] = json.loads(raw["metadata"]["annotations"]["lorarl.io/version"])
     return found
 

@@ -199,12 +199,15 @@ def test_the_first_evaluation_and_the_best_checkpoint_are_shown() -> None:
     evals = "[{name: hard, uri: 'file:a.jsonl'}, {name: easy, uri: 'file:b.jsonl'}]"
     job = load_job(MANIFEST, [f"spec.data.evals={evals}"])
     status = RunStatus(job, 1)
-    best = BestFound(step=7, uri="s3://b/tiny/iter_7", metric="eval_hard/score", value=0.750049)
+    best = BestFound(step=7, uri="s3://b/tiny/iter_7", metric="eval_hard/score", value=0.750049, sha256="a" * 64)
     for event in (STARTED, STEP, replace(EVALUATED, name="hard"), replace(EVALUATED, name="easy", score=0.25), best):
         status.on_event(event)
     found = status.as_dict({})
     assert found["metrics"]["evalScore"] == 0.75
-    assert found["best"] == {"uri": best.uri, "step": 7, "metric": best.metric, "value": 0.75}
+    shown = {"uri": best.uri, "step": 7, "metric": best.metric, "value": 0.75}
+    assert found["best"] == shown | {"sha256": best.sha256}
+    status.on_event(replace(best, sha256=None))
+    assert status.as_dict({})["best"] == shown, "one that an older version chose"
     LoRARLJobStatus.model_validate(found)
     resumed = RunStatus(job, 2)
     resumed.on_event(replace(STARTED, resumed_from_step=7))
