@@ -133,6 +133,8 @@ def test_the_best_is_published_replaced_and_rolled_back(served: Cluster) -> None
         }
     )
     with leading(served, "whole"):
+        from_page(served, where, "create secret", ENTRY["aibrix"]["credentialsSecret"])
+        assert served.api.get("Secret", ENTRY["aibrix"]["credentialsSecret"], where)
         served.api.create(job(where))
         wait_state(served, where, "Waiting", "NoResult")
         reports(served, where, 5, 0.4)
@@ -142,9 +144,9 @@ def test_the_best_is_published_replaced_and_rolled_back(served: Cluster) -> None
         wait_state(served, where, "Waiting", "Loading")
         made = served.api.wait(KIND, model(10), where, bool, seconds=SECONDS)
         assert made["spec"] == {
-            "artifactURL": best(10, 0.6)["uri"],
+            "artifactURL": best(10, 0.6)["uri"] + "/",
             "baseModel": "qwen2-5-0-5b",
-            "credentialsSecretRef": {"name": "s3-keys"},
+            "credentialsSecretRef": {"name": "aibrix-s3-keys"},
             "podSelector": {"matchLabels": {"model.aibrix.ai/name": "qwen2-5-0-5b"}},
             "schedulerName": "default",
         }
@@ -249,7 +251,11 @@ def test_a_name_that_is_taken_is_never_taken_over(served: Cluster) -> None:
         assert found and found["spec"]["artifactURL"] == "s3://others/a"
         served.api.delete(KIND, model(10), where)
         served.api.wait(
-            KIND, model(10), where, lambda one: one["spec"]["artifactURL"] == best(10, 0.6)["uri"], seconds=SECONDS
+            KIND,
+            model(10),
+            where,
+            lambda one: one["spec"]["artifactURL"] == best(10, 0.6)["uri"] + "/",
+            seconds=SECONDS,
         )
 
 

@@ -42,7 +42,9 @@ class AibrixTarget(Model):
     )
     credentials_secret: SecretName | None = Field(
         None,
-        description="Name of the Secret with which AIBrix reads the adapter's files. The job does not use it.",
+        description="Name of a Secret with AIBrix's own keys for the store: aws_access_key_id, aws_secret_access_key "
+        "and aws_region. The job does not use it.",
+        examples=["aibrix-s3-keys"],
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (label_keys("podSelector", "labels"),)
@@ -79,7 +81,6 @@ class PublishSpec(Model):
     aibrix: AibrixTarget = Field(description="Publish to AIBrix.")
 
 
-_PUBLISHES = "!has(self.publish) || size(self.publish) == 0"
 _LOSS = f"{is_one_of('self.algorithm.type', FROM_ANSWERS)} && !has(self.checkpoint.keepBest.passAtK)"
 
 
@@ -148,4 +149,4 @@ def publish_rules() -> Iterator[Rule]:
 
 
 def _needs(field: str, cel: str, must: str, hint: str) -> Rule:
-    return Rule(field, f"{_PUBLISHES} || {cel}", must, hint)
+    return Rule(field, f"!has(self.publish) || {cel}", must, hint)

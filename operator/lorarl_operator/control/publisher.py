@@ -136,7 +136,7 @@ class Publisher:
         for step in decision.steps:
             if fault := await self._refused(job, step):
                 memory.faults[step.entry] = fault
-        if memory.faults != before:
+        if _reasons(memory.faults) != _reasons(before):
             memory.seen = ""
             self._queue.add_after(key, CONFLICT_SECONDS)  # The status says so at once.
 
@@ -179,3 +179,8 @@ class Publisher:
             text = f"The operator may not {what}. An administrator sets {_VALUE}=true in the chart of lorarl."
             return Fault(Publishing.FORBIDDEN, text)
         return Fault(Publishing.REFUSED, f"The API server refuses to {what}: {error.message}")
+
+
+def _reasons(faults: dict[str, Fault]) -> dict[str, Publishing]:
+    """Without their messages, which may differ each time."""
+    return {entry: fault.reason for entry, fault in faults.items()}

@@ -64,7 +64,8 @@ def decide_publishing(
     for name in dict.fromkeys([*(one.name for one in entries), *stored]):
         entry, before = next((one for one in entries if one.name == name), None), stored.get(name)
         if isinstance(items, Fault):
-            found[name] = _as_before(before, items)
+            nothing_left = entry is None and items.reason is Publishing.NOT_INSTALLED
+            found[name] = None if nothing_left else _as_before(before, items)
             continue
         own = [one for one in items if one.entry == name]
         decided = decide_entry(job, entry, status, before, own) if entry else withdraw(name, own)
@@ -87,7 +88,7 @@ def decide_publishing(
 def inputs(job: Job) -> dict[str, Any]:
     """What a decision follows from, as far as the job says it. Most reports of a training change nothing of it."""
     status = job.read_status()
-    spec = {"publish": job.read_spec().get("publish"), "generation": job.generation}
+    spec = {"publish": job.read_spec().get("publish"), "generation": job.generation, "uid": job.uid}
     return {**spec, "phase": status.get("phase"), "best": status.get("best"), **_stored_part(status)}
 
 

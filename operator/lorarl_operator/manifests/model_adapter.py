@@ -1,8 +1,8 @@
 """AIBrix's ModelAdapter: what is created for a version, and what AIBrix's controller says about it.
 
-Read in vllm-project/aibrix at e3e10f9e: api/model/v1alpha1/modeladapter_types.go and
-pkg/controller/modeladapter/. The name of the object is the name of the model. AIBrix loads nothing again under a name
-that a server has already, so each version has its own.
+Read in vllm-project/aibrix at e3e10f9e: api/model/v1alpha1/modeladapter_types.go, pkg/controller/modeladapter/ and
+python/aibrix/aibrix/runtime/. The name of the object is the name of the model. AIBrix neither downloads nor loads
+anything again under a name that a server has already, so each version has its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def model_adapter(job: Job, entry: PublishSpec, version: PublishedVersion) -> di
     """The ModelAdapter of a version. No owner: it stays when the job is deleted."""
     target = entry.aibrix
     spec = {
-        "artifactURL": version.uri,
+        "artifactURL": f"{version.uri}/",  # Without the slash, AIBrix would look for one file of this name.
         "podSelector": {"matchLabels": dict(target.pod_selector)},
         "baseModel": target.base_model,
         "credentialsSecretRef": {"name": target.credentials_secret} if target.credentials_secret else None,
@@ -69,8 +69,10 @@ def change(item: Item, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
 def item_of(raw: Mapping[str, Any]) -> Item:
     """What AIBrix has made of a version."""
     meta, status = raw["metadata"], raw.get("status") or {}
-    ready, desired = status.get("readyReplicas") or 0, status.get("desiredReplicas") or 0
+    # `readyReplicas` keeps its value when all pods have gone; `instances` does not.
+    ready, desired = len(status.get("instances") or ()), status.get("desiredReplicas") or 0
     phase = str(status.get("phase") or "")
+    text = f"{ready} of {desired} pods have it" if desired else "no ready pod has the labels of podSelector"
     said: dict[str, Any] = next((one for one in status.get("conditions") or () if one.get("type") == "Ready"), {})
     runs = phase == "Running" and ready > 0
     return Item(
@@ -81,7 +83,7 @@ def item_of(raw: Mapping[str, Any]) -> Item:
         answers=runs,
         ready=runs and ready >= desired,
         failed=str(said.get("message") or "AIBrix does not say why") if phase == "Failed" else "",
-        text=f"{ready} of {desired} pods have it" if phase else "AIBrix has not looked at it yet",
+        text=text if phase else "AIBrix has not looked at it yet",
         going="deletionTimestamp" in meta,
         spec=raw.get("spec") or {},
     )

@@ -88,7 +88,8 @@ class World:
         return {"best": self.status["best"]} if "best" in self.status else {}
 
     def loads(self, name: str, ready: int = 2, desired: int = 2) -> None:
-        self.objects[name]["status"] = {"phase": "Running", "readyReplicas": ready, "desiredReplicas": desired}
+        pods = [f"vllm-{number}" for number in range(ready)]
+        self.objects[name]["status"] = {"phase": "Running", "instances": pods, "desiredReplicas": desired}
 
     def fails(self, name: str, message: str) -> None:
         said = [{"type": "Ready", "status": "False", "reason": "ModelAdapterLoadingError", "message": message}]

@@ -34,7 +34,7 @@ def test_a_version_is_accepted_loads_and_serves() -> None:
     assert world.condition["status"] == "False"
     (made,) = world.created
     assert made["spec"] == {
-        "artifactURL": "s3://team/adapters/sums/iter_0000010/lora_adapter",
+        "artifactURL": "s3://team/adapters/sums/iter_0000010/lora_adapter/",
         "podSelector": {"matchLabels": {"app": "vllm"}},
     }
     assert "ownerReferences" not in made["metadata"]
@@ -103,6 +103,43 @@ def test_a_best_that_is_not_better_changes_nothing() -> None:
     world.reports(30, 0.5, metric="eval_new/score")
     world.settle()
     assert model(30) in world.objects, "values of two metrics are not compared"
+
+
+def test_a_lower_loss_is_better() -> None:
+    world = serving(10, 0.9, {"name": "sums", "maximum": 1.2, "aibrix": ENTRY["aibrix"]})
+    world.reports(20, 1.0)
+    world.settle()
+    assert set(world.objects) == {model(10)} and "is not better than 0.9" in world.entry["message"]
+    world.reports(30, 0.8)
+    world.settle()
+    assert model(30) in world.objects
+
+
+def test_while_a_version_loads_only_a_better_one_takes_its_place() -> None:
+    """Otherwise it could begin to answer, and a worse one would follow it."""
+    world = serving(10, 0.6)
+    world.reports(20, 0.8)
+    world.settle()
+    world.reports(30, 0.7)
+    world.settle()
+    assert set(world.objects) == {model(10), model(20)}
+    world.fails(model(20), "it does not fit")
+    world.settle()
+    assert set(world.objects) == {model(10), model(30)}
+
+
+def test_a_version_that_someone_deletes_is_made_again() -> None:
+    world = serving(10, 0.6)
+    world.reports(20, 0.8)
+    world.settle()
+    world.loads(model(20))
+    world.objects[model(20)]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.settle()
+    assert world.says == ("Waiting", "Loading", model(10)), "one that is going does not take over"
+    assert set(world.objects) == {model(10), model(20)}, "its name is free only when it has gone"
+    del world.objects[model(20)]
+    world.settle()
+    assert set(world.objects) == {model(10), model(20)}
 
 
 def test_a_rollback_pins_a_version_and_its_end_returns_to_the_best() -> None:
@@ -201,6 +238,10 @@ def test_a_fault_is_a_state_until_it_is_gone_and_nothing_is_lost() -> None:
     decision = world.step(killed_after=1)
     assert decision.steps, "it is tried again"
     assert world.says == ("Failed", "NameTaken", model(10))
+    world.step()
+    world.loads(model(20))
+    world.settle()
+    assert world.says == ("Serving", "Serving", model(20)), "an earlier fault counts only while there is a step to do"
 
 
 def test_a_changed_target_changes_the_objects_in_place() -> None:
@@ -210,7 +251,7 @@ def test_a_changed_target_changes_the_objects_in_place() -> None:
     world.entries = [ENTRY | {"aibrix": {"podSelector": {"pool": "b"}}}]
     world.settle()
     assert world.objects[model(10)]["spec"] == {
-        "artifactURL": "s3://team/adapters/sums/iter_0000010/lora_adapter",
+        "artifactURL": "s3://team/adapters/sums/iter_0000010/lora_adapter/",
         "podSelector": {"matchLabels": {"pool": "b"}},
     }
     assert len(world.created) == 1
@@ -224,6 +265,17 @@ def test_a_server_that_restarts_changes_no_version() -> None:
     world.loads(model(10), ready=0, desired=0)
     world.settle()
     assert world.says == ("Waiting", "Loading", None) and set(world.objects) == {model(10)}
+    assert "no ready pod has the labels of podSelector" in world.entry["message"]
+
+
+def test_servers_that_are_no_longer_installed_keep_no_removed_entry() -> None:
+    world = serving()
+    world.unlisted = Fault(Publishing.NOT_INSTALLED, "The cluster has no ModelAdapters.")
+    world.settle()
+    assert world.says == ("Failed", "NotInstalled", model(10))
+    world.entries = []
+    world.settle()
+    assert "published" not in world.status and world.events[-1] == "Withdrawn"
 
 
 MOVES = st.one_of(

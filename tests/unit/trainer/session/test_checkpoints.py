@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from lorarl_api.load import load_job
-from lorarl_trainer.checkpoint import Published
+from lorarl_trainer.checkpoint import Best, Published
 from lorarl_trainer.errors import StorageError, WorkerError
-from lorarl_trainer.progress import CheckpointDone, Event, Progress, Warned
+from lorarl_trainer.progress import BestFound, CheckpointDone, Event, Progress, Warned
 from lorarl_trainer.session import RunCheckpoints
-from unit.contract.manifests import manifest
+from unit.contract.manifests import EVAL, manifest
 from unit.trainer.progress.runs import Recorder
 
 
@@ -31,10 +31,13 @@ class Uploads:
     async def published(self) -> list[Published]:
         return list(self._earlier)
 
+    async def best(self) -> Best:
+        return Best("iter_0000003", 3, "eval_score", 0.5, adapter_sha256="a" * 64)
+
     async def finish(self) -> None:
         await self.drain_uploads(0.0)
 
-    async def drain_uploads(self, seconds: float) -> list[Published]:
+    async def drain_uploads(self, seconds: float = 0.0) -> list[Published]:
         if isinstance(self._drained, Exception):
             raise self._drained
         return self._drained or []
@@ -55,6 +58,16 @@ def test_each_checkpoint_is_told_once_and_so_is_what_the_store_refused() -> None
     made.report([published(1, "it may not delete"), published(2, "it may not delete")])
     assert [event.text for event in told if isinstance(event, Warned)] == ["it may not delete"]
     assert [event.step for event in told if isinstance(event, CheckpointDone)] == [1, 2]
+
+
+def test_the_best_one_is_reported_once_with_the_digest_of_its_file() -> None:
+    recorder, workers = Recorder(), Uploads([published(3)])
+    spec = load_job(json.dumps(manifest(EVAL | {"spec.checkpoint.keepBest": {}}))).spec
+    made = RunCheckpoints(spec, cast("Any", workers), Progress([recorder], []))
+    asyncio.run(made.drain())
+    asyncio.run(made.drain())
+    (best,) = [event for event in recorder.events if isinstance(event, BestFound)]
+    assert (best.step, best.uri, best.sha256) == (3, "s3://a/iter_0000003/lora_adapter", "a" * 64)
 
 
 def test_an_end_that_is_not_recorded_fails_no_training() -> None:
