@@ -76,6 +76,13 @@ def judge(spec: LoRARLJobSpec, config: Mapping[str, Any], there: Gpu | Host | No
             "another model, or no servers",
             "Remove spec.rollout.servers: lorarl's own engine takes adapters with this model.",
         )
+    if spec.publish and is_served_merged(config):
+        raise InputError(
+            "spec.publish",
+            "a model with which vLLM by itself serves no adapters",
+            "another model, or nothing to publish",
+            "Remove spec.publish: merge the adapter when it is trained (lorarl merge), and serve the whole model.",
+        )
     if spec.generates and not spec.on_gpu:
         _require_heads_of_cpus(model)
     if spec.generates and spec.on_gpu:

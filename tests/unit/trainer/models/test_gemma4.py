@@ -72,6 +72,15 @@ def test_values_may_be_keys() -> None:
     assert is_served_merged(of(DENSE_31B)) and not is_served_merged(of(E4B))
 
 
+def test_nothing_is_published_of_a_model_with_which_vllm_takes_no_adapters() -> None:
+    needs = ("data.eval.uri=s3://team/held.jsonl", "checkpoint.uri=s3://team/a", "checkpoint.keepBest={}")
+    entry = 'publish=[{"name": "sums", "minimum": 0.5, "aibrix": {"podSelector": {"app": "vllm"}}}]'
+    changes = (*needs, "checkpoint.keepAll=true", entry)
+    judge(gpu_job(*changes), of(E4B))
+    with pytest.raises(InputError, match=r"spec\.publish: .*lorarl merge"):
+        judge(gpu_job(*changes), of(DENSE_31B))
+
+
 def test_servers_are_refused_for_a_model_with_which_vllm_takes_no_adapters() -> None:
     servers = 'rollout.servers=["http://vllm:8000"]'
     judge(gpu_job(servers), of(E4B))
