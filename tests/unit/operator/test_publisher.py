@@ -1,0 +1,130 @@
+"""The publisher asks and writes no more than it must, and is patient with an API server that is not."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from typing import Any
+
+import pytest
+
+from lorarl_operator.control.cache import Cache
+from lorarl_operator.control.publisher import MANAGER, Publisher
+from lorarl_operator.decide import parse
+from lorarl_operator.kube.errors import ApiError
+from lorarl_operator.kube.resources import LORARLJOBS
+from unit.contract.publish_cases import PUBLISHES
+from unit.operator.observed_world import START, raw_job
+from unit.operator.publishing_world import best, model
+
+SPEC = {path.removeprefix("spec."): value for path, value in PUBLISHES.items()}
+
+
+def publishing(**metadata: Any) -> dict[str, Any]:
+    raw = raw_job(status={"phase": "Running", "best": best(10, 0.9)}, **metadata)
+    raw["spec"] |= {"publish": SPEC["publish"], "data": raw["spec"]["data"] | {"eval": SPEC["data.eval"]}}
+    raw["spec"]["checkpoint"] = {"uri": "s3://team/adapters", "keepBest": {}, "keepAll": True}
+    return raw
+
+
+class Server:
+    """The API server's part: one job, and the ModelAdapters that were created."""
+
+    def __init__(self, raw: dict[str, Any]) -> None:
+        self.raw, self.made, self.asked = copy.deepcopy(raw), [], []
+        self.error: ApiError | None = None
+        self.cache = Cache()
+        self.cache.put(LORARLJOBS, raw)
+
+    def now(self):
+        return START
+
+    async def pages(self, resource, namespace, *, labels):
+        self.asked.append("list")
+        if self.error:
+            raise self.error
+        yield self.made, "1"
+
+    async def serves(self, resource):
+        return True
+
+    async def apply(self, manifest, *, subresource, manager):
+        assert (subresource, manager) == ("status", MANAGER)
+        self.asked.append("status")
+        meta = self.raw["metadata"]
+        assert manifest["metadata"]["resourceVersion"] == meta["resourceVersion"]
+        meta["resourceVersion"] = str(int(meta["resourceVersion"]) + 1)
+        self.raw["status"] = {**self.raw["status"], **manifest["status"]}
+        return copy.deepcopy(self.raw)
+
+    async def create(self, manifest):
+        self.asked.append("create")
+        made = copy.deepcopy(manifest)
+        made["metadata"]["uid"] = "uid"
+        self.made.append(made)
+        return made
+
+
+class Events:
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def record(self, job, event):
+        self.reasons.append(str(event.reason))
+
+
+def run(server: Server, looks: int, clock: list[float]) -> Events:
+    """Notice the job so often, and work until nothing is due."""
+    events = Events()
+    publisher = Publisher(server, server.cache, events, clock=lambda: clock[0])
+
+    async def work() -> None:
+        worker = asyncio.create_task(publisher.work())
+        for _ in range(looks):
+            observed = server.cache.observe((server.raw["metadata"]["namespace"], server.raw["metadata"]["name"]))
+            assert observed is not None
+            publisher.notice((observed.job.namespace, observed.job.name), observed.job)
+            for _ in range(20):
+                await asyncio.sleep(0)
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
+
+    asyncio.run(work())
+    return events
+
+
+def test_reports_of_the_training_cost_no_request():
+    server = Server(publishing())
+    events = run(server, looks=50, clock=[0.0])
+    # A look follows from each status that the one before it wrote: it is created, and not loaded yet.
+    assert server.asked == ["list", "status", "create", "list", "status", "list"]
+    assert [one["metadata"]["name"] for one in server.made] == [model(10)]
+    assert events.reasons == ["Loading"]
+
+
+def test_a_job_that_publishes_nothing_is_never_looked_at():
+    server = Server(raw_job())
+    run(server, looks=5, clock=[0.0])
+    assert server.asked == []
+
+
+def test_a_job_that_is_being_deleted_leaves_everything():
+    server = Server(publishing(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["other/stays"]))
+    run(server, looks=5, clock=[0.0])
+    assert server.asked == []
+
+
+@pytest.mark.parametrize("status", [0, 429, 500, 503])
+def test_a_server_that_does_not_answer_changes_no_status(status):
+    server = Server(publishing())
+    server.error = ApiError("GET", status, "Unknown", "not now")
+    events = run(server, looks=3, clock=[0.0])
+    assert set(server.asked) == {"list"} and events.reasons == []
+
+
+def test_a_refusal_is_written_once():
+    server = Server(publishing())
+    server.error = ApiError("GET", 403, "Forbidden", 'modeladapters is forbidden: User "operator" cannot list')
+    events = run(server, looks=20, clock=[0.0])
+    assert server.asked.count("status") == 1 and events.reasons == ["Forbidden"]
+    assert parse.job(server.raw).read_status()["published"][0]["state"] == "Failed"
