@@ -34,11 +34,18 @@ OF_TEMPLATES = frozenset({"cluster", "tracking"})
 
 OTHERS = {"uri": "s3://a/b", "credentialsSecret": "others"}
 REWARD = {"function": "r:score", "source": OTHERS}
-ENTRY = {"name": "sums", "minimum": 0.5, "aibrix": {"podSelector": {"app": "vllm"}}}
-PUBLISHES = {
-    "data": {"train": {"uri": "s3://a/b.jsonl"}, "eval": {"uri": "s3://a/c.jsonl"}},
-    "checkpoint": {"uri": "s3://a", "keepBest": {}, "keepAll": True},
-}
+
+
+def publishes(secret: str) -> Object:
+    """A job whose adapter AIBrix reads with this Secret."""
+    target = {"podSelector": {"app": "vllm"}, "credentialsSecret": secret}
+    return {
+        "data": {"train": TRAIN, "eval": TRAIN},
+        "checkpoint": {"uri": "s3://a", "keepBest": {}, "keepAll": True},
+        "publish": [{"name": "sums", "maximum": 1.2, "aibrix": target}],
+    }
+
+
 JUDGE = {"server": {"url": "https://judge/v1", "model": "judge", "credentialsSecret": "others"}}
 NAMING_SECRETS: list[Object] = [
     {"model": OTHERS},
@@ -49,7 +56,7 @@ NAMING_SECRETS: list[Object] = [
     {**GRPO, "reward": REWARD},
     {**GRPO, "reward": JUDGE},
     {"algorithm": {"type": "distillation", "distillation": JUDGE}},
-    PUBLISHES | {"publish": [{**ENTRY, "aibrix": ENTRY["aibrix"] | {"credentialsSecret": "others"}}]},
+    publishes("others"),
     {**GRPO, "environment": {"function": "e:Episode", "source": OTHERS}},
     {**GRPO, "rewards": [{"name": "a", **REWARD}, {"name": "b", "type": "exact"}]},
     {
@@ -177,6 +184,7 @@ def test_a_template_may_have_what_a_job_may(tenancy: Cluster) -> None:
         {},
         {"cluster": {"image": "registry.example.com/ml/trainer:1", "serviceAccountName": "trainer"}},
         {"checkpoint": {"uri": "s3://a", "credentialsSecret": "s3-keys"}},
+        publishes("s3-keys"),
         worker(volumes=[{"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}}]),
         ray(env=[{"name": "K", "value": "v"}], securityContext={"readOnlyRootFilesystem": False}),
         worker(securityContext={"fsGroup": 10001}),
