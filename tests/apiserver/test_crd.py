@@ -153,6 +153,7 @@ def test_kubectl_get_shows_the_progress_of_the_job(cluster: Cluster) -> None:
         "RESTARTS",
         "LEFT(S)",
         "URI",
+        "SERVING",
     ]
     assert row.split()[8:] == [
         "columns-3",
