@@ -18,7 +18,6 @@ from aiohttp import web
 from lorarl_api.v1alpha1 import LoRARLJobStatus
 from support.cluster import aibrix
 from support.cluster.aibrix import KIND, loads, names
-from support.cluster.api_faults import ApiFaults
 from support.cluster.api_proxy import Call, api_proxy
 from support.cluster.audit import account, granted, refused, used, writes
 from support.cluster.client import ApiError, Object
@@ -292,38 +291,6 @@ def test_a_slow_api_of_the_servers_delays_no_training(served: Cluster) -> None:
                 name = f"sums-{number}"
                 served.api.wait(KIND, model(10, name), where, bool, seconds=90)
     assert struck.count("conflict") == 2
-
-
-@pytest.mark.long
-def test_on_a_bad_day_of_the_api_server_it_ends_as_on_a_good_one(served: Cluster) -> None:
-    """Three operators are killed while a part of all requests fails, hangs or is done without an answer."""
-    where, steps = namespace(served, "bad-day"), range(10, 70, 10)
-    faults = ApiFaults(7)
-
-    async def strike(call: Call) -> web.StreamResponse:
-        # An operator that loses its lease ends, and nothing here starts it again.
-        return await (call.forward() if "/leases" in call.path else faults.intercept(call))
-
-    with api_proxy(served) as proxy:
-        proxy.intercept = strike
-        prepare(served, account=ACCOUNT)
-        kubeconfig = proxy.kubeconfig(served, "bad-day", served.service_account_token(SYSTEM, ACCOUNT))
-        served.api.create(job(where))
-        for first in steps[::2]:
-            with operator(served, kubeconfig, f"bad-day-{first}") as one:
-                for step in (first, first + 10):
-                    reports(served, where, step, 0.5 + step / 1000)
-                    until(180, f"step {step} is there", lambda step=step: model(step) in names(served.api, where))
-                    loads(served.api, where, model(step))
-                one.process.kill()
-        faults.healed = True
-        with operator(served, kubeconfig, "good-day") as one:
-            wait_leader(one)
-            found = wait_state(served, where, "Serving", "Serving", serves=model(60))
-            until(SECONDS, "one version is left", lambda: names(served.api, where) == {model(60)})
-    values = [one["value"] for one in found["versions"]]
-    assert values == sorted(set(values)) and values[-1] == 0.56
-    assert sum(faults.struck.values()) > 10
 
 
 def test_the_charts_policy_keeps_the_operator_from_adapters_of_others(served: Cluster) -> None:
