@@ -20,11 +20,13 @@ from lorarl_trainer.engine.vllm.patches.attention_kernel import attend_to_cache,
 from lorarl_trainer.kernels import (
     attention,
     experts,
+    fp8,
     logprobs,
     nf4,
     operations,
     row_sums,
     triton_experts,
+    triton_fp8,
     triton_layer,
     triton_nf4,
     triton_rows,
@@ -285,6 +287,17 @@ def test_a_layer_decodes_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
         tolerance = 1e-5 if kind == torch.float32 else 1e-2
         torch.testing.assert_close(found[row].cpu().float(), expected, rtol=tolerance, atol=tolerance)
     assert not found[sequences:].any()
+
+
+@pytest.mark.parametrize("inputs", [3584, 100])
+def test_weights_of_fp8_codes_are_the_same_to_the_bit(inputs: int) -> None:
+    """All 256 codes are among them."""
+    _, scale = fp8.quantized(random(48, inputs))
+    codes = torch.arange(48 * inputs).remainder(256).to(torch.uint8).view(48, inputs).view(fp8.CODES)
+    for dtype, _ in PRECISIONS:
+        found = triton_fp8.dequantized(codes.to(DEVICE), scale.to(DEVICE), dtype)
+        expected = fp8.dequantized(codes, scale, dtype)
+        torch.testing.assert_close(found.cpu(), expected, rtol=0.0, atol=0.0, equal_nan=True)
 
 
 @pytest.mark.parametrize("inputs", [3584, 100])

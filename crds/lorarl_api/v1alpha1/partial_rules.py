@@ -46,7 +46,13 @@ def _off_policy(field: str, unless: str, unset: str, groups: str) -> Iterator[Ru
     )
 
 
-def partial_rules() -> Iterator[Rule]:
+def off_policy_rules() -> Iterator[Rule]:
+    """Yield what jobs must have beside such steps, and must not."""
+    yield from _partial()
+    yield from _staleness()
+
+
+def _partial() -> Iterator[Rule]:
     """Yield what a job with `rollout.partial` must have beside it, and must not."""
     unless = "!has(self.rollout.partial)"
     yield from _off_policy("rollout.partial", unless, "be absent", "those that have ended")
@@ -65,7 +71,7 @@ def partial_rules() -> Iterator[Rule]:
     )
 
 
-def staleness_rules() -> Iterator[Rule]:
+def _staleness() -> Iterator[Rule]:
     """Yield what a job with `rollout.maxStaleness` above 0 must have beside it, and must not."""
     field, unless, unset = "rollout.maxStaleness", "self.rollout.maxStaleness == 0", "be 0, the default,"
     yield from _off_policy(field, unless, unset, "known before it is generated ahead")

@@ -16,7 +16,7 @@ from lorarl_api.v1alpha1.algorithm_types import (
     those,
 )
 from lorarl_api.v1alpha1.environment import environment_rules
-from lorarl_api.v1alpha1.partial_rules import TRAINS_WITHOUT_REWARD, partial_rules, staleness_rules
+from lorarl_api.v1alpha1.partial_rules import TRAINS_WITHOUT_REWARD, off_policy_rules
 from lorarl_api.v1alpha1.publish import publish_rules
 from lorarl_api.v1alpha1.quantization_rules import quantization_rules
 from lorarl_api.v1alpha1.server_rules import SERVER_CLUSTER_RULES, server_job_rules
@@ -278,8 +278,7 @@ SPEC_RULES: tuple[Rule, ...] = (
         "absent or 1",
     ),
     _default_without_rollouts("servers", "!has(self.rollout.servers)", "absent"),
-    *partial_rules(),
-    *staleness_rules(),
+    *off_policy_rules(),
     *environment_rules(),
     Rule(
         "algorithm.updatesPerStep",

@@ -8,7 +8,11 @@ e4m3: P. Micikevicius et al., "FP8 Formats for Deep Learning", arXiv:2209.05433,
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+
+from lorarl_trainer.kernels.dispatch import with_kernel
 
 CODES = torch.float8_e4m3fn
 _LARGEST = 448.0
@@ -29,6 +33,13 @@ def quantized(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (weight / scale).to(CODES), scale
 
 
+def _load() -> Callable[[torch.Tensor, torch.Tensor, torch.dtype], torch.Tensor]:
+    from lorarl_trainer.kernels import triton_fp8
+
+    return triton_fp8.dequantized
+
+
+@with_kernel(_load)
 def dequantized(codes: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return the weight [out, in] in float32 or bf16, exactly."""
     return codes.to(dtype).mul_(scale.to(dtype))

@@ -37,6 +37,8 @@ bytes for a logit; and what a layer of a micro-batch takes beside, in seconds.""
 _STATE_PASSES, _STATE_LAYER_SECONDS = 47.0, 1.3e-2
 """Of a layer that keeps a state: how often what it computes again is read or written, and how long a CPU takes to start
 the kernels of a micro-batch."""
+_DEQUANTIZING = 0.6
+"""Share of the bandwidth at which weights are made of their codes."""
 _ATTENTION, _BACKWARD_ATTENTION = 0.75, 0.4
 """Shares of operations that flash attention reaches forward, by its third version, and backward."""
 _BACKWARD = 2.5
@@ -144,13 +146,14 @@ def decode_seconds(model: ModelSizes, plan: ExecutionPlan, speed: Speed, running
     experts, active = model.of_experts / plan.layout.engine_ranks, at_work / count
     chosen = 1 - (1 - active) ** running
     read = matrices - experts * active + experts * chosen / _DECODE_EXPERTS
-    reading = (read * plan.compute.bytes + _dequantized_bytes(model, plan)) / speed.bandwidth
+    reading = read * plan.compute.bytes / speed.bandwidth
     products = 2 * matrices * running / (_DECODE_PRODUCTS * speed.operations)
     keys = running * context * kv_bytes_per_token(model, plan) / (_DECODE_ATTENTION * speed.bandwidth)
     layer = _DECODE_LAYER_SECONDS + (_DECODE_REDUCTION_SECONDS if plan.layout.engine_ranks > 1 else 0.0)
     layer += running * at_work * _DECODE_EXPERT_ROW_SECONDS
     host = _DECODE_HOST_SECONDS + running * _DECODE_HOST_SECONDS_PER_SEQUENCE
-    return max(max(reading, products) + keys + model.layers * layer, host)
+    layers = max(reading, products) + _dequantizing(model, plan, speed)
+    return max(layers + keys + model.layers * layer, host)
 
 
 def _generation(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: Speed) -> float:
@@ -208,8 +211,7 @@ def training_seconds(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: 
     products = operations / (_PRODUCTS * speed.operations)
     shared = (products + traffic / speed.bandwidth + attention) / plan.layout.trainer_workers
     micro_batches = -(-tokens // plan.trainer.micro_batch_tokens)
-    quantized = passes / 2 * _dequantized_bytes(model, plan) / speed.bandwidth
-    own = model.layers * _LAYER_SECONDS + quantized
+    own = model.layers * _LAYER_SECONDS + passes / 2 * _dequantizing(model, plan, speed)
     states = _states(model, plan, work, speed, micro_batches)
     return shared + _exchange(model, plan, speed, tokens) + micro_batches * own + states
 
@@ -222,10 +224,12 @@ def _states(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: Speed, mi
     return max(started, _STATE_PASSES * 4 * values * tokens / speed.bandwidth)
 
 
-def _dequantized_bytes(model: ModelSizes, plan: ExecutionPlan) -> int:
-    """Return the bytes that are read and written to make the weights of all layers of their codes."""
-    of = plan.quantization
-    return 0 if of is None else of.bytes_of(model.linear_shapes) + model.of_products * plan.compute.bytes
+def _dequantizing(model: ModelSizes, plan: ExecutionPlan, speed: Speed) -> float:
+    """Estimate how long it takes to make the weights of all layers of their codes, once."""
+    if plan.quantization is None:
+        return 0.0
+    moved = plan.quantization.bytes_of(model.linear_shapes) + model.of_products * plan.compute.bytes
+    return moved / (_DEQUANTIZING * speed.bandwidth)
 
 
 def _recomputed(model: ModelSizes, plan: ExecutionPlan) -> float:

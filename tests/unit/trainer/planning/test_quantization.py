@@ -76,7 +76,7 @@ def test_a_decode_step_reads_codes_and_writes_and_reads_weights(quantization: Qu
     plan = planned(job(f"model.quantization={quantization}"), SHAPES["7B"], 80).execution
     speed = speed_of("H200")
     more = decode_seconds(held, plan, speed, 1, 1) - decode_seconds(held, plain.execution, speed, 1, 1)
-    bytes_more = more * speed.bandwidth / held.of_products
+    bytes_more = 0.6 * more * speed.bandwidth / held.of_products  # the share of it that an H200 reached
     assert bytes_more == pytest.approx({"fp8": 3.0, "nf4": 2.517}[quantization], abs=0.001)
 
 
