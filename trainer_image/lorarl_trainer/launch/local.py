@@ -22,7 +22,7 @@ _LEAST_FILE_BYTES = 1 << 30
 _JOB_FIELDS = (
     *("backoff_limit", "retry_policy", "max_preemptions_without_progress"),
     *("active_deadline_seconds", "start_deadline_seconds", "progress_deadline_seconds", "ttl_seconds_after_finished"),
-    "template_ref",
+    *("template_ref", "publish"),
 )
 _CHECKPOINT_FIELDS = ("deletion_policy",)
 _CLUSTER_FIELDS_HONOURED = ("nodes", "gpus_per_node")

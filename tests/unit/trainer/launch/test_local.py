@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from lorarl_api.load import load_job
-from lorarl_api.v1alpha1 import ClusterSpec, LoRARLJob
+from lorarl_api.v1alpha1 import ClusterSpec, LoRARLJob, LoRARLJobSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch.local import (
+    _JOB_FIELDS,
     ignored_fields,
     only_run_in,
     refuse_cluster_jobs,
@@ -110,6 +111,7 @@ def test_all_other_fields_that_need_a_cluster_are_named() -> None:
             "metadata.labels": {"kueue.x-k8s.io/queue-name": "research", "team": "a"},
             "metadata.annotations": {"kai.scheduler/queue": "a"},
             "spec.checkpoint": {"uri": "s3://a/b", "deletionPolicy": "Delete"},
+            "spec.templateRef": {"name": "small"},
             "spec.cluster.image": "trainer:1",
             "spec.backoffLimit": 0,
             "spec.activeDeadlineSeconds": 1,
@@ -126,7 +128,23 @@ def test_all_other_fields_that_need_a_cluster_are_named() -> None:
         "spec.activeDeadlineSeconds",
         "spec.startDeadlineSeconds",
         "spec.ttlSecondsAfterFinished",
+        "spec.templateRef",
     ]
+
+
+def test_publishing_is_the_operators() -> None:
+    kept = {"uri": "s3://a/b", "keepBest": {}, "keepAll": True}
+    data = {"train": {"uri": "file:train.jsonl"}, "eval": {"uri": "file:eval.jsonl"}}
+    publish = [{"name": "sums", "minimum": 0.5, "aibrix": {"podSelector": {"a": "b"}, "baseModel": "base"}}]
+    asked = job({"spec.checkpoint": kept, "spec.data": data, "spec.publish": publish})
+    assert ignored_fields(asked) == ["spec.publish"]
+
+
+def test_every_field_of_a_job_is_honoured_or_named() -> None:
+    """`suspend` is refused. Parts of checkpoint and cluster are named."""
+    honoured = {"model", "adapter", "algorithm", "reward", "rewards", "environment", "data", "rollout"}
+    honoured |= {"trainer", "tracking", "suspend"}
+    assert set(LoRARLJobSpec.model_fields) == {*honoured, "checkpoint", "cluster", *_JOB_FIELDS}
 
 
 @pytest.mark.parametrize(
