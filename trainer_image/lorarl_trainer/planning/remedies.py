@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lorarl_api.rules import broken_rules
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.errors import InputError, OutOfMemoryError
@@ -68,7 +69,10 @@ def remedies(plan: JobPlan) -> str:
     if alone:
         return _sentence(alone.values(), ", or ")
     for change in changes(plan):
-        together[change.field] = change
+        more = together | {change.field: change}
+        if _with(plan, more.values()) is None:
+            continue
+        together = more
         if _fits_with(plan, together.values()):
             return _sentence(_only_needed(plan, list(together.values())), ", and ")
     return f"Use {'GPUs' if isinstance(plan.there, Gpu) else 'a machine'} with more memory, or a smaller model."
@@ -80,10 +84,17 @@ def _sentence(made: Iterable[Change], between: str) -> str:
     return " ".join([f"{told[0].upper()}{told[1:]}.", *(change.cost for change in made if change.cost)])
 
 
-def _fits_with(plan: JobPlan, made: Iterable[Change]) -> bool:
+def _with(plan: JobPlan, made: Iterable[Change]) -> LoRARLJobSpec | None:
+    """Return a job's spec with changes; None if a manifest with them is refused."""
     spec = plan.spec
     for change in made:
         spec = change.applied(spec)
+    return None if any(broken_rules(spec)) else spec
+
+
+def _fits_with(plan: JobPlan, made: Iterable[Change]) -> bool:
+    if (spec := _with(plan, made)) is None:
+        return False
     try:
         return choose_plan(spec, plan.model, plan.there).fits
     except InputError:  # what one of them needs, another one rules out
@@ -172,14 +183,11 @@ def _changes_on_gpu(plan: JobPlan) -> Iterator[Change]:
 
 
 def _quantized(plan: JobPlan) -> Iterator[Change]:
-    """Yield a quantized base, where the manifest's fields allow one and the model does."""
-    spec = plan.spec
-    backend, ranks = spec.trainer.backend, spec.rollout.tensor_parallel_size
-    allowed = backend != "megatron" and not spec.adapter.dora and ranks in (None, 1)
-    now = format_of(spec.model.quantization)
+    """Yield a quantized base, where the model allows one."""
+    now = format_of(plan.spec.model.quantization)
     for of in FORMATS.values():
         smaller = now is None or of.bytes_of(plan.model.linear_shapes) < now.bytes_of(plan.model.linear_shapes)
-        if allowed and smaller and not why_not_quantized(spec, plan.model, of):
+        if smaller and not why_not_quantized(plan.spec, plan.model, of):
             yield Change("model", "quantization", of.name, of.cost)
 
 

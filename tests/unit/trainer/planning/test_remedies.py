@@ -103,6 +103,23 @@ def test_every_remedy_that_is_printed_makes_the_job_fit(
         assert choose_plan(job(*changes, *alternative, gpus=gpus), sizes, gpu).fits, alternative
 
 
+PUBLISHED = (
+    *("checkpoint.uri=s3://adapters/7b", "checkpoint.keepBest={}", "checkpoint.keepAll=true"),
+    *("data.eval={uri: 'file:held_out.jsonl'}", "publish=[{name: a, minimum: 0, aibrix: {podSelector: {a: b}}}]"),
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "model", "gigabytes"),
+    [(("rollout.servers=['http://server:8000']",), "32B", 48), (PUBLISHED, "7B", 24)],
+)
+def test_no_remedy_is_what_other_fields_of_the_manifest_rule_out(
+    changes: tuple[str, ...], model: str, gigabytes: int
+) -> None:
+    told = remedies(choose_plan(job(*changes), sizes_of(MODELS[model]), gpu_of(gigabytes)))
+    assert told == "Set spec.cluster.gpusPerNode to 2."
+
+
 def alternatives(told: str) -> list[list[str]]:
     """Remedies as overrides of the manifest, those together that have to be."""
     between = ", and " if ", and " in told else ", or "
