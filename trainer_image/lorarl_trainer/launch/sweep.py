@@ -105,14 +105,18 @@ def jobs_of(
     """Return the jobs of all trials. `judge` returns why a job's base model cannot be trained, if so.
 
     Raises:
-        InputError: some cannot run. It has a line for each.
+        InputError: some cannot run, or would train the same as another one. It has a line for each.
     """
-    jobs, found = [], []
+    jobs, found = dict[Trial, LoRARLJob](), []
     for trial in trials:
         try:
-            jobs.append(load_job(manifest, trial.overrides))
-            refuse_cluster_jobs(jobs[-1])
-            fault, _ = judge(jobs[-1])
+            job = load_job(manifest, trial.overrides)
+            refuse_cluster_jobs(job)
+            fault, _ = judge(job)
+            if same := next((other.label for other, one in jobs.items() if one.spec == job.spec), None):
+                why = "its values are equal ones, are not read, or another --over replaces them"
+                fault = f"it would train the same as {same}: {why}"
+            jobs[trial] = job
         except (ManifestError, LorarlError) as error:
             fault = "; ".join(str(error).splitlines())
         if fault:
@@ -120,7 +124,7 @@ def jobs_of(
     if found:
         got = f"{len(found)} of {len(trials)} trials that cannot run"
         raise InputError("--over", got, "only ones that can", "\n".join(["Nothing was started.", *found]))
-    return jobs
+    return list(jobs.values())
 
 
 def shares(jobs: Sequence[LoRARLJob], at_once: int) -> list[dict[str, str]]:

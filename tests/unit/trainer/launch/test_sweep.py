@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,22 @@ def test_all_trials_that_cannot_run_are_named_at_once(tmp_path: Path) -> None:
     ]
     assert "spec.adapter.rank" in lines[1] and "spec.cluster.nodes" in lines[3] and "no such model" in lines[4]
     assert [job.name for job in jobs_of(path, trials[2:3], lambda _: (None, None))] == ["demo-rank-8-nodes-1"]
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        ["metadata.name=a,b"],
+        ["spec.trainer.learningRate=1e-5,0.00001"],
+        ["spec.algorithm.groupSize=4,8", "spec.algorithm={type: rloo}"],
+    ],
+)
+def test_values_that_make_no_other_job_are_no_trial(over: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(manifest({})))
+    first, second = trials = grid("demo", over, [], OUT)
+    with pytest.raises(InputError, match=re.escape(f"{second.label}: it would train the same as {first.label}: ")):
+        jobs_of(path, trials, lambda _: (None, None))
 
 
 def test_trials_that_run_at_a_time_have_gpus_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
