@@ -113,6 +113,9 @@ def find_adapter(
     if not uri:
         raise LorarlError(f"{name}: this run has published no adapter yet. Its checkpoints appear every few steps.")
     manifest = job_file or (str(summary["manifest"]) if summary else None)
+    if overrides and not manifest:
+        got = f"{', '.join(overrides)} for {name}, an adapter without a job's manifest"
+        raise InputError("--set", got, "a manifest that it changes", "Name the manifest with --job, or leave it out.")
     job = load_job(manifest, overrides) if manifest else None
     secrets = read_secrets(job.spec) if job else {}
     folder = _adapter_folder(uri, secrets, job)

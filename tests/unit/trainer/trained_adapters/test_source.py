@@ -31,6 +31,17 @@ def made_adapter(folder: Path, base: Path) -> Path:
     return folder
 
 
+def test_what_changes_a_manifest_needs_one(tmp_path: Path) -> None:
+    base, change = made_base(tmp_path / "base", 1.0), ["spec.trainer.steps=7"]
+    adapter = made_adapter(tmp_path / "adapter", base)
+    with pytest.raises(InputError, match=r"--set: got spec.trainer.steps=7 for .* Name the manifest with --job"):
+        find_adapter(str(adapter), None, change)
+    job = tmp_path / "job.yaml"
+    job.write_text(json.dumps(SMALLEST))
+    changed = find_adapter(str(adapter), job, change, str(base)).job
+    assert changed is not None and changed.spec.trainer.steps == 7
+
+
 def test_another_base_model_of_the_same_shape_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base, other = made_base(tmp_path / "base", 1.0), made_base(tmp_path / "other", 2.0)
     adapter = made_adapter(tmp_path / "adapter", base)
