@@ -12,7 +12,12 @@ QUESTION = "What is 2 plus 3?"
 
 
 def ask_with_peft(
-    base: str, adapter: str, revision: str | None = None, question: str = QUESTION, modules: Collection[str] = ()
+    base: str,
+    adapter: str,
+    revision: str | None = None,
+    question: str = QUESTION,
+    modules: Collection[str] = (),
+    quantization: str | None = None,
 ) -> list[str]:
     """Return Python code that loads base model and adapter with transformers and PEFT, and prints an answer.
 
@@ -22,10 +27,14 @@ def ask_with_peft(
         revision: the base model's commit.
         question: what to ask.
         modules: the layers that the adapter changes. A language model that is a part of another one is loaded with it.
+        quantization: how the base was held in the training, if not as its files are. A comment says so.
     """
     loader = "AutoModelForImageTextToText" if any("language_model." in name for name in modules) else _LANGUAGE
     arguments = repr(base) + (f", revision={revision!r}" if revision else "")
+    trained_on = f"# The training had the base in {quantization}. This has it as its files are, which is another model:"
+    exact = "# for what was trained, write one model with lorarl merge."
     return [
+        *([trained_on, exact] if quantization else []),
         "from peft import PeftModel",
         f"from transformers import {loader}, AutoTokenizer",
         "",

@@ -73,7 +73,8 @@ def _sections(
         if len(shown) < len(names):
             yield "In brackets: 95% intervals. `eval_score` is of held-out rows."
     yield "## How to load it"
-    yield _loading(str(base), config, merged=_is_served_merged(metadata, config))
+    merged, quantization = _is_served_merged(metadata, config), metadata.get(QUANTIZATION)
+    yield _loading(str(base), config, merged=merged, quantization=quantization)
     yield "## Training"
     yield _table(["", ""], list(_facts(metadata, spec)))
     if versions := metadata.get("versions"):
@@ -113,15 +114,23 @@ def _numbers(config: Mapping[str, Any]) -> str:
     )
 
 
-def _loading(base: str, config: Mapping[str, Any], *, merged: bool) -> str:
-    """Return what asks the adapter a question. `merged`: vLLM does not serve such an adapter beside its base."""
+def _loading(base: str, config: Mapping[str, Any], *, merged: bool, quantization: str | None) -> str:
+    """Return what asks the adapter a question.
+
+    Args:
+        base: the base model's name.
+        config: the adapter's.
+        merged: vLLM does not serve such an adapter beside its base.
+        quantization: how the base was held in the training, if not as its files are.
+    """
     rank = served_rank(max(int(config["r"]), *(config.get("rank_pattern") or {"": 0}).values()))
     revision = config.get("revision")
     of = f" --revision {shlex.quote(revision)}" if revision else ""
     serve = f"{serve_command()} {shlex.quote(base)}{of} --enable-lora --max-lora-rank {rank} --lora-modules adapter=."
     if merged:
         serve = f"lorarl merge . --out merged\n{serve_command()} merged"
-    python = "\n".join(ask_with_peft(base, ".", revision, modules=config.get("target_modules", ())))
+    modules = config.get("target_modules", ())
+    python = "\n".join(ask_with_peft(base, ".", revision, modules=modules, quantization=quantization))
     asked = ask_server("merged" if merged else "adapter")
     return f"In this folder:\n\n```python\n{python}\n```\n\n```\n{serve}\n```\n\n```\n{asked}\n```"
 

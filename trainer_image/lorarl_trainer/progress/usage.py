@@ -62,8 +62,9 @@ def _base_model(summary: Mapping[str, Any]) -> str:
 def peft_snippet(summary: Mapping[str, Any]) -> str:
     """Return Python code that loads base model and adapter with transformers and PEFT, and answers a question."""
     adapter = local_path(summary["adapter_uri"])
-    modules = summary["adapter"].get("modules", ())
-    return "\n".join(ask_with_peft(_base_model(summary), adapter, summary["base_revision"], modules=modules))
+    modules, quantization = summary["adapter"].get("modules", ()), _quantization(summary)
+    base, revision = _base_model(summary), summary["base_revision"]
+    return "\n".join(ask_with_peft(base, adapter, revision, modules=modules, quantization=quantization))
 
 
 def vllm_command(summary: Mapping[str, Any]) -> str:
@@ -71,7 +72,7 @@ def vllm_command(summary: Mapping[str, Any]) -> str:
 
     They are merged first, if the adapter was trained on a quantized base, which vLLM would have as its files are.
     """
-    if _is_quantized(summary):
+    if _quantization(summary):
         adapter, job = shlex.quote(local_path(summary["adapter_uri"])), shlex.quote(summary["job"])
         base = f" --base {BASE_FOLDER}" if download_command(summary["base_model"], BASE_FOLDER) else ""
         merged = f"lorarl merge {adapter}{base} --out merged"
@@ -83,11 +84,11 @@ def vllm_command(summary: Mapping[str, Any]) -> str:
     return f"{serve_command()} {base}{revision} --enable-lora --max-lora-rank {rank} --lora-modules {module}"
 
 
-def _is_quantized(summary: Mapping[str, Any]) -> bool:
-    """Return whether a run's manifest asks for a quantized base."""
+def _quantization(summary: Mapping[str, Any]) -> str | None:
+    """Return how a run's manifest asks for its base to be quantized; None if it does not."""
     manifest = yaml.safe_load(summary.get("manifest") or "{}")
-    quantization: str = manifest.get("spec", {}).get("model", {}).get("quantization", "none")
-    return quantization != "none"
+    quantization: str | None = manifest.get("spec", {}).get("model", {}).get("quantization")
+    return None if quantization == "none" else quantization
 
 
 def _best_line(best: Mapping[str, Any]) -> str:

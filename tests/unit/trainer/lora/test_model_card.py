@@ -77,6 +77,7 @@ def test_what_vllm_does_not_serve_is_merged(config: dict[str, Any], more: dict[s
     text = model_card(metadata() | more, CONFIG | config, {}).decode()
     assert f"lorarl merge . --out merged\n{serve_command()} merged" in text
     assert "--enable-lora" not in text
+    assert ("# The training had the base in nf4." in text) == ("baseModelQuantization" in more)
 
 
 def test_every_source_of_a_mixture_is_named() -> None:

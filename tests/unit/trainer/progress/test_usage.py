@@ -106,12 +106,17 @@ def test_a_base_model_in_a_store_is_downloaded_too() -> None:
 
 
 @pytest.mark.parametrize(("base", "option"), [("Qwen/Qwen2.5-7B", ""), ("s3://team/models/tiny", " --base base_model")])
-def test_an_adapter_of_a_quantized_base_is_merged_before_it_is_served(base: str, option: str) -> None:
+def test_an_adapter_of_a_quantized_base_is_merged_for_what_was_trained(base: str, option: str) -> None:
     manifest = "spec: {model: {uri: x, quantization: nf4}}"
     command = vllm_command(summary(base_model=base, manifest=manifest, adapter_uri="file:my runs/a"))
     merged = f"lorarl merge 'my runs/a'{option} --out merged"
     assert command == f"{merged} && {serve_command()} merged --served-model-name addition"
-    assert "--enable-lora" in vllm_command(summary(manifest="spec: {model: {uri: x}}"))
+    for plain in ("spec: {model: {uri: x}}", "spec: {model: {uri: x, quantization: none}}"):
+        assert "--enable-lora" in vllm_command(summary(manifest=plain)) and "#" not in peft_snippet(
+            summary(manifest=plain)
+        )
+    code = peft_snippet(summary(base_model=base, manifest=manifest))
+    assert ast.parse(code) and code.startswith("# The training had the base in nf4.") and "lorarl merge" in code
 
 
 def test_the_server_is_named_as_this_machine_can_start_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
