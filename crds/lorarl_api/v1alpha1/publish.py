@@ -81,7 +81,12 @@ class PublishSpec(Model):
     aibrix: AibrixTarget = Field(description="Publish to AIBrix.")
 
 
-_LOSS = f"{is_one_of('self.algorithm.type', FROM_ANSWERS)} && !has(self.checkpoint.keepBest.passAtK)"
+_LOSS = (
+    f"{is_one_of('self.algorithm.type', FROM_ANSWERS)} && !has(self.checkpoint.keepBest.passAtK) && "
+    "!(has(self.checkpoint.keepBest.eval) && "
+    "self.data.evals.exists(e, e.name == self.checkpoint.keepBest.eval && has(e.reward)))"
+)
+"""Whether the evaluation of checkpoint.keepBest is a loss. One with its own reward is a score, also of sft."""
 
 
 def publish_rules() -> Iterator[Rule]:

@@ -10,6 +10,7 @@ TO = {"podSelector": {"model.aibrix.ai/name": "qwen"}}
 ENTRY = {"name": "sums", "minimum": 0.7, "aibrix": TO}
 KEPT = EVAL | {"spec.checkpoint.keepBest": {}, "spec.checkpoint.keepAll": True}
 PUBLISHES = KEPT | {"spec.publish": [ENTRY]}
+HARD = {"name": "hard", "uri": "file:out/hard.jsonl"}
 LOSS = SFT | KEPT | {"spec.publish": [{"name": "sums", "maximum": 1.2, "aibrix": TO}]}
 
 
@@ -34,6 +35,14 @@ PUBLISH_CASES = [
         "Set minimum",
     ),
     Case("a loss has a maximum", LOSS | {"spec.publish": [ENTRY]}, LOSS, "spec.publish", "Set maximum"),
+    Case(
+        "an evaluation with its own reward is a score, also of sft",
+        LOSS
+        | {"spec.checkpoint.keepBest": {"eval": "hard"}, "spec.data.evals": [HARD | {"reward": {"type": "exact"}}]},
+        LOSS | {"spec.checkpoint.keepBest": {"eval": "hard"}, "spec.data.evals": [HARD]},
+        "spec.publish",
+        "Set minimum",
+    ),
     Case(
         "pods are selected by labels",
         PUBLISHES | {"spec.publish": [ENTRY | {"aibrix": {"podSelector": {"no key": "qwen"}}}]},

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_api.v1alpha1 import EvalSpec, LoRARLJobSpec
 from lorarl_trainer.checkpoint.identity import require_same_training
 from lorarl_trainer.checkpoint.latest import BestBy
 from lorarl_trainer.checkpoint.owner import Owner
@@ -45,9 +45,11 @@ def best_by(spec: LoRARLJobSpec, evaluations: Mapping[str, str] | None = None) -
     chosen = spec.checkpoint.keep_best
     if chosen is None:
         return None
-    result = "loss" if spec.algorithm.about.learns_from == "answers" else "score"
-    metric = result if chosen.pass_at_k is None else f"pass_at_{chosen.pass_at_k}"
     name = chosen.eval or ""
+    source = dict(spec.data.evaluations).get(name)
+    scored = isinstance(source, EvalSpec) and source.reward is not None
+    result = "loss" if spec.algorithm.about.learns_from == "answers" and not scored else "score"
+    metric = result if chosen.pass_at_k is None else f"pass_at_{chosen.pass_at_k}"
     return BestBy(eval_column(name, metric), metric != "loss", name, (evaluations or {}).get(name, ""))
 
 

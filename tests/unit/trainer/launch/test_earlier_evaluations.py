@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.launch.earlier_evaluations import Recorded, recorded
+from lorarl_trainer.progress.events import EvalDone, row_of
 from lorarl_trainer.session import FIRST_RESULTS, STEP_RESULTS
-from unit.contract.manifests import manifest
+from unit.contract.manifests import SFT, manifest
 
 EVALUATION = {"eval_score": 0.5, "eval_loss": None, "eval_rows": 4, "eval_seconds": 0.1}
 
@@ -43,6 +46,16 @@ def test_results_and_the_values_that_choose_the_best_come_from_the_curves(tmp_pa
     }
     assert recorded(tmp_path, spec(keepBest={}), 2).chosen_by == {2: 0.75}, "later steps are made again"
     assert recorded(tmp_path, spec(), 4).chosen_by == {}
+
+
+@pytest.mark.parametrize(("reward", "hard", "best"), [(None, {"loss": 0.5}, 0.5), ("exact", {"score": 0.75}, 0.75)])
+def test_an_evaluation_beside_sft_is_compared_by_its_loss_or_by_its_own_reward(
+    tmp_path: Path, reward: str | None, hard: dict[str, float], best: float
+) -> None:
+    source = {"name": "hard", "uri": "file:h.jsonl"} | ({"reward": {"type": reward}} if reward else {})
+    job = SFT | {"spec.data.evals": [source], "spec.checkpoint.keepBest": {"eval": "hard"}}
+    write(tmp_path, {"step": 1}, row_of(EvalDone(step=1, rows=4, name="hard", **hard)))
+    assert recorded(tmp_path, load_job(json.dumps(manifest(job))).spec, 1).chosen_by == {1: best}
 
 
 def test_a_step_whose_evaluation_was_cut_short_is_not_evaluated(tmp_path: Path) -> None:
