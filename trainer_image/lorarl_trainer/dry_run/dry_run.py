@@ -20,7 +20,6 @@ from lorarl_trainer.dry_run.store_outlook import steps_left, store_lines
 from lorarl_trainer.dry_run.teacher_trial import try_teacher
 from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.launch import inputs
-from lorarl_trainer.launch.init_from import doubts
 from lorarl_trainer.launch.places import require_places
 from lorarl_trainer.launch.preparation import UNPUBLISHED, JudgedModel, prepare
 from lorarl_trainer.launch.resumption import newest_checkpoint
@@ -95,9 +94,9 @@ async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
             _print(*model_lines(job, model), "", *data_lines(job, data, model.vocabulary))
             if scorers.reward or scorers.evals or scorers.teacher:
                 _print("")
-            adapter = prepared.stored.initial_adapter if prepared.stored else None
             template = model.vocabulary.tokenizer.chat_template
-            _print(*(f"warning: {warning}" for warning in [*unusual_settings(spec), *doubts(adapter, spec, template)]))
+            adapters = prepared.stored.doubts(spec, template) if prepared.stored else []
+            _print(*(f"warning: {warning}" for warning in [*unusual_settings(spec), *adapters]))
             if prepared.stored and prepared.stored.no_start:
                 _print(*(f"warning: {warning}" for warning in prepared.stored.warnings(1)))
             doubtful = await _try_rewards(scorers, data, model.vocabulary)

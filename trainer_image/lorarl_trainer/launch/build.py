@@ -22,7 +22,6 @@ from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.earlier_evaluations import recorded
-from lorarl_trainer.launch.init_from import doubts
 from lorarl_trainer.launch.preparation import UNPUBLISHED, Prepared, Stored, look_into_stores, prepare
 from lorarl_trainer.launch.provenance import provenance
 from lorarl_trainer.launch.ray_cluster import RayCluster
@@ -261,7 +260,7 @@ class OpenRun:
         spec, without_start = self.launch.job.spec, stored.warnings(resumed.step)
         yield from unusual_settings(spec)
         yield from without_start
-        yield from doubts(stored.initial_adapter, spec, self.prepared.model.vocabulary.tokenizer.chat_template)
+        yield from stored.doubts(spec, self.prepared.model.vocabulary.tokenizer.chat_template)
         yield from self.prepared.model.verdict.slower
         yield from self.prepared.rows.warnings
         yield from built.warnings

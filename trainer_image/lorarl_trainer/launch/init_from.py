@@ -83,27 +83,29 @@ def read_initial_adapter(
     return InitialAdapter(weights, config["r"], scale, named, quantization, expert_rank, template)
 
 
-def doubts(initial: InitialAdapter | None, spec: LoRARLJobSpec, chat_template: object) -> list[str]:
+def doubts(
+    initial: InitialAdapter | None, spec: LoRARLJobSpec, chat_template: object, field: str = INIT_FROM
+) -> list[str]:
     """Return warnings about an adapter that names another base model than the job's, or has another chat template.
 
-    `chat_template`: the one that the training uses.
+    `chat_template`: the one that the training uses. `field`: see `read_initial_adapter`.
     """
     if initial is None:
         return []
     found = []
     if initial.base is not None and _last_part(initial.base) != _last_part(spec.model.uri):
         found.append(
-            f"the adapter of {INIT_FROM} was made for {initial.base}, and the job trains on {spec.model.uri}. Only "
+            f"the adapter of {field} was made for {initial.base}, and the job trains on {spec.model.uri}. Only "
             "names and shapes of layers are compared: check that both are the same model"
         )
     if initial.quantization not in (None, spec.model.quantization):
         found.append(
-            f"the adapter of {INIT_FROM} was trained with model.quantization {initial.quantization}, and the job has "
-            f"{spec.model.quantization}: it starts on a base of other weights"
+            f"the adapter of {field} was trained with model.quantization {initial.quantization}, and the job has "
+            f"{spec.model.quantization}: here it is on a base of other weights"
         )
     if initial.chat_template is not None and not same_template(initial.chat_template, chat_template):
         found.append(
-            f"the adapter of {INIT_FROM} has its own chat template, and the job trains with another one. To train "
+            f"the adapter of {field} has its own chat template, and the job trains with another one. To train "
             f"with the adapter's, name its {TEMPLATE_FILE} in spec.data.chatTemplateFile"
         )
     return found

@@ -15,7 +15,7 @@ from lorarl_trainer.devices.nvidia_smi import largest_gpu
 from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.adapter_modules import require_fitting_modules
-from lorarl_trainer.launch.init_from import read_initial_adapter
+from lorarl_trainer.launch.init_from import doubts, read_initial_adapter
 from lorarl_trainer.launch.room import require_room
 from lorarl_trainer.lora.files import INIT_FROM, TEACHER
 from lorarl_trainer.lora.initial import InitialAdapter
@@ -60,6 +60,11 @@ class Stored:
         if not resumed_step:
             raise self.no_start
         return [f"{self.no_start} The training continues from its checkpoint, which has the whole adapter"]
+
+    def doubts(self, spec: LoRARLJobSpec, chat_template: object) -> list[str]:
+        """Return warnings about the adapters: see `init_from.doubts`."""
+        named = {INIT_FROM: self.initial_adapter, TEACHER: self.teacher}
+        return [line for field, adapter in named.items() for line in doubts(adapter, spec, chat_template, field)]
 
     def learned_from(self, spec: LoRARLJobSpec) -> dict[str, bytes | None]:
         """Return the weights of the adapters that every step reads, by field: a teacher, and the reference of a start.

@@ -18,6 +18,7 @@ from lorarl_api.v1alpha1.adapter import BaseModelSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch.adapter_modules import require_fitting_modules
 from lorarl_trainer.launch.init_from import doubts, read_initial_adapter
+from lorarl_trainer.launch.preparation import Stored
 from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.lora.peft_options import DEFAULTS, PEFT_VERSION, refused_options
 from lorarl_trainer.models.model_sizes import sizes_of
@@ -75,9 +76,13 @@ def test_an_adapter_of_a_base_that_was_quantized_otherwise_is_a_warning(
     spec = spec_from(tmp_path)
     spec = spec.model_copy(update={"model": spec.model.model_copy(update={"quantization": now})})
     found = doubts(read(tmp_path), spec, None)
-    told = f"was trained with model.quantization {trained}, and the job has {now}: it starts on a base of other weights"
+    told = (
+        f"was trained with model.quantization {trained}, and the job has {now}: here it is on a base of other weights"
+    )
     assert [one for one in found if told in one] == found
     assert bool(found) is warned
+    taught = Stored("heads.tensors", None, read(tmp_path)).doubts(spec, None)
+    assert taught == [one.replace("spec.adapter.initFrom", "spec.algorithm.distillation.adapter") for one in found]
 
 
 @pytest.mark.parametrize(
