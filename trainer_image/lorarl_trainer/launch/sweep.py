@@ -5,6 +5,7 @@ The trials are processes of `lorarl run`. So each is what it would be alone, and
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 import re
@@ -15,7 +16,7 @@ from typing import Any
 
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import load_job
-from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_api.v1alpha1 import MAX_NAME, LoRARLJob
 from lorarl_trainer.devices.nvidia_smi import gpu_count
 from lorarl_trainer.errors import InputError, LorarlError
 from lorarl_trainer.launch.local import refuse_cluster_jobs
@@ -26,6 +27,9 @@ from lorarl_trainer.samples.columns import eval_column
 _OPENING, _CLOSING, _QUOTES = "[{", "]}", "'\""
 _EVALUATION, _LOSS = re.compile(r"eval_(.+/)?(score|loss)"), re.compile(r"(eval_(.+/)?)?loss")
 _NO_NAME, _NO_FILE = re.compile(r"[^a-z0-9]+"), re.compile(r"[^\w.,=+-]+")
+
+_LONGEST_FILE = 100
+"""Characters of a trial's folder."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +70,21 @@ def grid(name: str, over: Sequence[str], overrides: Sequence[str], folder: Path)
     for values in itertools.product(*axes.values()):
         own = [f"{path}={value}" for path, value in zip(axes, values, strict=True)]
         label = ",".join(f"{last}={value}" for last, value in zip(short, values, strict=True))
-        named = f"{name}-{_NO_NAME.sub('-', label.lower()).strip('-')}"
+        named = _short(f"{name}-{_NO_NAME.sub('-', label.lower()).strip('-')}", MAX_NAME)
         assigned = (*overrides, *own, f"metadata.name={named}")
-        trials.append(Trial(label, named, assigned, folder / _NO_FILE.sub("_", label)))
+        trials.append(Trial(label, named, assigned, folder / _short(_NO_FILE.sub("_", label), _LONGEST_FILE)))
     if len({trial.name for trial in trials}) < len(trials):
         hint = "Leave out values that are there twice, or that only differ in their signs."
         raise InputError("--over", ", ".join(over), "trials of different names", hint)
     return trials
+
+
+def _short(name: str, most: int) -> str:
+    """Return a name of at most so many characters: a longer one ends with a digest in place of its rest."""
+    if len(name) <= most:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name[: most - 1 - len(digest)].rstrip('-')}-{digest}"
 
 
 def _axis(over: str) -> tuple[str, list[str]]:

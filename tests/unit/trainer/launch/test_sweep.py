@@ -30,6 +30,18 @@ def test_each_combination_is_a_trial_with_its_own_name_and_folder() -> None:
     assert more[1] == trials[1], "values that come later change no trial"
 
 
+def test_a_trial_of_many_or_long_values_has_a_name_that_a_job_may_have(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(manifest({})))
+    over = ["spec.trainer.learningRate=1e-5,3e-5", "spec.algorithm.groupSize=4,8", "spec.adapter.rank=8,32"]
+    trials = grid("arithmetic", [*over, f"spec.model.uri=file:{'a' * 300},file:{'a' * 299}b"], [], OUT)
+    jobs = jobs_of(path, trials, lambda _: (None, None))
+    assert [job.name for job in jobs] == [trial.name for trial in trials]
+    assert all(trial.name.startswith("arithmetic-learningrate-") for trial in trials)
+    assert len({trial.name for trial in trials}) == len({trial.folder for trial in trials}) == 16
+    assert max(len(trial.folder.name) for trial in trials) <= 100
+
+
 def test_values_are_yaml_with_commas_of_their_own() -> None:
     over = "spec.adapter.targetModules=[q_proj, v_proj],all-linear,{a: [1, 2]},'x, y'"
     values = [trial.overrides[0].partition("=")[2] for trial in grid("a", [over], [], OUT)]
