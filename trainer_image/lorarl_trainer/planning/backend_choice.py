@@ -10,10 +10,13 @@ from lorarl_trainer.models.shape import ModelShape
 
 def backend_of(spec: LoRARLJobSpec, model: ModelShape) -> BackendName:
     """Return which backend trains a job: the manifest's, otherwise Megatron where it trains such models."""
+    return spec.trainer.backend or ("megatron" if _megatron_trains(spec, model) else "fsdp")
+
+
+def _megatron_trains(spec: LoRARLJobSpec, model: ModelShape) -> bool:
     longest = spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens
     whole = model.window is None or model.window >= longest
-    megatron = model.megatron and whole and not spec.adapter.dora and spec.model.quantization == "none"
-    return spec.trainer.backend or ("megatron" if megatron else "fsdp")
+    return model.megatron and whole and not spec.adapter.dora and spec.model.quantization == "none"
 
 
 def chosen_instead(spec: LoRARLJobSpec, backend: BackendName) -> str | None:
@@ -32,13 +35,13 @@ def chosen_instead(spec: LoRARLJobSpec, backend: BackendName) -> str | None:
     )
 
 
-def require_backend(spec: LoRARLJobSpec, backend: BackendName) -> None:
+def require_backend(spec: LoRARLJobSpec, model: ModelShape) -> None:
     """Refuse what a manifest asks of a backend that cannot do it.
 
     Raises:
         InputError: naming the field and the fix.
     """
-    if backend == "megatron":
+    if backend_of(spec, model) == "megatron":
         return
     if spec.adapter.type != "canonical_lora":
         raise InputError(
@@ -53,5 +56,6 @@ def require_backend(spec: LoRARLJobSpec, backend: BackendName) -> None:
         ("tensorParallelSize", trainer.tensor_parallel_size, "1: its trainers share samples, not layers"),
     ):
         if (ranks or 1) > 1:
-            got, hint = f"{ranks} with trainer.backend fsdp", "Remove it, or set spec.trainer.backend: megatron."
+            other = ", or set spec.trainer.backend: megatron" if _megatron_trains(spec, model) else ""
+            got, hint = f"{ranks} with trainer.backend fsdp", f"Remove it{other}."
             raise InputError(f"spec.trainer.{field}", got, expected, hint)

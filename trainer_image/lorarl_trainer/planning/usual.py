@@ -49,7 +49,7 @@ def decide(
         InputError: the backend cannot do what the manifest asks for.
     """
     backend, precision = backend_of(spec, model), PRECISIONS[spec.precision]
-    require_backend(spec, backend)
+    require_backend(spec, model)
     if spec.model.quantization != "none":
         require_quantizable(spec, model)
     layout = _layout(spec, model, ranks or usual_ranks(spec, model), context_ranks or usual_contexts(spec))

@@ -94,14 +94,22 @@ def test_what_a_backend_cannot_do_is_refused(changes: list[str], message: str) -
     assert message in refusal(job(*changes), PHI_4)
 
 
-def test_fsdp_has_no_tensor_parallel_trainer() -> None:
-    spec = job("trainer.tensorParallelSize=2", "trainer.backend=fsdp", gpus=2)
-    assert "spec.trainer.tensorParallelSize: got 2 with trainer.backend fsdp" in refusal(spec, SHAPES["7B"])
-
-
-def test_fsdp_shares_no_context() -> None:
-    spec = job("trainer.contextParallelSize=2", gpus=2)
-    assert "spec.trainer.contextParallelSize: got 2 with trainer.backend fsdp" in refusal(spec, PHI_4)
+@pytest.mark.parametrize(
+    ("field", "changes", "model", "megatron"),
+    [
+        ("tensorParallelSize", ["trainer.backend=fsdp"], SHAPES["7B"], True),
+        ("tensorParallelSize", ["trainer.backend=fsdp", "model.quantization=fp8"], SHAPES["7B"], False),
+        ("tensorParallelSize", ["model.quantization=nf4"], SHAPES["7B"], False),
+        ("contextParallelSize", ["model.quantization=nf4"], SHAPES["7B"], False),
+        ("contextParallelSize", [], PHI_4, False),
+    ],
+)
+def test_fsdp_shares_neither_layers_nor_context_and_megatron_is_offered_where_it_trains(
+    field: str, changes: list[str], model: dict[str, Any], megatron: bool
+) -> None:
+    message = refusal(job(f"trainer.{field}=2", *changes, gpus=2), model)
+    assert f"spec.trainer.{field}: got 2 with trainer.backend fsdp" in message
+    assert ("set spec.trainer.backend: megatron" in message) is megatron
 
 
 @pytest.mark.parametrize(
