@@ -278,7 +278,10 @@ def eval_text(event: EvalDone) -> str:
         if k := re.fullmatch(r"pass_at_(\d+)", name):
             results.append(f"pass@{k[1]} {value:.3f}{_interval_text(event, name, 3)}")
     times = f" x {event.samples}" if event.samples > 1 else ""
-    return f"{event.name or 'held-out'} {', '.join(results)} ({event.rows:,} rows{times})"
+    scored, completions = "", event.rows * event.samples
+    if event.unscored:
+        scored = f", {completions - event.unscored:,} of {completions:,} completions scored"
+    return f"{event.name or 'held-out'} {', '.join(results)} ({event.rows:,} rows{times}{scored})"
 
 
 def _interval_text(event: EvalDone, name: str, digits: int) -> str:

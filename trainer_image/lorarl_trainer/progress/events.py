@@ -168,6 +168,8 @@ class EvalDone:
     """Of `data.evals`; empty for `data.eval`."""
     samples: int = 1
     """Completions of each row."""
+    unscored: int = 0
+    """Completions that could not be scored. They are left out of the score."""
     score: float | None = None
     loss: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -384,6 +386,7 @@ def _eval_columns(event: EvalDone) -> dict[str, Any]:
         "loss": _finite(event.loss),
         **{name: _finite(value) for name, value in event.metrics.items()},
         "rows": event.rows,
+        **({"unscored": event.unscored} if event.unscored else {}),
         "seconds": round(event.seconds, 6),
     }
     return {eval_column(event.name, metric): value for metric, value in values.items()}

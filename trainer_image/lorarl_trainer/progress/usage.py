@@ -123,7 +123,7 @@ def no_gain_line(rows: Sequence[Mapping[str, Any]], algorithm: str, init_from: s
         low_still = algorithm not in FROM_DATA and 0 <= first["before"] < first["after"] < _STILL_LOW
         return f"Still low {result}. If 1 is the best: {_FORM_FIRST}" if low_still else None
     look = "Look at the samples;"
-    if unscored := sum(row.get("reward_failures", 0) for row in rows):
+    if unscored := sum(row.get("reward_failures", 0) + row.get("eval_unscored", 0) for row in rows):
         look = f"{unscored:.0f} completions had no score: fix the reward, as the warnings say. {look}"
     if low_after > high if lower_is_better else high_after < low:
         return f"Worse     {result}, beyond its 95% intervals. {look} lower trainer.learningRate, or trainer.steps."

@@ -36,3 +36,11 @@ def test_the_console_shows_name_interval_and_pass_at_k() -> None:
     assert eval_text(result(0, "hard", 0.5)) == "hard score 0.500 [0.400, 0.600], pass@4 0.750 (50 rows x 4)"
     loss = EvalDone(step=1, rows=1200, loss=1.5, metrics={"loss_low": 1.25, "loss_high": 1.75})
     assert eval_text(loss) == "held-out loss 1.5000 [1.2500, 1.7500] (1,200 rows)"
+
+
+def test_completions_without_a_score_are_said_beside_it() -> None:
+    """A score of the others alone looks like one of all rows."""
+    event = EvalDone(step=0, rows=12, samples=2, unscored=16, score=0.1)
+    assert eval_text(event) == "held-out score 0.100 (12 rows x 2, 8 of 24 completions scored)"
+    assert row_of(event)["eval_unscored"] == 16
+    assert "eval_unscored" not in row_of(EvalDone(step=0, rows=12, score=0.1))
