@@ -52,8 +52,8 @@ def odd_answers(rows: Sequence[Row], field: str, column: str, *, needed: bool) -
         value = cell(other[0].raw, column)
         yield (
             f"{field}.answerField: {len(other):,} of {len(rows):,} answers are no text or number, first that of row "
-            f"{other[0].number}, {brief(value)} ({type(value).__name__}). A reward gets None as their answer, and "
-            f"finds the column {column} in row."
+            f"{other[0].number}, {brief(value)} ({type(value).__name__}). A reward gets None as their answer. "
+            f"Write them as text, JSON as a string, or let the reward read row[{column!r}]."
         )
     empty = [row.number for row in rows if row.answer is not None and not row.answer.strip()]
     if needed and empty:

@@ -13,6 +13,8 @@ from lorarl_trainer.planning.verdict import judge
 from lorarl_trainer.storage.base_model import fetch_base_config
 from lorarl_trainer.storage.downloads import local_path
 
+_DOWNLOAD = "Download it, and set spec.model.uri to file: and that folder."
+
 
 def judge_local_model(
     job: LoRARLJob, gpu_gigabytes: float | None = None, *, in_full: bool = False
@@ -26,15 +28,19 @@ def judge_local_model(
         Why it cannot be trained; or what is known of a model that can be.
     """
     spec = job.spec
+    unused = None
+    if gpu_gigabytes is not None and not spec.on_gpu:
+        unused = "--gpu-memory was not used: spec.cluster.gpusPerNode is 0"
     if not spec.model.uri.startswith("file:"):
-        return None, None
+        elsewhere = f"--gpu-memory planned nothing: {spec.model.uri} is no folder on this machine. {_DOWNLOAD}"
+        return None, unused or (elsewhere if gpu_gigabytes is not None else None)
     try:
         if not local_path(spec.model.uri, "spec.model.uri").exists():
             return None, f"{spec.model.uri} is not on this machine, so the model is judged when the job starts"
         verdict = judge(spec, fetch_base_config(spec, {}), _gpu(gpu_gigabytes) if spec.on_gpu else None)
         if in_full and verdict.plan:
             return None, f"{verdict}\n\n{plan_title(spec)}\n{plan_table(verdict.plan)}"
-        return None, str(verdict)
+        return None, f"{verdict}; {unused}" if unused else str(verdict)
     except InputError as error:
         return str(error), None
 

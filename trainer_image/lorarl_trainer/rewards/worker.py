@@ -48,7 +48,7 @@ MOST_REWARD = 1e30
 """Advantages are float32: differences and sums of larger rewards would be infinite in them."""
 MOST_COMPONENTS = 32
 """Each name is a column of metrics.jsonl and a curve."""
-NO_ANSWER = "answer is None: the row has none, or answerField of its data names another column"
+NO_ANSWER = "answer is None: the row has none, it is no text or number, or answerField names another column"
 SLOW_SECONDS = 3.0
 """An import that takes longer is reported, with the line where it is."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")

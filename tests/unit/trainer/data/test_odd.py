@@ -78,7 +78,8 @@ def test_answers_that_are_no_texts_are_a_warning_that_says_where_they_are() -> N
     (found,) = odd_answers(rows, "spec.data.train", "city", needed=False)
     assert found == (
         "spec.data.train.answerField: 2 of 4 answers are no text or number, first that of row 2, ['Paris', 'paris'] "
-        "(list). A reward gets None as their answer, and finds the column city in row."
+        "(list). A reward gets None as their answer. Write them as text, JSON as a string, or let the reward read "
+        "row['city']."
     )
     assert list(odd_answers([rows[0], rows[2]], "spec.data.train", "city", needed=False)) == []
 

@@ -35,12 +35,13 @@ def validate(
     gpus: int = 0,
     targets: str = "[all-linear]",
     name: str = "validate",
+    uri: str = "file:base",
 ) -> tuple[int, str, str]:
     """Run the command on a manifest beside such a model; return its exit code, what it printed, and errors."""
     if model is not None:
         (folder / "base").mkdir()
         (folder / "base" / "config.json").write_text(json.dumps(model))
-    (folder / "job.yaml").write_text(MANIFEST.format(uri="file:base", gpus=gpus, targets=targets))
+    (folder / "job.yaml").write_text(MANIFEST.format(uri=uri, gpus=gpus, targets=targets))
     program = "from lorarl_trainer.cli import main; import sys; main(sys.argv[1:])"
     command = [sys.executable, "-X", "importtime", "-c", program, name, "job.yaml", *options]
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=without_gpus())
@@ -86,6 +87,14 @@ def test_a_model_that_is_elsewhere_is_judged_later(tmp_path: Path) -> None:
     code, out, _ = validate(tmp_path, None)
     assert code == 0
     assert out == "job.yaml: ok; file:base is not on this machine, so the model is judged when the job starts\n"
+
+
+def test_memory_that_was_not_planned_is_said(tmp_path: Path) -> None:
+    """`ok` alone would look as if the job fitted."""
+    code, out, _ = validate(tmp_path, None, "--gpu-memory", "16", gpus=1, uri="hf://Qwen/Qwen2.5-7B-Instruct")
+    assert code == 0 and "--gpu-memory planned nothing: hf://Qwen/Qwen2.5-7B-Instruct is no folder on this" in out
+    code, out, _ = validate(tmp_path, SHAPES["7B"], "--gpu-memory", "16")
+    assert code == 0 and out.endswith("; --gpu-memory was not used: spec.cluster.gpusPerNode is 0\n")
 
 
 def test_render_prints_the_plan_beside_the_manifest(tmp_path: Path) -> None:

@@ -126,7 +126,10 @@ def test_a_reward_that_stumbles_over_a_missing_answer_is_told_so(tmp_path: Path,
     rows = [EncodedRow(Row("prompt", None, {}, 1), [1], [])]
     with pytest.raises(InputError) as refused:
         tried(tmp_path, body, rows)
-    assert "(mine.py, line 2); answer is None: the row has none, or answerField of its data" in refused.value.got
+    assert (
+        "(mine.py, line 2); answer is None: the row has none, it is no text or number, or answerField"
+        in refused.value.got
+    )
 
 
 def test_a_reward_that_stumbles_over_another_none_is_not(tmp_path: Path) -> None:
