@@ -49,7 +49,7 @@ def test_results_and_the_values_that_choose_the_best_come_from_the_curves(tmp_pa
 
 
 @pytest.mark.parametrize(("reward", "hard", "best"), [(None, {"loss": 0.5}, 0.5), ("exact", {"score": 0.75}, 0.75)])
-def test_an_evaluation_beside_sft_is_compared_by_its_loss_or_by_its_own_reward(
+def test_an_evaluation_beside_sft_is_compared_by_its_loss_or_reward(
     tmp_path: Path, reward: str | None, hard: dict[str, float], best: float
 ) -> None:
     source = {"name": "hard", "uri": "file:h.jsonl"} | ({"reward": {"type": reward}} if reward else {})

@@ -104,7 +104,7 @@ def test_what_a_backend_cannot_do_is_refused(changes: list[str], message: str) -
         ("contextParallelSize", [], PHI_4, False),
     ],
 )
-def test_fsdp_shares_neither_layers_nor_context_and_megatron_is_offered_where_it_trains(
+def test_fsdp_offers_megatron_only_where_that_trains_the_job(
     field: str, changes: list[str], model: dict[str, Any], megatron: bool
 ) -> None:
     message = refusal(job(f"trainer.{field}=2", *changes, gpus=2), model)
