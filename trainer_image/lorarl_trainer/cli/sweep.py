@@ -32,7 +32,7 @@ from lorarl_trainer.cli.help import Command
     "--objective",
     metavar="COLUMN",
     help="Column of metrics.jsonl that names the best trial; less of a loss is better.  "
-    "[default: the first held-out score or loss, or else reward_mean]",
+    "[default: the first held-out score or loss, or else reward_mean, or what the algorithm has in its place]",
 )
 @click.option(
     "--at-once",

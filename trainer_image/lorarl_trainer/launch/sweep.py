@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,9 @@ from lorarl_trainer.progress.evaluations import evaluations_of
 from lorarl_trainer.samples.columns import eval_column
 
 _OPENING, _CLOSING, _QUOTES = "[{", "]}", "'\""
-_EVALUATION, _LOSS = re.compile(r"eval_(.+/)?(score|loss)"), re.compile(r"(eval_(.+/)?)?loss")
+_EVALUATION, _LOSS = re.compile(r"eval_(.+/)?(score|loss)"), re.compile(r"(eval_(.+/)?)?loss|teacher/kl")
+_TRAINED = ("reward_mean", "preference/accuracy", "teacher/kl", "loss")
+"""What says whether a training without evaluations worked: the first that its steps have."""
 _NO_NAME, _NO_FILE = re.compile(r"[^a-z0-9]+"), re.compile(r"[^\w.,=+-]+")
 
 _LONGEST_FILE = 100
@@ -169,16 +171,18 @@ class Value:
         return f"{self.column} {self.value:.4g}" + (f" at step {self.step}" if self.step else f", last {LATEST} steps")
 
 
-def usual_objective(runs: Iterable[Sequence[Mapping[str, Any]]]) -> str:
-    """Return the column of the first evaluation of runs' rows, or else that of the reward."""
-    evaluations = next(filter(None, map(evaluations_of, runs)), None)
-    return eval_column(evaluations[0]["name"], evaluations[0]["metric"]) if evaluations else "reward_mean"
+def usual_objective(runs: Collection[Sequence[Mapping[str, Any]]]) -> str:
+    """Return the column of the first evaluation of runs' rows, or else one of what they trained on."""
+    if evaluations := next(filter(None, map(evaluations_of, runs)), None):
+        return eval_column(evaluations[0]["name"], evaluations[0]["metric"])
+    there = {column for rows in runs for row in rows for column in row}
+    return next((column for column in _TRAINED if column in there), _TRAINED[0])
 
 
 def reached(rows: Sequence[Mapping[str, Any]], objective: str) -> Value | None:
     """Return the best evaluation of a run, or the mean of a step's metric over the last steps; None without any.
 
-    `objective`: a column of metrics.jsonl. Less of a loss is better, and more of all else.
+    `objective`: a column of metrics.jsonl. Less of a loss or divergence is better, and more of all else.
     """
     found = [(float(row[objective]), int(row["step"])) for row in rows if row.get(objective) is not None]
     if _EVALUATION.fullmatch(objective):

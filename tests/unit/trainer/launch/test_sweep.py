@@ -114,17 +114,21 @@ def test_trials_that_run_at_a_time_have_gpus_of_their_own(monkeypatch: pytest.Mo
 def test_the_best_trial_has_the_best_evaluation_or_the_best_last_steps() -> None:
     low, high = (
         [
-            {"step": step, "eval_score": base + 0.1 * (step == 2), "eval_rows": 1, "loss": base, "reward_mean": base}
+            {"step": step, "eval_score": base + 0.1 * (step == 2), "eval_rows": 1}
+            | dict.fromkeys(("loss", "reward_mean", "teacher/kl"), base)
             for step in range(4)
         ]
         for base in (0.3, 0.6)
     )
     assert usual_objective([[], low]) == "eval_score" and usual_objective([[{"step": 1}]]) == "reward_mean"
+    for column in ("preference/accuracy", "teacher/kl", "loss"):  # of dpo, distillation and sft
+        assert usual_objective([[{"step": 1, column: 0.5}]]) == column
     trials = grid("a", ["spec.trainer.seed=0,1"], [], OUT)
     for objective, expected, said in (
         ("eval_score", 1, "eval_score 0.7 at step 2"),
         ("reward_mean", 1, "reward_mean 0.6, last 10 steps"),
         ("loss", 0, "loss 0.3, last 10 steps"),
+        ("teacher/kl", 0, "teacher/kl 0.3, last 10 steps"),
     ):
         values = {trial: reached(rows, objective) for trial, rows in zip(trials, (low, high), strict=True)}
         first = best({trial: value for trial, value in values.items() if value})

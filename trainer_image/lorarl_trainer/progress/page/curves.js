@@ -44,6 +44,8 @@ const CURVES = [
     { title: "Experts that the trainer would choose otherwise", unit: "% of tokens, over all layers", columns: [["routing_changed", "than the rollout"]], percent: true },
   ]],
   ["How fast is it?", [
+    { title: "Age of the samples", unit: "adapter versions behind the one that trains", columns: [["staleness/mean", "mean"], ["staleness/max", "oldest", "dash"]], fromZero: true },
+    { title: "Generation beside training", unit: "seconds per step", columns: [["staleness/hidden_seconds", "while earlier steps trained"]], fromZero: true },
     { title: "Speed", unit: "tokens per second", columns: [["tokens_per_second", "prompts and completions"]], fromZero: true },
     { title: "Where a step's time goes", unit: "seconds per step", phases: true },
     { title: "Sequences in an engine", unit: "mean over its steps", fromZero: true,
