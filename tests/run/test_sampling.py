@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 import pytest
@@ -48,13 +49,15 @@ def test_sampling_evaluations_and_schedule_work_together(job: Job) -> None:
     scores = {row["step"]: row["eval_hard/pass_at_4"] for row in ended.rows if row["step"] in (2, 3)}
     best = max(scores, key=lambda step: (scores[step], -step))
     latest = json.loads((job.checkpoints / "latest.json").read_text())
-    made_of = json.loads((job.checkpoints / f"iter_{best:07}/lora_adapter/lorarl_metadata.json").read_text())
+    adapter = job.checkpoints / f"iter_{best:07}" / "lora_adapter"
+    made_of = json.loads((adapter / "lorarl_metadata.json").read_text())
     assert latest["best"] == {
         "path": f"iter_{best:07}",
         "step": best,
         "metric": "eval_hard/pass_at_4",
         "value": scores[best],
         "measured_by": made_of["evaluations"]["hard"],
+        "adapter_sha256": hashlib.sha256((adapter / "adapter_model.safetensors").read_bytes()).hexdigest(),
     }
     assert best in published_steps(job.checkpoints), "evaluated steps have checkpoints"
     assert ended.summary["best"]["uri"].endswith(f"iter_{best:07}/lora_adapter")
