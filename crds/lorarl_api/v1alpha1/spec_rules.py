@@ -62,7 +62,7 @@ def _shares_context() -> Iterator[Rule]:
         "trainer.contextParallelSize",
         f"{one} || !has(self.trainer.backend) || self.trainer.backend == 'megatron'",
         "be absent or 1 with trainer.backend fsdp, whose layers have the tokens of whole samples",
-        "Remove trainer.contextParallelSize, or set trainer.backend: megatron.",
+        "Remove trainer.contextParallelSize, or with model.quantization none set trainer.backend: megatron.",
     )
 
 

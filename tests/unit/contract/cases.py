@@ -288,7 +288,7 @@ CASES = [
         {"spec.trainer.contextParallelSize": 2, "spec.trainer.backend": "fsdp"},
         {"spec.trainer.contextParallelSize": 2, "spec.trainer.tensorParallelSize": 2},
         "spec.trainer.contextParallelSize",
-        "Remove trainer.contextParallelSize, or set trainer.backend: megatron",
+        "Remove trainer.contextParallelSize, or with model.quantization none set trainer.backend: megatron",
     ),
     Case(
         "adapters are split over the trainer's GPUs",
