@@ -79,6 +79,11 @@ class ScoredRollouts:
     occupancy: Occupancy
     courses: Sequence[Course] = ()
 
+    @property
+    def unscored(self) -> int:
+        """Completions that could not be scored."""
+        return sum(failure.count for failure in self.failures.values())
+
     def chosen(self, indices: Sequence[int]) -> ScoredRollouts:
         """Return some of them, in the order of the indices. The failures remain those of all."""
         return replace(

@@ -73,7 +73,7 @@ class Generation:
             name=name,
             rows=len(evaluation.rows),
             samples=evaluation.samples,
-            unscored=sum(failure.count for failure in rollouts.failures.values()),
+            unscored=rollouts.unscored,
             score=score,
             metrics=metrics | component_metrics(rollouts.outcomes) | episode_metrics(rollouts.courses),
             seconds=time.perf_counter() - start,

@@ -102,7 +102,7 @@ def metrics_of(rollouts: ScoredRollouts, group_size: int) -> dict[str, float]:
     return {
         "reward_mean": float(np.nanmean(rollouts.rewards)),
         "reward_std": float(np.nanstd(rollouts.rewards)),
-        "reward_failures": sum(failure.count for failure in rollouts.failures.values()),
+        "reward_failures": rollouts.unscored,
         "signal_share": float(np.mean(with_signal(compared(rollouts.rewards, group_size)))),
         **component_metrics(rollouts.outcomes),
         **completion_metrics(rollouts),

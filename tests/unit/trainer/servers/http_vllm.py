@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -47,6 +48,17 @@ class Vllm:
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     used: list[asyncio.Transport | None] = field(default_factory=list)
     url: str = ""
+
+    def fail_by_chance(self, stream: random.Random, share: float) -> None:
+        """Hang up at such a share of generations, lose the adapters at as many, and sometimes answer wrongly."""
+
+        def disturb(_: int) -> None:
+            self.down = stream.random() < share
+            if stream.random() < share:
+                self.restart()
+            self.off_by = 0.1 if stream.random() < 0.02 else 0.0
+
+        self.before = disturb
 
     def restart(self) -> None:
         """Lose the adapters, as a server that was started again."""

@@ -216,14 +216,7 @@ def test_no_request_is_lost_or_answered_twice_however_servers_fail() -> None:
         stream = random.Random(seed)
         with servers_of(3) as three:
             for server in three[1:]:
-
-                def disturb(_: int, server: Vllm = server, stream: random.Random = stream) -> None:
-                    server.down = stream.random() < 0.1
-                    if stream.random() < 0.1:
-                        server.restart()
-                    server.off_by = 0.1 if stream.random() < 0.02 else 0.0
-
-                server.before = disturb
+                server.fail_by_chance(stream, 0.1)
             run(three, two_versions)
 
 

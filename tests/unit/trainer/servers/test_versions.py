@@ -203,14 +203,7 @@ def test_no_request_is_lost_or_too_old_however_servers_fail() -> None:
             for server in three:
                 server.slots = 9
             for server in three[1:]:
-
-                def disturb(_: int, server: Vllm = server, stream: random.Random = stream) -> None:
-                    server.down = stream.random() < 0.05
-                    if stream.random() < 0.05:
-                        server.restart()
-                    server.off_by = 0.1 if stream.random() < 0.02 else 0.0
-
-                server.before = disturb
+                server.fail_by_chance(stream, 0.05)
 
             async def make(of: Run) -> None:
                 asked: list[tuple[int, asyncio.Task[dict[int, int]]]] = []

@@ -64,12 +64,7 @@ def _rule_from_inputs(
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """Return what a rule with Transformers' signature does."""
-
-    def output(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *gates: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = rule(query, key, value, *gates, **options)[0]
-        return made
-
-    return from_inputs(output, query, key, value, g, beta), None
+    return from_inputs(lambda *inputs: rule(*inputs, **options)[0], query, key, value, g, beta), None
 
 
 def _checkpoint(modules: Sequence[torch.nn.Module]) -> None:
