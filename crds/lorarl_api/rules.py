@@ -164,9 +164,23 @@ def broken_rules(model: Ruled, path: tuple[str | int, ...] = ()) -> Iterator[tup
 
 
 def _escaped(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {f"__{key}__" if key in _CEL_WORDS else key: _escaped(inner) for key, inner in value.items()}
+    match value:
+        case dict():
+            return {_property(key): _escaped(inner) for key, inner in value.items()}
+        case list():
+            return [_escaped(inner) for inner in value]
+        case str():
+            return _whole(value)
     return value
+
+
+def _property(name: str) -> str:
+    return f"__{name}__" if name in _CEL_WORDS else _whole(name)
+
+
+def _whole(text: str) -> str:
+    """Return a text without U+0000, where cel-expr-python ends it: two names that begin alike would be the same."""
+    return text.replace("\0", "\ufffd")
 
 
 @cache

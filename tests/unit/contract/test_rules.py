@@ -88,6 +88,21 @@ def test_a_rule_that_reads_an_absent_field_raises() -> None:
         rule.holds({})
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param({"annotations": {"": "a", "\0": "b"}}, id="the name of a property"),
+        pytest.param({"annotations": {"a": "\0", "b": "\0\0"}}, id="a value"),
+        pytest.param({"finalizers": [{"x\0y": 1, "x\0z": 2}]}, id="in a list"),
+    ],
+)
+def test_rules_are_evaluated_where_a_text_has_a_nul(part: dict[str, Any]) -> None:
+    """The API server takes it within what has no schema, and so does a job. Before, the operator stopped at it."""
+    overrides = {"spec.cluster.podTemplateOverrides": {"worker": {"metadata": part}}}
+    assert {fault.path for fault in faults(manifest(overrides))} <= {"spec.cluster.podTemplateOverrides"}
+    assert Rule("name", "size(self.name) == 3", "have three letters", "").holds({"name": "a\0b"})
+
+
 def test_defaults_that_depend_on_the_rest_of_the_manifest() -> None:
     job = load_job(json.dumps(manifest())).spec
     assert (job.precision, job.rollout.logprob_tolerance, job.workers_per_node, job.world_size, job.on_gpu) == (
