@@ -131,7 +131,12 @@ def test_no_manifest_stops_the_operator(kuberay_platform: Platform, replica: Ope
     assert len(taken) > 10, f"only {len(taken)} manifests were accepted"
     p.api.create(lorarljob(namespace, "plain"))
     p.api.wait("LoRARLJob", "plain", namespace, lambda job: phase(job) == "Running", seconds=60)
-    until(30, "each job has a phase", lambda: all(phase(job) for job in p.api.list("LoRARLJob", namespace)))
+    until(
+        30,
+        "each job has a phase",
+        lambda: all(phase(job) for job in p.api.list("LoRARLJob", namespace)),
+        replica.process,
+    )
     assert replica.metric("lorarl_operator_errors_total") == errors
     p.api.delete("Namespace", namespace)
 

@@ -31,11 +31,14 @@ from lorarl_operator.decide.decision import (
     Delete,
     DeleteJob,
     DeletePod,
+    Event,
     RemoveFinalizer,
     Want,
 )
+from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import FINALIZER, Evidence, Job, Observed, Refusal
 from lorarl_operator.decide.names import attempt_of
+from lorarl_operator.decide.reasons import News
 from lorarl_operator.decide.settings import Settings
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError, NotLeaderError
@@ -123,6 +126,7 @@ class Controller:
         except Exception as error:
             log.exception("%s/%s: reconciliation failed", *key)
             self._failed(key, type(error).__name__, error)
+            self._tell(key, error)
         else:
             self._queue.forget(key)
         finally:
@@ -133,6 +137,13 @@ class Controller:
         metrics.ERRORS.labels(cause).inc()
         delay = self._queue.add_rate_limited(key, at_least)
         log.warning("%s/%s: retry in %.1f s: %s", *key, delay, error)
+
+    def _tell(self, key: Key, error: Exception) -> None:
+        """Let whoever looks at the job read of a fault of ours. Its status may say nothing yet."""
+        if (observed := self._cache.observe(key)) is not None:
+            what = f"The operator cannot handle this job: {type(error).__name__}: {error}"
+            told = Event("Warning", News.OPERATOR_FAULT, sentences(what, "It tries again, at least once per minute."))
+            self._recorder.record(observed.job, told)
 
     async def _reconcile(self, key: Key) -> None:
         await self._refresh_foreign(key)

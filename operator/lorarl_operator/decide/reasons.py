@@ -374,6 +374,10 @@ class News(Row):
         "The checkpoints of a deleted job are gone. The message names what stays.",
     )
     CHECKPOINTS_LEFT = "CheckpointsLeft", "Checkpoints of a deleted job stay in the store. The message says why."
+    OPERATOR_FAULT = (
+        "OperatorFault",
+        "The operator failed at this job, and tries again. The message is its error, for a report of the fault.",
+    )
 
 
 type Reason = Waiting | Ended | News | Publishing | Foreign
