@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,24 +43,24 @@ class CheckpointReader:
         self._read_ahead = None
 
     def survey(
-        self, unpublished: Iterable[Path], *, with_files: bool = True
+        self, unpublished: Iterable[Path], *, files: Collection[str] | None = None
     ) -> tuple[Latest | None, Found | None, list[str]]:
         """Find the newest whole checkpoint.
 
         Args:
             unpublished: local folders of checkpoints that could not be published. One counts if it is newer than
                 everything published and no later run has published since.
-            with_files: whether to read and verify the files; otherwise checkpoint.json alone is read.
+            files: the only ones to read and verify, beside checkpoint.json; None for all.
 
         Returns:
             latest.json, the checkpoint, and a warning for each checkpoint that was skipped.
         """
         latest, _, warnings = self.read_latest()
-        found = self._newest_published(latest, warnings, with_files=with_files)
+        found = self._newest_published(latest, warnings, files)
         for root in unpublished:
             local = LocalStore(root)
             for folder in _newest_first(local.folders()):
-                newer = self._load(local, folder, None, warnings, with_files=with_files)
+                newer = self._load(local, folder, None, warnings, files)
                 if newer is not None and self._continues(newer, found, latest, warnings):
                     found = newer
                     break
@@ -103,15 +103,17 @@ class CheckpointReader:
             found.folder, found.manifest, found.manifest.created_at, (*kept, found.folder), deleting
         )
 
-    def _newest_published(self, latest: Latest | None, warnings: list[str], *, with_files: bool) -> Found | None:
+    def _newest_published(
+        self, latest: Latest | None, warnings: list[str], files: Collection[str] | None
+    ) -> Found | None:
         for folder in _newest_first(latest.checkpoints if latest else self._store.folders(self._job)):
-            found = self._load(self._store, self._path(folder), folder, warnings, with_files=with_files)
+            found = self._load(self._store, self._path(folder), folder, warnings, files)
             if found is not None:
                 return found
         return None
 
     def _load(
-        self, store: Store, prefix: str, folder: str | None, warnings: list[str], *, with_files: bool
+        self, store: Store, prefix: str, folder: str | None, warnings: list[str], only: Collection[str] | None
     ) -> Found | None:
         """Return the checkpoint at `prefix` if it is whole; otherwise add a warning."""
         manifest = self._manifest(store, prefix, warnings)
@@ -120,7 +122,7 @@ class CheckpointReader:
         if (known := self._read_ahead) is not None and (known.uri, known.manifest) == (store.uri_of(prefix), manifest):
             return known
         files: dict[str, Data] = {}
-        for path in manifest.files if with_files else ():
+        for path in manifest.files if only is None else [path for path in manifest.files if path in only]:
             data = store.get_large(f"{prefix}/{path}")
             fault = manifest.fault(path, data)
             if fault is not None or data is None:
@@ -128,7 +130,7 @@ class CheckpointReader:
                 return None
             files[path] = data
         # Only a checkpoint that is still to be published is written again, with its card.
-        card = store.get(f"{prefix}/{CARD}") if folder is None and with_files else None
+        card = store.get(f"{prefix}/{CARD}") if folder is None and only is None else None
         checkpoint = Checkpoint(manifest.step, manifest.adapter_version, files, card)
         return Found(checkpoint, manifest, store.uri_of(prefix), folder)
 

@@ -309,7 +309,7 @@ class CheckpointStore:
 
         The files are not read: they may be larger than this machine's memory.
         """
-        return self._reader.survey(unpublished, with_files=False)[1]
+        return self._reader.survey(unpublished, files=())[1]
 
     def _require_same_training(self, found: Found | None) -> None:
         if found is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.checkpoint.identity import other_inputs
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.dry_run.episode_trial import episode_lines, hasty_environment, try_episode
 from lorarl_trainer.dry_run.reward_trial import hasty, looks_wrong, printed_lines, trial_lines, try_reward
@@ -22,6 +23,7 @@ from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.places import require_places
 from lorarl_trainer.launch.preparation import UNPUBLISHED, JudgedModel, prepare
+from lorarl_trainer.launch.provenance import provenance
 from lorarl_trainer.launch.resumption import newest_checkpoint
 from lorarl_trainer.launch.runtime import local_runtime
 from lorarl_trainer.launch.unusual import unusual_settings
@@ -111,6 +113,11 @@ async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
         finally:
             _print(*printed_lines(Path(scratch) / "rewards.log"))
         newest = newest_checkpoint(job, secrets, out_dir / UNPUBLISHED)
+        if newest:
+            learned = prepared.stored.learned_from(spec) if prepared.stored else {}
+            made_of = provenance(job, data.digests, folder, learned, model.vocabulary.own_template)
+            others = other_inputs(newest.checkpoint.adapter_metadata, made_of)
+            _print(*(f"warning: {warning}" for warning in others))
         _print("", *plan_lines(job, model, data, out_dir, steps_left(job, newest)))
         _print(*store_lines(job, model.sizes, newest, out_dir))
         found = "The warnings above do not stop a run" if doubtful else "Everything that needs no worker is in order"

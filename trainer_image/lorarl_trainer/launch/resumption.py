@@ -9,6 +9,7 @@ from typing import Any
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob, LoRARLJobSpec
+from lorarl_trainer.checkpoint.contents import ADAPTER_METADATA
 from lorarl_trainer.checkpoint.identity import FINGERPRINT, differences, training_identity
 from lorarl_trainer.checkpoint.latest import Latest
 from lorarl_trainer.checkpoint.reader import CheckpointReader, Found
@@ -27,7 +28,7 @@ _LOOK = RetryPolicy(read_deadline_seconds=3.0, request_seconds=3.0)
 
 
 def newest_checkpoint(job: LoRARLJob, secrets: Secrets, unpublished: Path) -> Found | None:
-    """Return the checkpoint that the next start finds, without its files; None if there is none.
+    """Return the checkpoint that the next start finds, with the adapter's metadata alone; None if there is none.
 
     Raises:
         LorarlError: the store does not answer.
@@ -40,7 +41,7 @@ def _survey(job: LoRARLJob, secrets: Secrets, unpublished: Path) -> tuple[Latest
         return None, None
     secret = secret_of(secrets, job.spec.checkpoint.credentials_secret)
     store = open_store(job.spec.checkpoint.uri, secret, field="spec.checkpoint.uri", retries=_LOOK)
-    latest, found, _ = CheckpointReader(store, job.name, {}).survey([unpublished], with_files=False)
+    latest, found, _ = CheckpointReader(store, job.name, {}).survey([unpublished], files=[ADAPTER_METADATA])
     return latest, found
 
 

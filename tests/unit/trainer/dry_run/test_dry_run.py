@@ -8,6 +8,7 @@ import pytest
 
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.checkpoint import CheckpointStore
+from lorarl_trainer.checkpoint.contents import ADAPTER_METADATA
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.rows import Row
 from lorarl_trainer.dry_run.dry_run import long_answers, median_answer, shorter
@@ -85,6 +86,8 @@ def test_it_names_the_checkpoint_that_a_run_resumes_from(tmp_path: Path) -> None
     newest = newest_checkpoint(job, {}, tmp_path / "unpublished")
     lines = store_lines(job, sizes_of(SHAPES["0.5B"]), newest, tmp_path / "out")
     assert lines[0].startswith("start    resumes from ") and "iter_0000005" in lines[0]
+    assert newest is not None and newest.checkpoint.adapter_metadata["step"] == 5, "what it was made of is compared"
+    assert list(newest.checkpoint.files) == [ADAPTER_METADATA], "and large files are not read"
     assert steps_left(job, newest) == job.spec.trainer.steps - 5 and steps_left(job, None) == job.spec.trainer.steps
 
 
