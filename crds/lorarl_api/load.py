@@ -120,8 +120,7 @@ def assign(document: Any, overrides: Sequence[str]) -> None:
 
 def _assign(document: Any, assignment: str) -> None:
     path, equals, text = assignment.partition("=")
-    keys = path.strip().split(".")
-    if not equals or not all(keys):
+    if not equals or not all(path.strip().split(".")):
         raise ManifestError(
             [Fault("--set", shown(assignment), "PATH=VALUE", "Write an assignment such as spec.trainer.steps=5.")]
         )
@@ -130,21 +129,22 @@ def _assign(document: Any, assignment: str) -> None:
         raise ManifestError([Fault(f"--set {path}", "nothing", "a value", hint)])
     if not isinstance(document, dict):
         return  # `faults` reports that.
-    inner = document
+    put(document, path.strip(), read_value(text, f"--set {path}"), f"--set {path}")
+
+
+def put(document: dict[str, Any], path: str, value: Any, where: str) -> None:
+    """Set the field at a path such as `spec.trainer.steps`, in place. `where` is the place of a fault, for people.
+
+    Raises:
+        ManifestError: The path leads through something that is no mapping.
+    """
+    keys, inner = path.split("."), document
     for depth, key in enumerate(keys[:-1], start=1):
-        value = {} if inner.get(key) is None else inner[key]
-        if not isinstance(value, dict):
-            where = ".".join(keys[:depth])
-            raise ManifestError(
-                [
-                    Fault(
-                        f"--set {path}",
-                        f"a path below {where}, which is not a mapping",
-                        "a path of fields",
-                        f"Set {where} itself.",
-                    )
-                ]
-            )
-        inner[key] = dict(value)  # A copy: another field may be a YAML alias of this one, and must not change.
+        found = {} if inner.get(key) is None else inner[key]
+        if not isinstance(found, dict):
+            above = ".".join(keys[:depth])
+            got = f"a path below {above}, which is not a mapping"
+            raise ManifestError([Fault(where, got, "a path of fields", f"Set {above} itself.")])
+        inner[key] = dict(found)  # A copy: another field may be a YAML alias of this one, and must not change.
         inner = inner[key]
-    inner[keys[-1]] = read_value(text, f"--set {path}")
+    inner[keys[-1]] = value

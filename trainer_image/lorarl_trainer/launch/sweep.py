@@ -5,8 +5,6 @@ The trials are processes of `lorarl run`. So each is what it would be alone, and
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -16,7 +14,9 @@ from typing import Any
 
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import load_job
-from lorarl_api.v1alpha1 import MAX_NAME, LoRARLJob
+from lorarl_api.sweeps import trials as sweeps
+from lorarl_api.sweeps.objective import Goal, best_of, usual_goal
+from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.devices.nvidia_smi import gpu_count
 from lorarl_trainer.errors import InputError, LorarlError
 from lorarl_trainer.launch.local import refuse_cluster_jobs
@@ -25,10 +25,10 @@ from lorarl_trainer.progress.evaluations import evaluations_of
 from lorarl_trainer.samples.columns import eval_column
 
 _OPENING, _CLOSING, _QUOTES = "[{", "]}", "'\""
-_EVALUATION, _LOSS = re.compile(r"eval_(.+/)?(score|loss)"), re.compile(r"(eval_(.+/)?)?loss|teacher/kl")
+_EVALUATION = re.compile(r"eval_(.+/)?(score|loss)")
 _TRAINED = ("reward_mean", "preference/accuracy", "teacher/kl", "loss")
 """What says whether a training without evaluations worked: the first that its steps have."""
-_NO_NAME, _NO_FILE = re.compile(r"[^a-z0-9]+"), re.compile(r"[^\w.,=+-]+")
+_NO_FILE = re.compile(r"[^\w.,=+-]+")
 
 _LONGEST_FILE = 100
 """Characters of a trial's folder."""
@@ -66,27 +66,17 @@ def grid(name: str, over: Sequence[str], overrides: Sequence[str], folder: Path)
     axes = dict(map(_axis, over))
     if len(axes) < len(over):
         raise InputError("--over", ", ".join(over), "each path once", "Put all values of a path into one --over.")
-    lasts = [path.rpartition(".")[2] for path in axes]
-    short = [last if lasts.count(last) == 1 else path for path, last in zip(axes, lasts, strict=True)]
-    trials = []
-    for values in itertools.product(*axes.values()):
-        own = [f"{path}={value}" for path, value in zip(axes, values, strict=True)]
-        label = ",".join(f"{last}={value}" for last, value in zip(short, values, strict=True))
-        named = _short(f"{name}-{_NO_NAME.sub('-', label.lower()).strip('-')}", MAX_NAME)
-        assigned = (*overrides, *own, f"metadata.name={named}")
-        trials.append(Trial(label, named, assigned, folder / _short(_NO_FILE.sub("_", label), _LONGEST_FILE)))
-    if len({trial.name for trial in trials}) < len(trials):
+    made = sweeps.grid(name, axes)
+    if sweeps.twice(made):
         hint = "Leave out values that are there twice, or that only differ in their signs."
         raise InputError("--over", ", ".join(over), "trials of different names", hint)
-    return trials
+    return [_of(trial, overrides, folder) for trial in made]
 
 
-def _short(name: str, most: int) -> str:
-    """Return a name of at most so many characters: a longer one ends with a digest in place of its rest."""
-    if len(name) <= most:
-        return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-    return f"{name[: most - 1 - len(digest)].rstrip('-')}-{digest}"
+def _of(trial: sweeps.Trial, overrides: Sequence[str], folder: Path) -> Trial:
+    own = [f"{path}={value}" for path, value in trial.values]
+    file = sweeps.shortened(_NO_FILE.sub("_", trial.label), _LONGEST_FILE)
+    return Trial(trial.label, trial.name, (*overrides, *own, f"metadata.name={trial.name}"), folder / file)
 
 
 def _axis(over: str) -> tuple[str, list[str]]:
@@ -187,17 +177,17 @@ def reached(rows: Sequence[Mapping[str, Any]], objective: str) -> Value | None:
     found = [(float(row[objective]), int(row["step"])) for row in rows if row.get(objective) is not None]
     if _EVALUATION.fullmatch(objective):
         trained = [one for one in found if one[1] > 0]
-        return Value(objective, *_best(objective)(trained)) if trained else None
+        return Value(objective, *_newest_best(trained, usual_goal(objective))) if trained else None
     latest = [value for value, _ in found[-LATEST:]]
     return Value(objective, sum(latest) / len(latest), 0) if latest else None
 
 
+def _newest_best(points: Sequence[tuple[float, int]], goal: Goal) -> tuple[float, int]:
+    """Return the point with the best value; of equal ones the last, or the first if less is better."""
+    return min(points) if goal is Goal.MINIMIZE else max(points)
+
+
 def best(reached: Mapping[Trial, Value]) -> Trial:
     """Return the trial with the best value, the first of several."""
-    column = next(iter(reached.values())).column
-    wanted = _best(column)(value.value for value in reached.values())
-    return next(trial for trial, value in reached.items() if value.value == wanted)
-
-
-def _best(column: str) -> Callable[..., Any]:
-    return min if _LOSS.fullmatch(column) else max
+    goal = usual_goal(next(iter(reached.values())).column)
+    return best_of({trial: value.value for trial, value in reached.items()}, goal)

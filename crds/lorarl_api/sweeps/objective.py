@@ -1,0 +1,44 @@
+"""The objective of a sweep: whether less or more of it is better, and which trial is the best by it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+
+_LESS = re.compile(r"(eval_(.+/)?)?loss|(teacher/)?kl")
+
+
+class Goal(StrEnum):
+    """Which values of an objective are better."""
+
+    MAXIMIZE = "Maximize"
+    MINIMIZE = "Minimize"
+
+    def better(self, one: float, other: float) -> bool:
+        """Return whether a value is strictly better than another one."""
+        return one < other if self is Goal.MINIMIZE else one > other
+
+    def best(self, *values: float) -> float:
+        """Return the best of some values, at least one."""
+        return min(values) if self is Goal.MINIMIZE else max(values)
+
+
+def usual_goal(column: str) -> Goal:
+    """Return the goal for a column of metrics.jsonl: less of a loss or of a divergence is better, more of all else."""
+    return Goal.MINIMIZE if _LESS.fullmatch(column) else Goal.MAXIMIZE
+
+
+def best_of[Key](values: Mapping[Key, float], goal: Goal) -> Key:
+    """Return the trial with the best value, the first of several.
+
+    Raises:
+        ValueError: there are no values.
+    """
+    wanted = goal.best(*values.values()) if values else None
+    found = next((trial for trial, value in values.items() if value == wanted), None)
+    if found is None:
+        raise ValueError("no trial has a value")
+    return found
+
+
