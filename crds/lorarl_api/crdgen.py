@@ -1,4 +1,4 @@
-"""The CustomResourceDefinition, generated from the models."""
+"""The CustomResourceDefinitions, generated from the models."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 
 from lorarl_api.schema import Schema, job_schema
-from lorarl_api.template_schema import template_spec_schema
-from lorarl_api.v1alpha1 import API_VERSION, CLUSTER_TEMPLATE_KIND, GROUP, KIND, TEMPLATE_KIND, VERSION
+from lorarl_api.template_schema import sweep_schema, template_spec_schema
+from lorarl_api.v1alpha1 import API_VERSION, CLUSTER_TEMPLATE_KIND, GROUP, KIND, SWEEP_KIND, TEMPLATE_KIND, VERSION
 
 # Name, JSONPath, type, and whether only `kubectl get -o wide` shows it. kubectl puts NAME before them.
 _COLUMNS = [
@@ -27,6 +27,18 @@ _COLUMNS = [
     ("Left(s)", ".status.estimatedRemainingSeconds", "integer", True),
     ("URI", ".status.adapter.uri", "string", True),
     ("Serving", ".status.published[0].serving", "string", True),
+]
+_SWEEP_COLUMNS = [
+    ("Phase", ".status.phase", "string", False),
+    ("Trials", ".status.total", "integer", False),
+    ("Finished", ".status.finished", "integer", False),
+    ("Best", ".status.best.name", "string", False),
+    ("Value", ".status.best.value", "number", False),
+    ("Age", ".metadata.creationTimestamp", "date", False),
+    ("Active", ".status.active", "integer", True),
+    ("Stopped", ".status.stopped", "integer", True),
+    ("Failed", ".status.failed", "integer", True),
+    ("URI", ".status.best.uri", "string", True),
 ]
 _TEMPLATE_COLUMNS = [
     ("Image", ".spec.cluster.image", "string", False),
@@ -59,10 +71,12 @@ _ORDER = [
 
 def crd() -> dict[str, Any]:
     """The CustomResourceDefinition `lorarljobs.lorarl.io` (apiextensions.k8s.io/v1)."""
-    schema = _root(job_schema())
-    # Tools such as Flux take a status without a generation for one that is up to date.
-    schema["properties"]["status"]["default"] = {"observedGeneration": UNSEEN}
-    return _definition(KIND, "lrj", schema, _COLUMNS, subresources={"status": {}}, selectable=[".status.phase"])
+    return _with_status(KIND, "lrj", job_schema(), _COLUMNS)
+
+
+def sweep_crd() -> dict[str, Any]:
+    """The CustomResourceDefinition `lorarlsweeps.lorarl.io`."""
+    return _with_status(SWEEP_KIND, "lrs", sweep_schema(), _SWEEP_COLUMNS)
 
 
 def template_crd(kind: str) -> dict[str, Any]:
@@ -79,9 +93,18 @@ def template_crd(kind: str) -> dict[str, Any]:
     return _definition(kind, short, {**root, "properties": properties}, _TEMPLATE_COLUMNS, scope=scope)
 
 
+def _with_status(
+    kind: str, short: str, whole: Schema, columns: list[tuple[str, str, str, bool]]
+) -> dict[str, Any]:
+    schema = _root(whole)
+    # Tools such as Flux take a status without a generation for one that is up to date.
+    schema["properties"]["status"]["default"] = {"observedGeneration": UNSEEN}
+    return _definition(kind, short, schema, columns, subresources={"status": {}}, selectable=[".status.phase"])
+
+
 def definitions() -> dict[str, str]:
     """The texts of all CRDs by their file names in crds/."""
-    made = [crd(), *map(template_crd, _TEMPLATES)]
+    made = [crd(), sweep_crd(), *map(template_crd, _TEMPLATES)]
     return {f"{GROUP}_{one['spec']['names']['plural']}.yaml": _as_text(one) for one in made}
 
 

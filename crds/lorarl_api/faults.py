@@ -68,18 +68,18 @@ def from_rule(document: Any, path: Path, rule: Rule) -> Fault:
     return Fault(dotted(field), shown(value, field), rule.must, hint, "must")
 
 
-def from_pydantic(error: ValidationError) -> list[Fault]:
-    """The faults that Pydantic found, in the order of the fields."""
-    return [fault for details in error.errors(include_url=False) for fault in _sentences(details)]
+def from_pydantic(error: ValidationError, whole: Schema | None = None) -> list[Fault]:
+    """The faults that Pydantic found, in the order of the fields. `whole`: as `schema_at` takes it."""
+    return [fault for details in error.errors(include_url=False) for fault in _sentences(details, whole)]
 
 
-def _sentences(details: ErrorDetails) -> Iterator[Fault]:
+def _sentences(details: ErrorDetails, whole: Schema | None) -> Iterator[Fault]:
     path, got = details["loc"], details["input"]
-    kind, schema = details["type"], schema_at(details["loc"])
+    kind, schema = details["type"], schema_at(details["loc"], whole)
     if kind == "extra_forbidden" or schema is None:
-        yield _unknown_key(path)
+        yield _unknown_key(path, whole)
     elif kind == "metadata_keys":
-        yield from (_unknown_key((*path, key)) for key in details["ctx"]["unknown"])
+        yield from (_unknown_key((*path, key), whole) for key in details["ctx"]["unknown"])
     elif kind == "label_keys":
         for key in details["ctx"]["refused"]:
             yield Fault(
@@ -96,13 +96,13 @@ def _sentences(details: ErrorDetails) -> Iterator[Fault]:
         yield Fault(dotted(path), shown(got, path), in_words(schema), _change(got, path, schema))
 
 
-def _unknown_key(path: Path) -> Fault:
+def _unknown_key(path: Path, whole: Schema | None) -> Fault:
     *above, key = path
-    known = list((schema_at(above) or {}).get("properties", {}))
+    known = list((schema_at(above, whole) or {}).get("properties", {}))
     meant = nearest(str(key), known)
     got = "an unknown key"
     expected = f"one of {', '.join(known)}" if known else "no such key"
-    if not above and schema_at(("spec", key)):
+    if not above and schema_at(("spec", key), whole):
         return Fault(dotted(path), got, expected, f"Move it below spec: spec.{key}.")
     if meant:
         return Fault(dotted(path), got, expected, f"Did you mean {meant}?")

@@ -46,8 +46,10 @@ def job_of(document: Any) -> LoRARLJob:
     return LoRARLJob.model_validate(document, by_alias=True, by_name=False, context=RULES_LATER)
 
 
-def documents(source: str | Path) -> list[Any]:
-    """The unchecked job documents of a manifest. Without any, all its documents, so that their faults can be reported.
+def documents(source: str | Path, kinds: Sequence[str] = (KIND,)) -> list[Any]:
+    """The unchecked documents of jobs, or of other `kinds`, in a manifest.
+
+    Without any, all its documents, so that their faults can be reported.
 
     Raises:
         ManifestError: The file cannot be read, is not YAML, or is empty.
@@ -55,8 +57,8 @@ def documents(source: str | Path) -> list[Any]:
     everything = read_documents(source)
     if not everything:
         raise ManifestError([Fault("the manifest", "nothing", f"a {KIND}", "See examples/ for one to start from.")])
-    jobs = [document for document in everything if isinstance(document, dict) and document.get("kind") == KIND]
-    return jobs or everything
+    wanted = [document for document in everything if isinstance(document, dict) and document.get("kind") in kinds]
+    return wanted or everything
 
 
 def faults(document: Any) -> list[Fault]:

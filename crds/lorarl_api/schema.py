@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from functools import cache
 from typing import Any
 
@@ -56,14 +57,19 @@ def _property(node: Schema, required: bool, definitions: dict[str, Schema]) -> S
         # The API server would complete an empty object too, but it checks the rules on the default as written.
         fields = inlined.get("properties", {}).items()
         inlined["default"] = (
-            [] if inlined["type"] == "array" else {key: field["default"] for key, field in fields if "default" in field}
+            []
+            if inlined["type"] == "array"
+            else {key: deepcopy(field["default"]) for key, field in fields if "default" in field}
         )
     return inlined
 
 
-def schema_at(path: Sequence[str | int]) -> Schema | None:
-    """The schema of the field at `path` (keys, and indices of lists); None if the contract has no such field."""
-    schema: Schema | None = job_schema()
+def schema_at(path: Sequence[str | int], whole: Schema | None = None) -> Schema | None:
+    """The schema of the field at `path` (keys, and indices of lists); None if the contract has no such field.
+
+    `whole`: the schema of the manifest. Default: that of a job.
+    """
+    schema: Schema | None = job_schema() if whole is None else whole
     for step in path:
         if schema is None:
             return None

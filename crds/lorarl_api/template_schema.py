@@ -1,11 +1,11 @@
-"""The JSON schema of templates: that of a job's parts, without what the API server would fill in or require."""
+"""The JSON schemas of templates and sweeps: those of a job's parts, without what the API server would fill in or require."""
 
 from __future__ import annotations
 
 from functools import cache
 
 from lorarl_api.schema import Schema, inlined_schema, job_schema
-from lorarl_api.v1alpha1 import PARTS, TemplateSpec, fields_of
+from lorarl_api.v1alpha1 import PARTS, LoRARLSweep, TemplateSpec, fields_of
 
 _OF_WHOLE_OBJECTS = ("default", "required", "x-kubernetes-validations")
 
@@ -20,6 +20,26 @@ def template_spec_schema() -> Schema:
         whole["properties"] = {field: whole["properties"][field] for field in fields_of(name)}
         schema["properties"][name] = whole | {"description": schema["properties"][name]["description"]}
     return schema
+
+
+@cache
+def sweep_schema() -> Schema:
+    """The schema of a sweep. Its template may lack what its trials set, and has no descriptions: the CRD of jobs does."""
+    schema = inlined_schema(LoRARLSweep)
+    template = schema["properties"]["spec"]["properties"]["template"]["properties"]
+    bare = _without_words(_partial(job_schema()["properties"]["spec"]))
+    template["spec"] = bare | {"description": template["spec"]["description"]}
+    return schema
+
+
+def _without_words(schema: Schema) -> Schema:
+    """A schema without its descriptions, and without those of all fields within it."""
+    bare = {key: value for key, value in schema.items() if key not in ("description", "expected", "hint", "examples")}
+    if "properties" in bare:
+        bare["properties"] = {name: _without_words(inner) for name, inner in bare["properties"].items()}
+    return bare | {
+        key: _without_words(bare[key]) for key in ("items", "additionalProperties") if isinstance(bare.get(key), dict)
+    }
 
 
 def _partial(schema: Schema) -> Schema:

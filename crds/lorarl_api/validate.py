@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import assign, documents, faults, job_of
 from lorarl_api.pod_overrides import override_faults
-from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_api.sweeps.manifest import job_document, sweep_faults, trials_of
+from lorarl_api.v1alpha1 import KIND, SWEEP_KIND, LoRARLJob, LoRARLSweep
 
 Look = Callable[[LoRARLJob], tuple[str | None, str | None]]
 """Looks at what a manifest without faults names; returns a fault of that, or what else is worth saying."""
@@ -34,21 +36,29 @@ def validate_files(paths: Sequence[str | Path], look: Look | None = None, overri
 def _looked_at(path: Path, look: Look | None, overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the faults of a file, and what else is worth saying."""
     try:
-        jobs = documents(path)
-        for document in jobs:
+        there = documents(path, (KIND, SWEEP_KIND))
+        for document in there:
             assign(document, overrides)
     except ManifestError as error:
         return [str(fault).removeprefix(f"{path}: ").removeprefix(f"{path}, ") for fault in error.faults], []
     found, notes = [], []
-    for number, document in enumerate(jobs, start=1):
-        which = f"job {number}: " if len(jobs) > 1 else ""
-        told = [str(fault) for fault in faults(document)]
+    for number, document in enumerate(there, start=1):
+        is_sweep = isinstance(document, dict) and document.get("kind") == SWEEP_KIND
+        which = f"{'sweep' if is_sweep else 'job'} {number}: " if len(there) > 1 else ""
+        told = [str(fault) for fault in (sweep_faults if is_sweep else faults)(document)]
         if not told:
-            job = job_of(document)
-            told = [str(fault) for fault in override_faults(job)]
-        if not told and look is not None:
-            fault, note = look(job)
-            told = [fault] if fault else []
-            notes += [f"{which}{note}"] if note else []
+            jobs = _jobs_of(document) if is_sweep else [job_of(document)]
+            told = list(dict.fromkeys(str(fault) for job in jobs for fault in override_faults(job)))
+            seen = [look(job) for job in jobs] if look is not None and not told else []
+            told += list(dict.fromkeys(fault for fault, _ in seen if fault))
+            if not told:
+                notes += [f"{which}{note}" for note in dict.fromkeys(note for _, note in seen if note)]
         found += [f"{which}{line}" for line in told]
     return found, notes
+
+
+def _jobs_of(document: dict[str, Any]) -> list[LoRARLJob]:
+    """The jobs of a sweep without faults."""
+    sweep = LoRARLSweep.model_validate(document, by_alias=True, by_name=False)
+    trials = trials_of(sweep.metadata.name, sweep.spec)
+    return [job_of(job_document(sweep.spec.template.spec, trial)) for trial in trials]

@@ -1,0 +1,92 @@
+"""The manifest of a sweep: its trials, the column of its objective, and all its faults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from lorarl_api.faults import Fault, ManifestError, from_pydantic, from_rule
+from lorarl_api.load import faults
+from lorarl_api.rules import broken_rules
+from lorarl_api.sweeps.objective import Goal, usual_goal
+from lorarl_api.sweeps.trials import Trial, grid, listed, spec_of, twice
+from lorarl_api.template_schema import sweep_schema
+from lorarl_api.v1alpha1 import API_VERSION, KIND, RULES_LATER, LoRARLSweep, LoRARLSweepSpec, SweepObjective
+from lorarl_api.v1alpha1.algorithm_types import FROM_ANSWERS
+
+_COLUMNS = {"reward": "reward_mean", "kl": "kl", "tokensPerSecond": "tokens_per_second"}
+
+
+def checked_sweep(document: Any) -> LoRARLSweep:
+    """The sweep of a parsed manifest. The specs of its trials' jobs are not checked.
+
+    Raises:
+        ManifestError: it has faults. The error has all of them.
+    """
+    try:
+        sweep = LoRARLSweep.model_validate(document, by_alias=True, by_name=False, context=RULES_LATER)
+    except ValidationError as error:
+        raise ManifestError(from_pydantic(error, sweep_schema())) from error
+    if found := [from_rule(document, path, rule) for path, rule in broken_rules(sweep)]:
+        raise ManifestError(found)
+    if names := twice(trials_of(sweep.metadata.name, sweep.spec)):
+        field = "spec.over" if sweep.spec.over else "spec.trials"
+        hint = "Leave out values that are there twice, or that only differ in their signs."
+        raise ManifestError([Fault(field, f"several trials named {names[0]}", "trials of different names", hint)])
+    return sweep
+
+
+def trials_of(name: str, spec: LoRARLSweepSpec) -> list[Trial]:
+    """The trials of a sweep of this name, in order."""
+    if spec.over:
+        return grid(name, {axis.path: axis.values for axis in spec.over})
+    return listed(name, [(one.name, one.set) for one in spec.trials or ()])
+
+
+def job_document(spec: Mapping[str, Any], trial: Trial) -> dict[str, Any]:
+    """The manifest of a trial's job, from the spec that all trials share.
+
+    Raises:
+        ManifestError: a path leads through something that is no mapping.
+    """
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": trial.name}, "spec": spec_of(spec, trial)}
+
+
+def goal_of(objective: SweepObjective, spec: Mapping[str, Any]) -> Goal:
+    """The goal of an objective, for jobs with this spec."""
+    return Goal(objective.goal) if objective.goal else usual_goal(_column(objective.metric, spec))
+
+
+def sweep_faults(document: Any) -> list[Fault]:
+    """All faults of a parsed manifest of a sweep: its own or, if there are none, those of its trials' jobs."""
+    try:
+        sweep = checked_sweep(document)
+    except ManifestError as error:
+        return list(error.faults)
+    return list(_of_jobs(sweep.spec.template.spec, trials_of(sweep.metadata.name, sweep.spec)))
+
+
+def _of_jobs(spec: Mapping[str, Any], trials: Sequence[Trial]) -> Iterator[Fault]:
+    for trial in trials:
+        try:
+            found: Sequence[Fault] = faults(job_document(spec, trial))
+        except ManifestError as error:
+            found = error.faults
+        yield from (replace(fault, path=f"trial {trial.label}, {fault.path}") for fault in found)
+
+
+def _column(metric: str, spec: Mapping[str, Any]) -> str:
+    """The column of metrics.jsonl whose value a job's status has under this name."""
+    if metric in _COLUMNS:
+        return _COLUMNS[metric]
+    data, chosen = spec.get("data") or {}, (spec.get("checkpoint") or {}).get("keepBest") or {}
+    evals = {one.get("name"): one for one in data.get("evals") or ()}
+    one = evals.get(chosen.get("eval"), {}) if metric == "best" else {}
+    if metric == "evalScore" and not data.get("eval"):
+        one = next(iter(evals.values()), {})
+    scored = one.get("reward") or (metric == "best" and chosen.get("passAtK"))
+    answers = (spec.get("algorithm") or {}).get("type") in FROM_ANSWERS
+    return "eval_loss" if answers and not scored else "eval_score"
