@@ -93,9 +93,7 @@ def template_crd(kind: str) -> dict[str, Any]:
     return _definition(kind, short, {**root, "properties": properties}, _TEMPLATE_COLUMNS, scope=scope)
 
 
-def _with_status(
-    kind: str, short: str, whole: Schema, columns: list[tuple[str, str, str, bool]]
-) -> dict[str, Any]:
+def _with_status(kind: str, short: str, whole: Schema, columns: list[tuple[str, str, str, bool]]) -> dict[str, Any]:
     schema = _root(whole)
     # Tools such as Flux take a status without a generation for one that is up to date.
     schema["properties"]["status"]["default"] = {"observedGeneration": UNSEEN}

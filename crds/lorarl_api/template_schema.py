@@ -1,4 +1,4 @@
-"""The JSON schemas of templates and sweeps: those of a job's parts, without what the API server would fill in or require."""
+"""The JSON schemas of templates and sweeps: a job's parts, without what the API server would fill in or require."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def template_spec_schema() -> Schema:
 
 @cache
 def sweep_schema() -> Schema:
-    """The schema of a sweep. Its template may lack what its trials set, and has no descriptions: the CRD of jobs does."""
+    """The schema of a sweep. Its template may lack what its trials set. The CRD of jobs describes the fields."""
     schema = inlined_schema(LoRARLSweep)
     template = schema["properties"]["spec"]["properties"]["template"]["properties"]
     bare = _without_words(_partial(job_schema()["properties"]["spec"]))

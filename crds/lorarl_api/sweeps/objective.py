@@ -40,5 +40,3 @@ def best_of[Key](values: Mapping[Key, float], goal: Goal) -> Key:
     if found is None:
         raise ValueError("no trial has a value")
     return found
-
-

@@ -124,9 +124,7 @@ class SweepStopping(Model):
 
 _SIZES = " * ".join(f"(size(self.over) > {axis} ? size(self.over[{axis}].values) : 1)" for axis in range(_MAX_AXES))
 _KEEPS_BEST = "has(self.template.spec.checkpoint) && has(self.template.spec.checkpoint.keepBest)"
-_EVALUATES = (
-    "has(self.template.spec.data) && (has(self.template.spec.data.eval) || has(self.template.spec.data.evals))"
-)
+_EVALUATES = "has(self.template.spec.data) && (has(self.template.spec.data.eval) || has(self.template.spec.data.evals))"
 _OTHER_SWEEP = "Apply another sweep: its trials would be other ones."
 
 

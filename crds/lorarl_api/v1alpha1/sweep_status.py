@@ -95,7 +95,9 @@ class LoRARLSweepStatus(Model):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     observed_generation: int | None = Field(
-        None, ge=-1, description="metadata.generation that the status describes. -1: the operator has not seen the sweep."
+        None,
+        ge=-1,
+        description="metadata.generation that the status describes. -1: the operator has not seen the sweep.",
     )
     total: int | None = Field(None, ge=0, description="Trials.")
     active: int | None = Field(None, ge=0, description="Trials whose job is unfinished, and not stopped.")
@@ -111,5 +113,3 @@ class LoRARLSweepStatus(Model):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
     completion_time: Moment | None = Field(None, description="When the last trial ended.")
-
-

@@ -1,4 +1,4 @@
-"""What is known of the cluster: each job with its objects, in their newest version.
+"""What is known of the cluster: each job with its objects, and each sweep, in their newest version.
 
 News comes from the watches, from resyncs and from the answers to our own writes, in any order. So an older version
 never replaces a newer one, and a deleted object never comes back.
@@ -26,10 +26,11 @@ from lorarl_operator.decide.models import (
     RayCluster,
     RayJob,
 )
-from lorarl_operator.kube.resources import BUDGETS, JOBS, LORARLJOBS, PODS, RAYCLUSTERS, RAYJOBS, Resource
+from lorarl_operator.decide.sweep_models import Sweep
+from lorarl_operator.kube.resources import BUDGETS, JOBS, LORARLJOBS, LORARLSWEEPS, PODS, RAYCLUSTERS, RAYJOBS, Resource
 
 type Key = tuple[str, str]
-"""Namespace and name of a job."""
+"""Namespace and name of a job, and of a sweep."""
 type Child = RayJob | RayCluster | Pod | CleanupJob | Budget
 
 _PARSERS: dict[Resource, Callable[[parse.Raw], Child]] = {
@@ -39,7 +40,9 @@ _PARSERS: dict[Resource, Callable[[parse.Raw], Child]] = {
     JOBS: parse.cleanup_job,
     BUDGETS: parse.budget,
 }
-WATCHED: dict[Resource, str] = {LORARLJOBS: "", **dict.fromkeys(_PARSERS, SELECTOR)}
+_ROOTS = (LORARLJOBS, LORARLSWEEPS)
+"""Kinds that belong to nothing else. A sweep and a job of one name share an entry."""
+WATCHED: dict[Resource, str] = {**dict.fromkeys(_ROOTS, ""), **dict.fromkeys(_PARSERS, SELECTOR)}
 """What is watched, with the label selector that the server filters by."""
 _REMEMBERED_DELETIONS = 20_000
 _REMEMBERED_PODS = 8
@@ -49,8 +52,14 @@ _REMEMBERED_PODS = 8
 @dataclass(slots=True)
 class _Entry:
     job: Job | None = None
+    sweep: Sweep | None = None
     children: dict[tuple[Resource, str], Child] = field(default_factory=dict)
     departed: tuple[Pod, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known under this name any more."""
+        return self.job is None and self.sweep is None and not self.children
 
 
 class Cache:
@@ -82,6 +91,9 @@ class Cache:
             entry = self._entries[key] = _Entry()
         if resource == LORARLJOBS:
             entry.job = parse.job(raw)
+            return key
+        if resource == LORARLSWEEPS:
+            entry.sweep = parse.sweep(raw)
             return key
         child = _PARSERS[resource](raw)
         if isinstance(child, Pod) and isinstance(known, Pod) and known.uid == child.uid:
@@ -119,13 +131,15 @@ class Cache:
             return False
         if resource == LORARLJOBS:
             entry.job = None
+        elif resource == LORARLSWEEPS:
+            entry.sweep = None
         else:
             del entry.children[resource, name]
         if isinstance(known, Pod):
             entry.departed = (*entry.departed, known)[-_REMEMBERED_PODS:]
         elif resource == RAYJOBS:
             entry.departed = ()
-        if entry.job is None and not entry.children:
+        if entry.is_empty:
             del self._entries[key]
         return True
 
@@ -140,9 +154,11 @@ class Cache:
             entry = self._entries[key]
             if resource == LORARLJOBS:
                 entry.job = None
+            elif resource == LORARLSWEEPS:
+                entry.sweep = None
             else:
                 del entry.children[resource, one.name]
-            if entry.job is None and not entry.children:
+            if entry.is_empty:
                 del self._entries[key]
 
     def observe(self, key: Key) -> Observed | None:
@@ -172,6 +188,20 @@ class Cache:
         """All jobs."""
         return (entry.job for entry in self._entries.values() if entry.job is not None)
 
+    def job(self, key: Key) -> Job | None:
+        """A job; None if there is no such job."""
+        entry = self._entries.get(key)
+        return entry.job if entry else None
+
+    def sweep(self, key: Key) -> Sweep | None:
+        """A sweep; None if there is no such sweep."""
+        entry = self._entries.get(key)
+        return entry.sweep if entry else None
+
+    def sweeps(self, namespace: str | None) -> list[Key]:
+        """The sweeps of a namespace (None: of all)."""
+        return [key for key, entry in self._entries.items() if entry.sweep is not None and namespace in (None, key[0])]
+
     def vanished(
         self, resource: Resource, namespace: str | None, listed: set[str], version: str
     ) -> list[tuple[Key, str, str]]:
@@ -182,7 +212,7 @@ class Cache:
             if one.uid not in listed and one.uid not in self._unwatched and int(one.resource_version) <= int(version)
         ]
 
-    def _all(self, resource: Resource, namespace: str | None) -> list[tuple[Key, Job | Child]]:
+    def _all(self, resource: Resource, namespace: str | None) -> list[tuple[Key, Job | Sweep | Child]]:
         """All objects of a kind in a namespace (None: in all), each with its job."""
         return [
             (key, one)
@@ -192,21 +222,24 @@ class Cache:
         ]
 
     @staticmethod
-    def _known(entry: _Entry | None, resource: Resource, name: str) -> Job | Child | None:
+    def _known(entry: _Entry | None, resource: Resource, name: str) -> Job | Sweep | Child | None:
         if entry is None:
             return None
+        if resource == LORARLSWEEPS:
+            return entry.sweep
         return entry.job if resource == LORARLJOBS else entry.children.get((resource, name))
 
     @staticmethod
-    def _of_kind(entry: _Entry, resource: Resource) -> list[Job | Child]:
-        if resource == LORARLJOBS:
-            return [entry.job] if entry.job is not None else []
+    def _of_kind(entry: _Entry, resource: Resource) -> list[Job | Sweep | Child]:
+        if resource in _ROOTS:
+            root = entry.job if resource == LORARLJOBS else entry.sweep
+            return [root] if root is not None else []
         return [child for (kind, _), child in entry.children.items() if kind == resource]
 
 
 def key_of(resource: Resource, raw: parse.Raw) -> Key | None:
-    """The job that an object is, or that it belongs to by its labels."""
-    if resource == LORARLJOBS:
+    """The job or sweep that an object is, or the job that it belongs to by its labels."""
+    if resource in _ROOTS:
         meta: dict[str, Any] = raw["metadata"]
         return meta["namespace"], meta["name"]
     return parse.job_key(raw)

@@ -87,10 +87,10 @@ class Controller:
         recorder: EventRecorder,
         settings: Settings,
         *,
-        noticed: Callable[[Key, Job], None] = lambda _key, _job: None,
+        noticed: Callable[[Key, Job | None], None] = lambda _key, _job: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`client` is fenced by the lease. `noticed` gets each job. `clock` is monotonic, in seconds."""
+        """`client` is fenced by the lease. `noticed` gets each key with its job, if any. `clock` is in seconds."""
         self._client, self._cache, self._queue, self._recorder = client, cache, queue, recorder
         self._settings, self._clock, self._noticed = settings, clock, noticed
         self._evidence = EvidenceSource(client, clock)
@@ -148,11 +148,11 @@ class Controller:
     async def _reconcile(self, key: Key) -> None:
         await self._refresh_foreign(key)
         observed = self._cache.observe(key)
+        self._noticed(key, observed.job if observed else None)
         if observed is None:
             self._memories.pop(key, None)
             self._queue.remove(key)
             return
-        self._noticed(key, observed.job)
         newest = max((attempt_of(observed.job.name, each.name) for each in observed.ray_jobs), default=0)
         logs.also(uid=observed.job.uid, **({"attempt": newest} if newest else {}))
         observed = replace(observed, job=await self._served.readable(observed.job))

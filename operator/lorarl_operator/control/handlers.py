@@ -5,7 +5,7 @@ Nothing is written here, not even by kopf.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import kopf
@@ -69,7 +69,11 @@ class _NoDiffs(kopf.DiffBaseStorage):
 
 
 def watch(
-    cache: Cache, queue: WorkQueue[Key], resyncer: Resyncer, configuration: Configuration
+    cache: Cache,
+    queue: WorkQueue[Key],
+    resyncer: Resyncer,
+    configuration: Configuration,
+    watched: Iterable[Resource] = WATCHED,
 ) -> kopf.OperatorRegistry:
     """Register one handler per kind, and the login."""
     registry = kopf.OperatorRegistry()
@@ -79,7 +83,7 @@ def watch(
         return await _connection(configuration)
 
     versions = VersionLog()
-    for resource in WATCHED:
+    for resource in watched:
         handler = _handler(cache, queue, resyncer, resource, versions)
         kopf.on.event(resource.group, resource.version, resource.plural, registry=registry, id=resource.plural)(handler)
     return registry

@@ -20,15 +20,20 @@ from lorarl_operator.control.event_recorder import EventRecorder
 from lorarl_operator.control.publisher import WORKERS as PUBLISHING_WORKERS
 from lorarl_operator.control.publisher import Publisher
 from lorarl_operator.control.resync import Resyncer
+from lorarl_operator.control.sweeper import WORKERS as SWEEPING_WORKERS
+from lorarl_operator.control.sweeper import Sweeper
 from lorarl_operator.control.workqueue import WorkQueue
+from lorarl_operator.decide.models import Job
 from lorarl_operator.decide.settings import Settings
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError
 from lorarl_operator.kube.lease import Lease, LeaseLostError
-from lorarl_operator.kube.resources import LORARLJOBS, NAMESPACES, RAYJOBS, Resource
+from lorarl_operator.kube.resources import LORARLJOBS, LORARLSWEEPS, NAMESPACES, RAYJOBS, Resource
 
 log = logging.getLogger(__name__)
 _MISSING_SECONDS = 10.0
+_NO_SWEEPS_SECONDS = 60.0
+"""How often a cluster without LoRARLSweeps is asked again."""
 _WATCHES_SECONDS = 60.0
 """How long watches may take to start, and to start again."""
 _WATCH_AGAIN_SECONDS = 2.0
@@ -53,12 +58,13 @@ class LeaderElector:
     _missing: str | None = "the operator has not asked the API server yet which kinds it has"
     _watches_fine_at: float | None = None
     _resyncer: Resyncer | None = None
+    _watched: dict[Resource, str] = field(default_factory=lambda: dict(WATCHED))
 
     def alive(self) -> str | None:
         """Why the process should be restarted; None if it is healthy."""
         if self._watches_fine_at is None:
             return None
-        running, wanted = self._watches(), len(WATCHED) * max(1, len(self.namespaces))
+        running, wanted = self._watches(), len(self._watched) * max(1, len(self.namespaces))
         now = asyncio.get_running_loop().time()
         if running >= wanted:
             self._watches_fine_at = now
@@ -92,10 +98,16 @@ class LeaderElector:
         metrics.QUEUE_DEPTH.set_function(lambda: len(queue))
         metrics.WATCHES.set_function(self._watches)
         fenced = self.client.fenced(self.lease.seconds_to_write)
-        self._resyncer = resyncer = Resyncer(self.client, self.cache, queue, self.namespaces or [None])
+        self._resyncer = resyncer = Resyncer(self.client, self.cache, queue, self.namespaces or [None], self._watched)
         recorder = EventRecorder(fenced, self.identity)
         publisher = Publisher(fenced, self.cache, recorder)
-        controller = Controller(fenced, self.cache, queue, recorder, self.settings, noticed=publisher.notice)
+        sweeper = Sweeper(fenced, self.cache, queue, recorder, has_synced=resyncer.has_synced)
+
+        def noticed(key: Key, job: Job | None) -> None:
+            publisher.notice(key, job)
+            sweeper.notice(key, job)
+
+        controller = Controller(fenced, self.cache, queue, recorder, self.settings, noticed=noticed)
         background = [_task(self.lease.hold(), "lease"), _task(recorder.run(), "events"), _task(stop.wait(), "stop")]
         workers: list[asyncio.Task[Any]] = []
         try:
@@ -108,7 +120,10 @@ class LeaderElector:
             log.info("%d jobs found", len(self.cache))
             workers = [_task(controller.work(), f"worker {number}") for number in range(WORKERS)]
             workers += [_task(publisher.work(), f"publisher {number}") for number in range(PUBLISHING_WORKERS)]
+            workers += [_task(sweeper.work(), f"sweeper {number}") for number in range(SWEEPING_WORKERS)]
             background += [_task(resyncer.run(), "resync"), _task(resyncer.retry(), "listing again")]
+            if LORARLSWEEPS not in self._watched:
+                background.append(_task(self._sweeps_come(stop), "sweeps"))
             # Last: when kopf ends, it cancels all tasks that were started after it, as if they were its own.
             background.append(_task(self._watch(queue, resyncer, stop), "watches"))
             await asyncio.wait([*background, *workers], return_when=asyncio.FIRST_COMPLETED)
@@ -140,7 +155,7 @@ class LeaderElector:
         again = _task(signals_are_ours_again(), "signals")
         try:
             await kopf.operator(
-                registry=handlers.watch(self.cache, queue, resyncer, self.client.configuration),
+                registry=handlers.watch(self.cache, queue, resyncer, self.client.configuration, self._watched),
                 settings=handlers.settings(),
                 clusterwide=not self.namespaces,
                 namespaces=self.namespaces,
@@ -153,17 +168,34 @@ class LeaderElector:
 
     async def _kinds_are_there(self) -> None:
         """Wait until the API server has the required kinds. Until then report what is missing and how to install it."""
+        sweeps = True
         while True:
             try:
                 uid = await self._cluster_uid()
                 self._missing = _text_of([one for one in _HINTS if not await self.client.serves(one)])
+                sweeps = await self.client.serves(LORARLSWEEPS)
             except ApiError as error:
                 self._missing = f"the API server does not report which kinds it has: {error}"
             if self._missing is None:
+                if not sweeps:
+                    log.warning("there are no sweeps: the API server has no LoRARLSweep. Upgrade the chart's CRDs.")
+                    self._watched.pop(LORARLSWEEPS, None)
                 self.settings = replace(self.settings, cluster_uid=uid)
                 return
             log.error("%s", self._missing)
             await asyncio.sleep(_MISSING_SECONDS)
+
+    async def _sweeps_come(self, stop: asyncio.Event) -> None:
+        """Wait until the API server has LoRARLSweeps, and then stop: the replica that starts in turn watches them."""
+        while not stop.is_set():
+            await asyncio.sleep(_NO_SWEEPS_SECONDS)
+            try:
+                served = await self.client.serves(LORARLSWEEPS)
+            except ApiError:
+                continue  # What fails for longer, the watches say.
+            if served:
+                log.info("the API server has LoRARLSweeps now")
+                stop.set()
 
     async def _cluster_uid(self) -> str:
         """The uid of namespace kube-system; empty if this account may not read it, as with Roles alone."""

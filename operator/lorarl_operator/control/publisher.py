@@ -59,9 +59,9 @@ class Publisher:
         self._queue: WorkQueue[Key] = WorkQueue(clock)
         self._memories: dict[Key, _Memory] = {}
 
-    def notice(self, key: Key, job: Job) -> None:
+    def notice(self, key: Key, job: Job | None) -> None:
         """Look at a job soon if it publishes, or did."""
-        if b'"publish"' in job.spec or b'"published"' in job.status:
+        if job is not None and (b'"publish"' in job.spec or b'"published"' in job.status):
             self._queue.add(key)
 
     async def work(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lorarl_operator import metrics
 from lorarl_operator.control.cache import WATCHED, Cache, Key
@@ -36,9 +36,17 @@ LONGEST_RETRY_SECONDS = 30.0
 class Resyncer:
     """Compares the cache with lists of everything."""
 
-    def __init__(self, client: Client, cache: Cache, queue: WorkQueue[Key], namespaces: Sequence[str | None]) -> None:
-        """`namespaces` are those served. None stands for all."""
+    def __init__(
+        self,
+        client: Client,
+        cache: Cache,
+        queue: WorkQueue[Key],
+        namespaces: Sequence[str | None],
+        watched: Mapping[Resource, str] = WATCHED,
+    ) -> None:
+        """`namespaces` are those served; None stands for all. `watched` are the kinds, each with its label selector."""
         self._client, self._cache, self._queue, self._namespaces = client, cache, queue, namespaces
+        self._watched = watched
         self._wanted = asyncio.Event()
         self._wanted_at = 0.0
         self._listed: set[str | None] = set()
@@ -97,7 +105,7 @@ class Resyncer:
 
         `at_once` must be False while kopf runs: when kopf ends, it cancels all tasks that started after it.
         """
-        lists = (self._correct(resource, namespace, selector) for resource, selector in WATCHED.items())
+        lists = (self._correct(resource, namespace, selector) for resource, selector in self._watched.items())
         try:
             if at_once:
                 await asyncio.gather(*lists)
@@ -128,6 +136,8 @@ class Resyncer:
         for job in self._cache.jobs():
             if namespace in (None, job.namespace):
                 self._queue.add((job.namespace, job.name), urgent=not job.read_status())
+        for key in self._cache.sweeps(namespace):
+            self._queue.add(key)
 
     async def _correct(self, resource: Resource, namespace: str | None, selector: str) -> None:
         corrected = await self._compare(resource, namespace, selector)

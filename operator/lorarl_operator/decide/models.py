@@ -55,6 +55,7 @@ class Job:
         spec: `spec` as compact JSON.
         status: `status` as compact JSON, with the operator's and the trainer's parts.
         template: The template that completed the spec, as compact JSON; empty without one.
+        sweep: Name and uid of the LoRARLSweep that it is a trial of.
     """
 
     namespace: str
@@ -70,6 +71,7 @@ class Job:
     spec: bytes
     status: bytes
     template: str = ""
+    sweep: tuple[str, str] | None = None
 
     def read_spec(self) -> dict[str, Any]:
         """The spec as a new dict."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from lorarl_api.v1alpha1 import SWEEP_KIND
 from lorarl_operator.decide.models import (
     ANNOTATION_GENERATION,
     ANNOTATION_PASSED,
@@ -31,6 +32,7 @@ from lorarl_operator.decide.models import (
     RayJob,
     Workload,
 )
+from lorarl_operator.decide.sweep_models import Sweep
 
 Raw = Mapping[str, Any]
 """An object as the API server sends it."""
@@ -43,7 +45,8 @@ NOT_PASSED = (
 
 They are ours, or those of tools that recognize the objects which they manage by them, and would delete others.
 """
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+KUEUE = "kueue.x-k8s.io/"
+QUEUE_LABEL = f"{KUEUE}queue-name"
 
 
 def job_key(raw: Raw) -> tuple[str, str] | None:
@@ -55,6 +58,7 @@ def job_key(raw: Raw) -> tuple[str, str] | None:
 def job(raw: Raw) -> Job:
     """A LoRARLJob."""
     meta = _meta(raw)
+    owner = _controller(meta)
     return Job(
         namespace=_text(meta, "namespace"),
         name=_text(meta, "name"),
@@ -66,6 +70,23 @@ def job(raw: Raw) -> Job:
         reported_at=_written_at(meta, TRAINER),
         passed_labels=passed(meta.get("labels")),
         passed_annotations=passed(meta.get("annotations")),
+        spec=_compact(raw.get("spec")),
+        status=_compact(raw.get("status")),
+        sweep=(_text(owner, "name"), _text(owner, "uid")) if owner.get("kind") == SWEEP_KIND else None,
+    )
+
+
+def sweep(raw: Raw) -> Sweep:
+    """A LoRARLSweep."""
+    meta = _meta(raw)
+    return Sweep(
+        namespace=_text(meta, "namespace"),
+        name=_text(meta, "name"),
+        uid=_text(meta, "uid"),
+        resource_version=_text(meta, "resourceVersion"),
+        generation=int(meta.get("generation") or 0),
+        deleted_at=_deletion_asked_at(meta),
+        queue_labels=tuple(sorted(one for one in _labels(raw).items() if one[0].startswith(KUEUE))),
         spec=_compact(raw.get("spec")),
         status=_compact(raw.get("status")),
     )

@@ -14,6 +14,7 @@ from typing import NewType
 
 from lorarl_operator.decide.publish_reasons import Publishing
 from lorarl_operator.decide.reason_row import Row
+from lorarl_operator.decide.sweep_reasons import Sweeping
 
 Foreign = NewType("Foreign", str)
 """A reason that others gave: Kubernetes for a pod, KubeRay for a RayJob, the trainer, or an older status."""
@@ -380,4 +381,4 @@ class News(Row):
     )
 
 
-type Reason = Waiting | Ended | News | Publishing | Foreign
+type Reason = Waiting | Ended | News | Publishing | Sweeping | Foreign

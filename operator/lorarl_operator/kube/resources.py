@@ -37,6 +37,7 @@ class Resource:
 
 
 LORARLJOBS = Resource("lorarl.io", "v1alpha1", "lorarljobs", "LoRARLJob")
+LORARLSWEEPS = Resource("lorarl.io", "v1alpha1", "lorarlsweeps", "LoRARLSweep")
 TEMPLATES = Resource("lorarl.io", "v1alpha1", "lorarljobtemplates", "LoRARLJobTemplate")
 CLUSTER_TEMPLATES = Resource("lorarl.io", "v1alpha1", "clusterlorarljobtemplates", "ClusterLoRARLJobTemplate")
 RAYJOBS = Resource("ray.io", "v1", "rayjobs", "RayJob")
@@ -53,6 +54,7 @@ MODEL_ADAPTERS = Resource("model.aibrix.ai", "v1alpha1", "modeladapters", "Model
 
 _WRITTEN = (
     LORARLJOBS,
+    LORARLSWEEPS,
     RAYJOBS,
     JOBS,
     LEASES,

@@ -1,0 +1,247 @@
+"""Decide which trials of a sweep have a job, and which are suspended: from what is there, and nothing else.
+
+A trial waits -> it has a job, which the status names by its uid -> the job ends, or early stopping suspends it
+
+At most `parallelism` jobs are unfinished at a time, without those that the sweep itself has suspended. A job has the
+name of its trial, so that no trial has two. The status says that a job is to be suspended before that is done, and
+tells those jobs from others that a user has suspended. So an operator may be killed at any moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Any
+
+from lorarl_api.faults import Fault, ManifestError
+from lorarl_api.load import faults
+from lorarl_api.sweeps.manifest import goal_of, job_document
+from lorarl_api.sweeps.objective import Goal, best_of
+from lorarl_api.sweeps.stopping import MedianRule, stopped_by_median
+from lorarl_api.sweeps.trials import Trial, spec_of
+from lorarl_api.v1alpha1 import API_VERSION, SWEEP_KIND, LoRARLSweepSpec
+from lorarl_operator.decide.decision import Manifest
+from lorarl_operator.decide.models import Job
+from lorarl_operator.decide.parse import time
+from lorarl_operator.decide.status import FINISHED, RUNNING, SUSPENDED
+from lorarl_operator.decide.sweep_models import (
+    ANNOTATION_TRIAL,
+    LABEL_SWEEP,
+    DeleteSweep,
+    Make,
+    NotMade,
+    Suspend,
+    Sweep,
+    SweepAction,
+    SweepDecision,
+    stored_trials,
+)
+from lorarl_operator.decide.sweep_reasons import Sweeping
+from lorarl_operator.decide.sweep_status import Summary, events_of, invalid_status, is_pressing, status_of
+from lorarl_operator.decide.sweep_trials import (
+    DELETED,
+    ENDED,
+    REFUSED,
+    STOPPED,
+    STOPPING,
+    WAITING,
+    at_rest,
+    curve_of,
+    is_suspended,
+    said,
+    trial_entry,
+    with_point,
+)
+
+_LONGEST_ANNOTATION = 4096
+_LOOKS = 8
+"""Jobs that one decision checks, which takes some milliseconds each. What it found leads to the next decision."""
+type Entries = dict[str, dict[str, Any]]
+
+
+def decide_sweep(
+    sweep: Sweep, jobs: Mapping[str, Job], not_made: Mapping[str, NotMade], now: datetime
+) -> SweepDecision:
+    """Decide about a sweep.
+
+    Args:
+        sweep: With its status.
+        jobs: The jobs that it owns, by their names.
+        not_made: By trial, why its job was refused when it was last tried.
+        now: By the API server's clock.
+    """
+    if sweep.deleted_at is not None:
+        return SweepDecision()
+    stored = sweep.read_status()
+    try:
+        spec, trials = sweep.checked()
+    except ManifestError as error:
+        return _decided(sweep, stored, invalid_status(sweep, stored, str(error), now), (), None)
+    before = stored_trials(stored)
+    entries = {
+        trial.name: trial_entry(
+            trial, before.get(trial.name, {}), jobs.get(trial.name), not_made.get(trial.name), spec.objective
+        )
+        for trial in trials
+    }
+    goal = _goal(spec, trials)
+    if goal is not None:
+        entries = _with_stops(spec, entries, jobs, goal)
+    actions = [*_suspensions(spec, entries, jobs), *_begun(sweep, spec, trials, entries, jobs, not_made, now)]
+    values = {name: one["value"] for name, one in entries.items() if "value" in one and one["phase"] != DELETED}
+    best = entries[best_of(values, goal)] if goal is not None and values else None
+    summary = Summary(spec.suspend, list(entries.values()), best, any(isinstance(one, Make) for one in actions))
+    status = status_of(sweep, stored, summary, now)
+    left = _seconds_left(spec, status, now)
+    if left == 0:
+        actions = [DeleteSweep()]
+    waits = [(not_made[name].until - now).total_seconds() for name in not_made if _waits(entries.get(name))]
+    recheck = min((max(1.0, one) for one in (*waits, left or 0.0) if one > 0), default=None)
+    return _decided(sweep, stored, status, actions, recheck)
+
+
+def _decided(
+    sweep: Sweep, stored: dict[str, Any], status: dict[str, Any], actions: Sequence[SweepAction], recheck: float | None
+) -> SweepDecision:
+    changed = status != stored
+    return SweepDecision(
+        status=status if changed else None,
+        pressing=changed and is_pressing(stored, status),
+        events=tuple(events_of(stored, status)),
+        actions=tuple(actions),
+        recheck_seconds=recheck,
+    )
+
+
+def _with_stops(spec: LoRARLSweepSpec, entries: Entries, jobs: Mapping[str, Job], goal: Goal) -> Entries:
+    """The entries with those that early stopping ends. Without spec.stopping none is, and those that were continue."""
+    stopping = spec.stopping
+    if stopping is None:
+        dropped = ("points", "stopped")
+        return {name: {k: v for k, v in one.items() if k not in dropped} for name, one in entries.items()}
+    entries = {name: with_point(one) if name in jobs else one for name, one in entries.items()}
+    rule = MedianRule(stopping.median.start_after, stopping.median.min_trials)
+    made: Entries = {}
+    for name, entry in entries.items():
+        others = [curve_of(one) for other, one in entries.items() if other != name]
+        stopped = entry.get("stopped")
+        if name in stopping.exempt or entry["phase"] in FINISHED:
+            stopped = None
+        elif stopped is None and entry["phase"] == RUNNING and not _at_its_end(jobs[name]):
+            verdict = stopped_by_median(curve_of(entry), others, goal, rule)
+            stopped = asdict(verdict) if verdict else None
+        made[name] = {k: v for k, v in entry.items() if k != "stopped"} | ({"stopped": stopped} if stopped else {})
+        if stopped and name in jobs:
+            rests = is_suspended(jobs[name]) and entry["phase"] == SUSPENDED
+            made[name]["phase"] = STOPPED if rests else STOPPING
+    return made
+
+
+def _at_its_end(job: Job) -> bool:
+    status = job.read_status()
+    return isinstance(status.get("totalSteps"), int) and status.get("step", 0) >= status["totalSteps"]
+
+
+def _suspensions(spec: LoRARLSweepSpec, entries: Entries, jobs: Mapping[str, Job]) -> Iterator[Suspend]:
+    """What to suspend. Sets `suspended` of the entries, which tells our suspensions from those of users."""
+    for name, entry in entries.items():
+        if (job := jobs.get(name)) is None or entry.get("uid") != job.uid:
+            continue
+        if entry["phase"] in FINISHED:
+            entry.pop("suspended", None)
+        elif spec.suspend or entry.get("stopped"):
+            if not is_suspended(job):
+                entry["suspended"] = True
+                yield Suspend(name, job.uid, True)
+        elif not is_suspended(job):
+            entry.pop("suspended", None)
+
+
+def _begun(
+    sweep: Sweep,
+    spec: LoRARLSweepSpec,
+    trials: Sequence[Trial],
+    entries: Entries,
+    jobs: Mapping[str, Job],
+    not_made: Mapping[str, NotMade],
+    now: datetime,
+) -> Iterator[SweepAction]:
+    """What begins or continues in the free places. Those that were suspended come first."""
+    if spec.suspend:
+        return
+    places = spec.parallelism - sum(_takes_place(one, jobs.get(name)) for name, one in entries.items())
+    for name, entry in entries.items():
+        if places > 0 and entry.get("suspended") and not entry.get("stopped") and name in jobs:
+            if at_rest(entry, jobs[name]):
+                places -= 1
+            yield Suspend(name, jobs[name].uid, False)
+    looks = _LOOKS
+    for trial in trials:
+        entry, refused = entries[trial.name], not_made.get(trial.name)
+        if not (places > 0 and looks > 0 and _waits(entry)) or (refused is not None and refused.until > now):
+            continue
+        looks -= 1
+        manifest = _manifest(sweep, spec, trial)
+        if isinstance(manifest, str):
+            entry |= said(REFUSED, Sweeping.REFUSED, manifest)
+        else:
+            places -= 1
+            yield Make(trial.name, manifest)
+
+
+def _takes_place(entry: Mapping[str, Any], job: Job | None) -> bool:
+    """Whether a trial is one of those that may be unfinished at a time."""
+    if entry["phase"] in (WAITING, *ENDED):
+        return False
+    return not at_rest(entry, job)
+
+
+def _waits(entry: Mapping[str, Any] | None) -> bool:
+    return entry is not None and entry["phase"] == WAITING
+
+
+def _goal(spec: LoRARLSweepSpec, trials: Sequence[Trial]) -> Goal | None:
+    """Which values are better, by the algorithm of the first trial; None without an objective."""
+    if spec.objective is None:
+        return None
+    try:
+        return goal_of(spec.objective, spec_of(spec.template.spec, trials[0]))
+    except ManifestError:  # That trial is refused.
+        return goal_of(spec.objective, spec.template.spec)
+
+
+def _manifest(sweep: Sweep, spec: LoRARLSweepSpec, trial: Trial) -> Manifest | str:
+    """The job of a trial, or why its spec is not valid."""
+    try:
+        document = job_document(spec.template.spec, trial)
+        found: Sequence[Fault] = faults(document)
+    except ManifestError as error:
+        found = error.faults
+    if found:
+        return " ".join(map(str, found))
+    about = spec.template.metadata
+    owner = {
+        "apiVersion": API_VERSION,
+        "kind": SWEEP_KIND,
+        "name": sweep.name,
+        "uid": sweep.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    metadata = {
+        "name": trial.name,
+        "namespace": sweep.namespace,
+        "labels": {**dict(sweep.queue_labels), **about.labels, LABEL_SWEEP: sweep.name},
+        "annotations": {**about.annotations, ANNOTATION_TRIAL: trial.label[:_LONGEST_ANNOTATION]},
+        "ownerReferences": [owner],
+    }
+    return {**document, "metadata": metadata}
+
+
+def _seconds_left(spec: LoRARLSweepSpec, status: Mapping[str, Any], now: datetime) -> float | None:
+    """Seconds until the sweep is deleted; None if it is not."""
+    ended, ttl = time(status.get("completionTime")), spec.ttl_seconds_after_finished
+    if ended is None or ttl is None:
+        return None
+    return max(0.0, (ended + timedelta(seconds=ttl) - now).total_seconds())

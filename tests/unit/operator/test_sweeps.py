@@ -1,0 +1,296 @@
+"""Which trials of a sweep have a job, which are stopped, and what the status says, whatever happens in between."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lorarl_operator.decide.sweep_models import Suspend
+from lorarl_operator.decide.sweep_reasons import Sweeping
+from unit.operator.sweep_world import AXIS, FINISHED, World, name
+
+
+def condition(world: World, kind: str) -> dict[str, Any]:
+    return next((one for one in world.status["conditions"] if one["type"] == kind), {})
+
+
+def test_some_trials_run_at_a_time_until_each_has_ended() -> None:
+    world = World()
+    world.labels = {"kueue.x-k8s.io/queue-name": "research", "team": "a"}
+    world.settle()
+    assert sorted(world.jobs) == [name(0), name(1)]
+    assert world.phases == ["Pending", "Pending", "Waiting", "Waiting"]
+    first = world.jobs[name(0)]
+    assert first["spec"]["trainer"] == {"seed": 0} and first["metadata"]["annotations"] == {"lorarl.io/trial": "seed=0"}
+    assert first["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "research", "lorarl.io/sweep": "sums"}
+    assert first["metadata"]["ownerReferences"][0]["uid"] == "sweep-uid"
+    world.reports(name(0), 10, 0.4)
+    world.reports(name(1), 10, 0.6)
+    world.settle()
+    best = {"name": name(1), "label": "seed=1", "value": 0.6, "step": 10, "uri": f"s3://{name(1)}/10", "sha256": "a" * 64}
+    assert world.status["best"] == best and world.status["phase"] == "Running"
+    world.set_phase(name(0), "Succeeded")
+    world.settle()
+    assert sorted(world.jobs) == [name(0), name(1), name(2)]
+    said = [{"type": "Failed", "reason": "AppFailed", "message": "the reward raised"}]
+    world.set_phase(name(1), "Failed", conditions=said)
+    world.settle()
+    assert world.trial(1)["reason"] == "AppFailed" and world.trial(1)["message"] == "the reward raised"
+    for seed in (2, 3):
+        world.set_phase(name(seed), "Succeeded")
+    world.settle()
+    counts = [world.status[key] for key in ("total", "active", "finished", "succeeded", "failed", "stopped")]
+    assert counts == [4, 0, 4, 3, 1, 0] and world.status["phase"] == "Succeeded"
+    assert condition(world, "Complete")["status"] == "True" and condition(world, "Running")["status"] == "False"
+    assert "sums-seed-1 (AppFailed)" in condition(world, "Complete")["message"]
+    assert world.events.count("TrialMade") == 4 and world.events.count("TrialSucceeded") == 3
+    assert world.events[-1] == "Complete" and set(world.made.values()) == {1}
+
+
+def test_a_trial_whose_values_are_not_valid_is_named_and_stops_no_other() -> None:
+    world = World(over=[{"path": "spec.adapter.rank", "values": [0, 8]}, {"path": "spec.model.uri.x", "values": [1]}])
+    world.settle()
+    assert world.phases == ["Refused", "Refused"] and "Set spec.model.uri itself" in world.status["trials"][0]["message"]
+    assert world.status["phase"] == "Failed" and condition(world, "Stalled")["reason"] == "NoneSucceeded"
+    world = World(over=[{"path": "spec.adapter.rank", "values": [0, -1, 8]}], parallelism=1)
+    world.settle()
+    assert world.phases == ["Refused", "Refused", "Pending"]
+    assert "spec.adapter.rank: got 0, expected" in world.status["trials"][0]["message"]
+
+
+def test_a_job_that_the_api_server_refuses_is_named_and_tried_again_if_that_can_help() -> None:
+    world = World()
+    world.refuses = {name(0): (Sweeping.REFUSED, True), name(1): (Sweeping.FORBIDDEN, False)}
+    world.settle()
+    assert world.phases == ["Refused", "Waiting", "Pending", "Pending"]
+    assert world.trial(1)["reason"] == "Forbidden" and world.trial(1)["message"] == f"no {name(1)}"
+    for seed in (2, 3):
+        world.set_phase(name(seed), "Succeeded")
+    world.settle()
+    assert condition(world, "Stalled")["reason"] == "TrialsWait" and world.status["phase"] == "Pending"
+    world.refuses = {}
+    world.settle()
+    assert name(1) not in world.jobs, "it is tried once a minute"
+    assert 0 < (world.look().recheck_seconds or 0) <= 60
+    world.now += timedelta(seconds=60)
+    world.settle()
+    assert world.phases == ["Refused", "Pending", "Succeeded", "Succeeded"] and "reason" not in world.trial(1)
+    assert world.events.count("Refused") == world.events.count("Forbidden") == 1
+
+
+def test_a_job_of_another_owner_is_never_taken_over() -> None:
+    world = World()
+    world.jobs[name(0)] = {"metadata": {"name": name(0), "uid": "other", "resourceVersion": "1"}, "spec": {}}
+    world.settle()
+    assert world.trial(0)["reason"] == "NameTaken" and "uid" not in world.trial(0)
+    assert [world.phases[1], world.phases[2]] == ["Pending", "Pending"], "it takes no place"
+
+
+def test_a_deleted_job_is_not_made_again_and_a_finished_one_keeps_what_it_reached() -> None:
+    world = World()
+    world.settle()
+    world.reports(name(0), 10, 0.9)
+    world.settle()
+    world.set_phase(name(0), "Succeeded")
+    world.settle()
+    for seed in (0, 1):
+        del world.jobs[name(seed)]
+    world.settle()
+    assert world.phases == ["Succeeded", "Deleted", "Pending", "Pending"]
+    assert world.status["best"]["name"] == name(0) and world.made[name(1)] == 1
+    assert world.status["failed"] == 1 and "TrialDeleted" in world.events
+
+
+def test_a_suspended_sweep_suspends_its_trials_and_continues_with_them() -> None:
+    world = World()
+    world.settle()
+    world.reports(name(0), 1, 0.1)
+    world.jobs[name(1)]["spec"]["suspend"] = True  # a user does this
+    world.obeys(name(1))
+    world.spec["suspend"] = True
+    world.settle()
+    assert world.status["phase"] == "Suspending" and condition(world, "Reconciling")
+    world.obeys(name(0))
+    world.settle()
+    assert world.status["phase"] == "Suspended" and len(world.jobs) == 2
+    world.spec["suspend"] = False
+    world.settle()
+    suspended = [world.jobs[name(seed)]["spec"]["suspend"] for seed in (0, 1)]
+    assert suspended == [False, True], "what a user has suspended stays so"
+    assert len(world.jobs) == 2, "and takes a place"
+    assert "suspended" not in world.trial(0)
+
+
+def stopping(**median: int) -> dict[str, Any]:
+    return {"median": {"startAfter": 5, "minTrials": 1, **median}}
+
+
+def test_a_trial_below_the_median_is_stopped_and_its_place_is_free() -> None:
+    world = World(stopping=stopping())
+    world.settle()
+    world.reports(name(0), 5, 0.8)
+    world.reports(name(1), 4, 0.1)
+    world.settle()
+    assert world.phases[:2] == ["Running", "Running"], "it has startAfter steps"
+    world.reports(name(1), 5, 0.2)
+    world.settle()
+    assert world.trial(1)["phase"] == "Stopping" and world.jobs[name(1)]["spec"]["suspend"] is True
+    assert world.trial(1)["stopped"] == {"step": 5, "value": 0.2, "median": 0.8, "others": 1}
+    assert len(world.jobs) == 2, "its machines are not free yet"
+    world.obeys(name(1))
+    world.settle()
+    assert world.phases == ["Running", "Stopped", "Pending", "Waiting"] and world.status["stopped"] == 1
+    assert world.events.count("Stopped") == 1 and world.trial(1)["uri"], "it keeps its adapter"
+    world.spec["stopping"]["exempt"] = [name(1)]
+    world.settle()
+    assert world.jobs[name(1)]["spec"]["suspend"] is True, "there is no place"
+    world.set_phase(name(2), "Succeeded")
+    world.settle()
+    assert world.jobs[name(1)]["spec"]["suspend"] is False and name(3) not in world.jobs
+    world.obeys(name(1))
+    world.reports(name(1), 9, 0.2)
+    world.settle()
+    assert world.trial(1)["phase"] == "Running" and "stopped" not in world.trial(1)
+
+
+def test_without_stopping_trials_that_it_stopped_continue() -> None:
+    world = World(stopping=stopping(), over=[AXIS | {"values": [0, 1]}])
+    world.settle()
+    world.reports(name(0), 5, 0.8)
+    world.reports(name(1), 5, 0.2)
+    world.settle()
+    world.obeys(name(1))
+    world.set_phase(name(0), "Succeeded")
+    world.settle()
+    assert world.status["phase"] == "Succeeded" and world.status["completionTime"]
+    del world.spec["stopping"]
+    world.settle()
+    world.obeys(name(1))
+    world.settle()
+    assert world.phases == ["Succeeded", "Pending"] and world.status["phase"] == "Running"
+    assert "completionTime" not in world.status and "points" not in world.trial(1)
+
+
+def test_less_of_a_loss_is_better_and_goal_says_otherwise() -> None:
+    for more, best in (({}, 1), ({"goal": "Maximize"}, 0)):
+        world = World(objective={"metric": "evalScore", **more})
+        world.spec["template"]["spec"] = world.spec["template"]["spec"] | {"algorithm": {"type": "sft"}}
+        del world.spec["template"]["spec"]["reward"]
+        world.settle()
+        world.reports(name(0), 5, 0.8)
+        world.reports(name(1), 5, 0.2)
+        world.settle()
+        assert world.status["best"]["name"] == name(best)
+
+
+def test_a_sweep_whose_time_is_over_is_deleted() -> None:
+    world = World(ttlSecondsAfterFinished=100, over=[AXIS | {"values": [0]}])
+    world.settle()
+    world.set_phase(name(0), "Succeeded")
+    world.settle()
+    assert not world.deleted and 90 < (world.look().recheck_seconds or 0) <= 100
+    world.now += timedelta(seconds=100)
+    world.step()
+    assert world.deleted
+
+
+def test_a_spec_that_this_operator_cannot_use_keeps_what_is_known() -> None:
+    world = World()
+    world.settle()
+    world.spec["novelty"] = 1
+    world.settle()
+    assert condition(world, "Stalled")["reason"] == "Invalid" and "spec.novelty" in condition(world, "Failed")["message"]
+    del world.spec["novelty"]
+    world.settle()
+    assert world.phases[:2] == ["Pending", "Pending"] and set(world.made.values()) == {1}
+
+
+def test_newer_numbers_alone_are_not_pressing() -> None:
+    world = World()
+    world.settle()
+    world.reports(name(0), 5, 0.5)
+    world.settle()
+    world.reports(name(0), 6, 0.6)
+    decision = world.look()
+    assert decision.status is not None and not decision.pressing and not decision.events
+    world.set_phase(name(0), "Succeeded")
+    assert world.look().pressing
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("decide"), st.none() | st.integers(0, 4)),
+    st.tuples(st.sampled_from(["train", "end", "fail", "obey", "hold", "delete"]), st.integers(0, 3)),
+    st.tuples(st.sampled_from(["suspend", "stopping", "exempt"]), st.integers(0, 1)),
+)
+
+
+def act(world: World, what: str, which: int | None) -> None:
+    job = name(which or 0)
+    there = job in world.jobs and world.phase(job) not in FINISHED
+    match what:
+        case "decide":
+            world.step(which)
+        case "suspend":
+            world.spec["suspend"] = bool(which)
+        case "stopping":
+            world.spec |= {"stopping": stopping(startAfter=1)}
+            if which:
+                del world.spec["stopping"]
+        case "exempt" if "stopping" in world.spec:
+            world.spec["stopping"]["exempt"] = [name(which or 0)]
+        case "train" if there and world.phase(job) in ("Pending", "Running"):
+            step = world.jobs[job].get("status", {}).get("step", 0) + 1
+            world.reports(job, step, (which or 0) / 10 + 0.01 * step)
+        case "end" | "fail" if there and world.phase(job) == "Running":
+            world.set_phase(job, "Succeeded" if what == "end" else "Failed")
+        case "obey" if there:
+            world.obeys(job)
+        case "hold" if there:  # a user suspends a job
+            world.jobs[job]["spec"]["suspend"] = True
+        case "delete" if job in world.jobs and world.status.get("trials") and world.trial(which or 0).get("uid"):
+            del world.jobs[job]
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.lists(STEPS, max_size=40))
+def test_any_history_makes_each_trial_once_and_never_too_many_at_a_time(history: list[tuple[str, int | None]]) -> None:
+    world = World()
+    for what, which in history:
+        act(world, what, which)
+        assert world.most_unfinished <= 2, history
+        assert all(count == 1 for count in world.made.values()), history
+    world.spec |= {"suspend": False}
+    for _ in range(60):
+        world.settle()
+        for job in list(world.jobs):
+            if world.phase(job) not in FINISHED:
+                held = world.jobs[job]["spec"].get("suspend") and not world.trial(int(job[-1])).get("suspended")
+                world.jobs[job]["spec"]["suspend"] = world.jobs[job]["spec"].get("suspend", False) and not held
+                world.obeys(job)
+                if world.phase(job) == "Pending":
+                    world.set_phase(job, "Succeeded")
+                elif world.phase(job) == "Running":
+                    world.set_phase(job, "Succeeded")
+    world.settle()
+    assert world.most_unfinished <= 2
+    assert world.made == {name(seed): 1 for seed in range(4)}
+    assert set(world.phases) <= {"Succeeded", "Failed", "Stopped", "Deleted"}
+    assert world.status["phase"] in ("Succeeded", "Failed") and world.status["finished"] == 4
+    resting = world.look()
+    assert resting.status is None and not resting.actions
+
+
+def test_a_killed_operator_suspends_only_what_its_successor_can_tell_from_a_users_doing() -> None:
+    world = World()
+    world.settle()
+    world.spec["suspend"] = True
+    decision = world.step(killed_after=1)
+    assert any(isinstance(one, Suspend) for one in decision.actions) and world.trial(0)["suspended"]
+    assert not world.jobs[name(0)]["spec"].get("suspend"), "it was killed before that"
+    world.spec["suspend"] = False
+    world.settle()
+    assert "suspended" not in world.trial(0)
