@@ -55,8 +55,8 @@ from lorarl_operator.decide.sweep_trials import (
 )
 
 _LONGEST_ANNOTATION = 4096
-_LOOKS = 8
-"""Jobs that one decision checks, which takes some milliseconds each. What it found leads to the next decision."""
+_LOOKS = 4
+"""Jobs that one decision checks, which takes about 30 ms each. What it found leads to the next decision."""
 type Entries = dict[str, dict[str, Any]]
 
 

@@ -51,8 +51,8 @@ class World:
 
     def look(self) -> SweepDecision:
         about = {"namespace": "team", "name": "sums", "uid": "sweep-uid", "resourceVersion": "1", "generation": 1}
-        raw = {"metadata": about | {"labels": self.labels}, "spec": self.spec, "status": copy.deepcopy(self.status)}
-        found = {name: parse.job(copy.deepcopy(job)) for name, job in self.jobs.items()}
+        raw = {"metadata": about | {"labels": self.labels}, "spec": self.spec, "status": self.status}
+        found = {name: parse.job(job) for name, job in self.jobs.items()}
         own = {name: job for name, job in found.items() if job.sweep == ("sums", "sweep-uid")}
         return decide_sweep(parse.sweep(raw), own, self.not_made, self.now)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -9,9 +11,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lorarl_api.load import Fault, faults
+from lorarl_operator.decide import sweep
 from lorarl_operator.decide.sweep_models import Suspend
 from lorarl_operator.decide.sweep_reasons import Sweeping
 from unit.operator.sweep_world import AXIS, FINISHED, World, name
+
+
+@pytest.fixture(autouse=True, scope="module")
+def checked_once() -> Iterator[None]:
+    """The rules of a job take 30 ms, and histories make the same jobs again and again."""
+    known: dict[str, list[Fault]] = {}
+
+    def remembered(document: Any) -> list[Fault]:
+        text = json.dumps(document, sort_keys=True)
+        if text not in known:
+            known[text] = faults(document)
+        return known[text]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep, "faults", remembered)
+        yield
 
 
 def condition(world: World, kind: str) -> dict[str, Any]:
