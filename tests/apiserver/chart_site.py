@@ -17,7 +17,7 @@ from support.cluster.processes import until
 from support.helm import CHART, flags, helm
 
 CRD = "lorarljobs.lorarl.io"
-CRDS = (CRD, "lorarljobtemplates.lorarl.io", "clusterlorarljobtemplates.lorarl.io")
+CRDS = (CRD, "lorarlsweeps.lorarl.io", "lorarljobtemplates.lorarl.io", "clusterlorarljobtemplates.lorarl.io")
 NAMESPACE = "lorarl-system"
 INSTANCE = "app.kubernetes.io/instance=lorarl"
 JOB: Object = {

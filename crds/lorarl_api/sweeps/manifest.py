@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,6 +18,7 @@ from lorarl_api.sweeps.trials import Trial, grid, listed, spec_of, twice
 from lorarl_api.template_schema import sweep_schema
 from lorarl_api.v1alpha1 import API_VERSION, KIND, RULES_LATER, LoRARLSweep, LoRARLSweepSpec, SweepObjective
 from lorarl_api.v1alpha1.algorithm_types import FROM_ANSWERS
+from lorarl_api.v1alpha1.sweep import FIELD_PATH, MAX_TRIALS
 
 _COLUMNS = {"reward": "reward_mean", "kl": "kl", "tokensPerSecond": "tokens_per_second"}
 
@@ -32,11 +35,28 @@ def checked_sweep(document: Any) -> LoRARLSweep:
         raise ManifestError(from_pydantic(error, sweep_schema())) from error
     if found := [from_rule(document, path, rule) for path, rule in broken_rules(sweep)]:
         raise ManifestError(found)
-    if names := twice(trials_of(sweep.metadata.name, sweep.spec)):
-        field = "spec.over" if sweep.spec.over else "spec.trials"
-        hint = "Leave out values that are there twice, or that only differ in their signs."
-        raise ManifestError([Fault(field, f"several trials named {names[0]}", "trials of different names", hint)])
+    if found := list(_of_values(sweep)):
+        raise ManifestError(found)
     return sweep
+
+
+def _of_values(sweep: LoRARLSweep) -> Iterator[Fault]:
+    """The faults of values, which the API server's rules cannot read, since they have any type."""
+    field = "spec.over" if sweep.spec.over else "spec.trials"
+    count = math.prod(len(axis.values) for axis in sweep.spec.over or ())
+    if count > MAX_TRIALS:
+        hint = "Remove values, or make several sweeps."
+        yield Fault(field, f"{count} combinations", f"at most {MAX_TRIALS}", hint)
+        return
+    for number, trial in enumerate(sweep.spec.trials or ()):
+        for path in trial.set:
+            if not re.fullmatch(FIELD_PATH, path) or path == "spec.suspend":
+                where = f"spec.trials[{number}].set"
+                hint = "Write for example spec.adapter.rank: 64. To suspend trials, set suspend of the sweep."
+                yield Fault(where, f"the key {path}", "the path of a field of a LoRARLJob but spec.suspend", hint)
+    if names := twice(trials_of(sweep.metadata.name, sweep.spec)):
+        hint = "Leave out values that are there twice, or that only differ in their signs."
+        yield Fault(field, f"several trials named {names[0]}", "trials of different names", hint)
 
 
 def trials_of(name: str, spec: LoRARLSweepSpec) -> list[Trial]:

@@ -77,15 +77,6 @@ class SweepTrial(Model):
         examples=[{"spec.adapter.rank": 64}],
     )
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            "set",
-            f"self.set.all(path, path.matches('{FIELD_PATH}'))",
-            "have paths of fields of a LoRARLJob as its keys",
-            "Write for example spec.adapter.rank: 64.",
-        ),
-    )
-
 
 class SweepObjective(Model):
     """What the best trial has most of, as its job's status says it."""
@@ -122,18 +113,14 @@ class SweepStopping(Model):
     )
 
 
-_SIZES = " * ".join(f"(size(self.over) > {axis} ? size(self.over[{axis}].values) : 1)" for axis in range(_MAX_AXES))
 _KEEPS_BEST = "has(self.template.spec.checkpoint) && has(self.template.spec.checkpoint.keepBest)"
 _EVALUATES = "has(self.template.spec.data) && (has(self.template.spec.data.eval) || has(self.template.spec.data.evals))"
 _OTHER_SWEEP = "Apply another sweep: its trials would be other ones."
 
 
 def _set_by_trials(beginning: str) -> str:
-    """The condition that trials set a field whose path begins so."""
-    return (
-        f"has(self.over) && self.over.exists(o, o.path.startsWith('{beginning}')) || "
-        f"has(self.trials) && self.trials.exists(t, t.set.exists(p, p.startsWith('{beginning}')))"
-    )
+    """The condition that trials may set a field whose path begins so. A list's values are not visible to the rule."""
+    return f"has(self.trials) || self.over.exists(o, o.path.startsWith('{beginning}'))"
 
 
 class LoRARLSweepSpec(Checked):
@@ -186,12 +173,6 @@ class LoRARLSweepSpec(Checked):
         Rule("over", "has(self.over) != has(self.trials)", "be set, or trials, but not both", "Keep one of them."),
         Rule(
             "over",
-            f"!has(self.over) || {_SIZES} <= {MAX_TRIALS}",
-            f"make at most {MAX_TRIALS} combinations",
-            "Remove values, or make several sweeps.",
-        ),
-        Rule(
-            "over",
             "!has(self.over) || self.over.all(a, self.over.exists_one(b, b.path == a.path))",
             "have each path once",
             "Put all values of a path into one entry.",
@@ -199,12 +180,6 @@ class LoRARLSweepSpec(Checked):
         Rule(
             "over",
             "!has(self.over) || self.over.all(a, a.path != 'spec.suspend')",
-            "not set spec.suspend, which the sweep uses",
-            "Set suspend of the sweep.",
-        ),
-        Rule(
-            "trials",
-            "!has(self.trials) || self.trials.all(t, !('spec.suspend' in t.set))",
             "not set spec.suspend, which the sweep uses",
             "Set suspend of the sweep.",
         ),

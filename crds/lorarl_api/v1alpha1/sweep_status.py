@@ -61,7 +61,9 @@ class TrialStatus(Model):
     step: int | None = Field(None, ge=0, description="Steps done.")
     value: float | None = Field(None, description="Its value of the objective.")
     uri: str | None = Field(None, max_length=2048, description="Folder of the adapter with that value.")
-    sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$", description="Digest of its adapter_model.safetensors.")
+    sha256: str | None = Field(
+        None, max_length=64, pattern=r"^[0-9a-f]{64}$", description="Digest of its adapter_model.safetensors."
+    )
     suspended: bool | None = Field(None, description="Whether the sweep has suspended its job.")
     stopped: StoppedStatus | None = Field(None, description="Why early stopping ended it.")
     points: list[CurvePoint] | None = Field(
@@ -77,7 +79,9 @@ class BestTrialStatus(Model):
     value: float = Field(description="Its value of the objective.")
     step: int | None = Field(None, ge=0, description="Steps that the trial has done.")
     uri: str | None = Field(None, max_length=2048, description="Folder of its adapter.")
-    sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$", description="Digest of its adapter_model.safetensors.")
+    sha256: str | None = Field(
+        None, max_length=64, pattern=r"^[0-9a-f]{64}$", description="Digest of its adapter_model.safetensors."
+    )
 
 
 class LoRARLSweepStatus(Model):

@@ -44,6 +44,7 @@ KINDS = {
     "ResourceSlice": ("resource.k8s.io/v1", "resourceslices", False),
     "DeviceClass": ("resource.k8s.io/v1", "deviceclasses", False),
     "LoRARLJob": ("lorarl.io/v1alpha1", "lorarljobs", True),
+    "LoRARLSweep": ("lorarl.io/v1alpha1", "lorarlsweeps", True),
     "LoRARLJobTemplate": ("lorarl.io/v1alpha1", "lorarljobtemplates", True),
     "ClusterLoRARLJobTemplate": ("lorarl.io/v1alpha1", "clusterlorarljobtemplates", False),
     "RayJob": ("ray.io/v1", "rayjobs", True),

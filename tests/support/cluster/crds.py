@@ -14,8 +14,8 @@ from support.cluster.processes import until
 
 CRD = Path(__file__).parents[3] / "crds/lorarl.io_lorarljobs.yaml"
 """Ours."""
-CRDS = [CRD, *sorted(CRD.parent.glob("lorarl.io_*templates.yaml"))]
-"""Ours, with those of templates."""
+CRDS = [CRD, *sorted(set(CRD.parent.glob("lorarl.io_*.yaml")) - {CRD})]
+"""Ours, with those of sweeps and templates."""
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 

@@ -1,4 +1,4 @@
-"""A sweep with its jobs, which train, end, are deleted and are suspended, and an operator that may be killed anywhere."""
+"""A sweep, jobs that train, end, are suspended and deleted, and an operator that may be killed anywhere."""
 
 from __future__ import annotations
 

@@ -51,7 +51,14 @@ def test_some_trials_run_at_a_time_until_each_has_ended() -> None:
     world.reports(name(0), 10, 0.4)
     world.reports(name(1), 10, 0.6)
     world.settle()
-    best = {"name": name(1), "label": "seed=1", "value": 0.6, "step": 10, "uri": f"s3://{name(1)}/10", "sha256": "a" * 64}
+    best = {
+        "name": name(1),
+        "label": "seed=1",
+        "value": 0.6,
+        "step": 10,
+        "uri": f"s3://{name(1)}/10",
+        "sha256": "a" * 64,
+    }
     assert world.status["best"] == best and world.status["phase"] == "Running"
     world.set_phase(name(0), "Succeeded")
     world.settle()
@@ -74,7 +81,9 @@ def test_some_trials_run_at_a_time_until_each_has_ended() -> None:
 def test_a_trial_whose_values_are_not_valid_is_named_and_stops_no_other() -> None:
     world = World(over=[{"path": "spec.adapter.rank", "values": [0, 8]}, {"path": "spec.model.uri.x", "values": [1]}])
     world.settle()
-    assert world.phases == ["Refused", "Refused"] and "Set spec.model.uri itself" in world.status["trials"][0]["message"]
+    assert (
+        world.phases == ["Refused", "Refused"] and "Set spec.model.uri itself" in world.status["trials"][0]["message"]
+    )
     assert world.status["phase"] == "Failed" and condition(world, "Stalled")["reason"] == "NoneSucceeded"
     world = World(over=[{"path": "spec.adapter.rank", "values": [0, -1, 8]}], parallelism=1)
     world.settle()
@@ -223,7 +232,9 @@ def test_a_spec_that_this_operator_cannot_use_keeps_what_is_known() -> None:
     world.settle()
     world.spec["novelty"] = 1
     world.settle()
-    assert condition(world, "Stalled")["reason"] == "Invalid" and "spec.novelty" in condition(world, "Failed")["message"]
+    assert (
+        condition(world, "Stalled")["reason"] == "Invalid" and "spec.novelty" in condition(world, "Failed")["message"]
+    )
     del world.spec["novelty"]
     world.settle()
     assert world.phases[:2] == ["Pending", "Pending"] and set(world.made.values()) == {1}
@@ -249,8 +260,7 @@ STEPS = st.one_of(
 
 
 def act(world: World, what: str, which: int | None) -> None:
-    job = name(which or 0)
-    there = job in world.jobs and world.phase(job) not in FINISHED
+    """A decision, or what a user changes of the sweep."""
     match what:
         case "decide":
             world.step(which)
@@ -260,18 +270,32 @@ def act(world: World, what: str, which: int | None) -> None:
             world.spec |= {"stopping": stopping(startAfter=1)}
             if which:
                 del world.spec["stopping"]
-        case "exempt" if "stopping" in world.spec:
-            world.spec["stopping"]["exempt"] = [name(which or 0)]
-        case "train" if there and world.phase(job) in ("Pending", "Running"):
+        case "exempt":
+            if "stopping" in world.spec:
+                world.spec["stopping"]["exempt"] = [name(which or 0)]
+        case _:
+            act_on_job(world, what, which or 0)
+
+
+def act_on_job(world: World, what: str, number: int) -> None:
+    """What a training does, or a user with its job."""
+    job = name(number)
+    if job not in world.jobs:
+        return
+    there, running = world.phase(job) not in FINISHED, world.phase(job) == "Running"
+    match what:
+        case "train" if running or world.phase(job) == "Pending":
             step = world.jobs[job].get("status", {}).get("step", 0) + 1
-            world.reports(job, step, (which or 0) / 10 + 0.01 * step)
-        case "end" | "fail" if there and world.phase(job) == "Running":
-            world.set_phase(job, "Succeeded" if what == "end" else "Failed")
+            world.reports(job, step, number / 10 + 0.01 * step)
+        case "end" if running:
+            world.set_phase(job, "Succeeded")
+        case "fail" if running:
+            world.set_phase(job, "Failed")
         case "obey" if there:
             world.obeys(job)
-        case "hold" if there:  # a user suspends a job
+        case "hold" if there:  # a user suspends it
             world.jobs[job]["spec"]["suspend"] = True
-        case "delete" if job in world.jobs and world.status.get("trials") and world.trial(which or 0).get("uid"):
+        case "delete" if world.status.get("trials") and world.trial(number).get("uid"):
             del world.jobs[job]
 
 
@@ -291,9 +315,7 @@ def test_any_history_makes_each_trial_once_and_never_too_many_at_a_time(history:
                 held = world.jobs[job]["spec"].get("suspend") and not world.trial(int(job[-1])).get("suspended")
                 world.jobs[job]["spec"]["suspend"] = world.jobs[job]["spec"].get("suspend", False) and not held
                 world.obeys(job)
-                if world.phase(job) == "Pending":
-                    world.set_phase(job, "Succeeded")
-                elif world.phase(job) == "Running":
+                if world.phase(job) == "Pending" or world.phase(job) == "Running":
                     world.set_phase(job, "Succeeded")
     world.settle()
     assert world.most_unfinished <= 2

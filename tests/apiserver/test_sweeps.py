@@ -1,0 +1,248 @@
+"""Sweeps in a cluster: the real API server and its controllers, KubeRay on simulated nodes, and the operator's process.
+
+The trainings are what tests report of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from lorarl_api.v1alpha1 import LoRARLSweepStatus
+from support.cluster.audit import account, refused, writes
+from support.cluster.client import ApiError, Object
+from support.cluster.crds import CRDS
+from support.cluster.lorarljobs import condition, lorarljob, phase
+from support.cluster.operator import SYSTEM, Operator, operator, prepare, quiet, wait_leader
+from support.cluster.platform import Platform, platform
+from support.cluster.processes import until
+from support.cluster.sweeps import KIND, lorarlsweep, phases, reports_loss
+from support.cluster.tools import tools_or_skip
+from support.helm import rendered
+
+ACCOUNT = "operator-lorarl"
+"""The name that the chart gives it: the chart's policy for the account applies to these tests."""
+OPERATOR = account(SYSTEM, ACCOUNT)
+SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def p(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    with tools_or_skip(), platform(tmp_path_factory.mktemp("sweeps"), crds=CRDS, audit=True) as running:
+        for one in (one for one in rendered() if one["kind"].startswith("ValidatingAdmissionPolicy")):
+            running.cluster.must("apply", "-f", "-", stdin=json.dumps(one))
+        yield running
+
+
+@contextmanager
+def leading(p: Platform, name: str) -> Iterator[Operator]:
+    with operator(p.cluster, prepare(p.cluster, account=ACCOUNT), name) as one:
+        wait_leader(one)
+        yield one
+
+
+@pytest.fixture
+def replica(p: Platform, request: pytest.FixtureRequest) -> Iterator[Operator]:
+    with leading(p, request.node.name[:30]) as one:
+        yield one
+
+
+def wait(p: Platform, namespace: str, wanted: dict[str, str] | str, name: str = "sums") -> Object:
+    """The sweep when its trials are in these phases, or it is in this one."""
+
+    def holds(sweep: Object) -> bool:
+        return (phase(sweep) if isinstance(wanted, str) else phases(sweep)) == wanted
+
+    found = p.api.wait(KIND, name, namespace, holds, seconds=SECONDS)
+    LoRARLSweepStatus.model_validate(found["status"])
+    return found
+
+
+def wait_jobs(p: Platform, namespace: str, *numbers: int) -> None:
+    """Return when these trials train, and there are no other jobs than those and older ones."""
+    for number in numbers:
+        p.wait_running(namespace, f"sums-seed-{number}-1", seconds=SECONDS)
+        p.api.wait("LoRARLJob", f"sums-seed-{number}", namespace, lambda job: phase(job) == "Running", seconds=SECONDS)
+
+
+def names(p: Platform, namespace: str) -> list[str]:
+    return sorted(one["metadata"]["name"].removeprefix("sums-seed-") for one in p.api.list("LoRARLJob", namespace))
+
+
+def finish(p: Platform, namespace: str, number: int, status: str = "SUCCEEDED") -> None:
+    p.finish(namespace, f"sums-seed-{number}-1", status)
+
+
+def events(p: Platform, namespace: str, name: str = "sums") -> list[str]:
+    found = p.api.list("Event", namespace, fields=f"involvedObject.name={name},involvedObject.kind={KIND}")
+    return [one["reason"] for one in found]
+
+
+def test_four_trials_run_two_at_a_time_and_the_best_is_named(p: Platform, replica: Operator) -> None:
+    namespace = p.namespace("four")
+    labels = {"kueue.x-k8s.io/priority-class": "low", "team": "a"}
+    p.api.create(lorarlsweep(namespace, "sums", labels=labels))
+    wait_jobs(p, namespace, 0, 1)
+    assert names(p, namespace) == ["0", "1"]
+    made = p.api.get("LoRARLJob", "sums-seed-1", namespace) or {}
+    assert made["spec"]["trainer"]["seed"] == 1
+    assert made["metadata"]["labels"] == {"kueue.x-k8s.io/priority-class": "low", "lorarl.io/sweep": "sums"}
+    reports_loss(p.api, namespace, "sums-seed-0", 10, 0.9)
+    reports_loss(p.api, namespace, "sums-seed-1", 10, 0.7)
+    finish(p, namespace, 0)
+    wait_jobs(p, namespace, 2)
+    assert names(p, namespace) == ["0", "1", "2"]
+    finish(p, namespace, 1)
+    wait_jobs(p, namespace, 3)
+    reports_loss(p.api, namespace, "sums-seed-3", 10, 0.8)
+    for number in (2, 3):
+        finish(p, namespace, number)
+    found = wait(p, namespace, "Succeeded")
+    assert found["status"]["best"]["name"] == "sums-seed-1" and found["status"]["best"]["value"] == 0.7
+    assert found["status"]["best"]["uri"].startswith("s3://team/adapters/sums-seed-1/")
+    assert found["status"]["best"]["sha256"] == "0000000a" * 8
+    p.cluster.must("wait", "lrs/sums", "--for=condition=Complete", "-n", namespace, "--timeout=5s")
+    shown = p.cluster.must("get", "lorarlsweeps", "-n", namespace).splitlines()
+    assert shown[0].split() == ["NAME", "PHASE", "TRIALS", "FINISHED", "BEST", "VALUE", "AGE"]
+    assert shown[1].split()[:6] == ["sums", "Succeeded", "4", "4", "sums-seed-1", "0.7"]
+    quiet(3, lambda: len(writes(p.cluster.audit_log, OPERATOR, namespace)))
+    before = len(writes(p.cluster.audit_log, OPERATOR, namespace))
+    p.api.patch(KIND, "sums", {"metadata": {"annotations": {"any": "news"}}}, namespace)
+    quiet(5, lambda: len(writes(p.cluster.audit_log, OPERATOR, namespace)))
+    assert len(writes(p.cluster.audit_log, OPERATOR, namespace)) == before, "nothing is written at rest"
+    said = events(p, namespace)
+    assert said.count("TrialMade") == said.count("TrialSucceeded") == 4 and said.count("Complete") == 1
+    assert refused(p.cluster.audit_log, OPERATOR) == []
+
+
+def test_a_refused_trial_is_named_and_stops_no_other(p: Platform, replica: Operator) -> None:
+    namespace = p.namespace("refused")
+    policy = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "no-thirteen"},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {
+                "resourceRules": [
+                    {
+                        "apiGroups": ["lorarl.io"],
+                        "apiVersions": ["*"],
+                        "resources": ["lorarljobs"],
+                        "operations": ["CREATE"],
+                    }
+                ]
+            },
+            "validations": [{"expression": "object.spec.adapter.rank != 13", "message": "13 brings bad luck."}],
+        },
+    }
+    binding = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": "no-thirteen"},
+        "spec": {"policyName": "no-thirteen", "validationActions": ["Deny"]},
+    }
+    for one in (policy, binding):
+        p.cluster.must("apply", "-f", "-", stdin=json.dumps(one))
+    unlucky = lorarljob(namespace, "unlucky", adapter={"rank": 13, "targetModules": ["all-linear"]}, suspend=True)
+
+    def in_force() -> bool:
+        try:
+            p.api.create(unlucky)
+        except ApiError as error:
+            return "bad luck" in str(error)
+        p.api.delete("LoRARLJob", "unlucky", namespace)
+        return False
+
+    until(20, "the policy is in force", in_force)
+    p.api.create(lorarljob(namespace, "sums-rank-6", suspend=True))
+    over = [{"path": "spec.adapter.rank", "values": [0, 13, 6, 4]}]
+    p.api.create(lorarlsweep(namespace, "sums", over=over, parallelism=1))
+    p.wait_running(namespace, "sums-rank-4-1", seconds=SECONDS)
+    p.finish(namespace, "sums-rank-4-1", "SUCCEEDED")
+    found = wait(p, namespace, {"0": "Refused", "13": "Refused", "6": "Waiting", "4": "Succeeded"})
+    zero, thirteen, six, _ = found["status"]["trials"]
+    assert "spec.adapter.rank: got 0, expected an integer from 1 to 512" in zero["message"]
+    assert thirteen["reason"] == "Refused" and "13 brings bad luck." in thirteen["message"]
+    assert six["reason"] == "NameTaken" and "is not of this sweep" in six["message"]
+    assert condition(found, "Stalled")["reason"] == "TrialsWait"
+    p.cluster.must("delete", "validatingadmissionpolicybinding", "no-thirteen")
+
+
+def test_a_trial_below_the_median_is_stopped_and_keeps_its_adapter(p: Platform, replica: Operator) -> None:
+    namespace = p.namespace("median")
+    median = {"median": {"startAfter": 4, "minTrials": 1}}
+    p.api.create(lorarlsweep(namespace, "sums", stopping=median))
+    wait_jobs(p, namespace, 0, 1)
+    reports_loss(p.api, namespace, "sums-seed-0", 5, 0.5)
+    reports_loss(p.api, namespace, "sums-seed-1", 3, 0.9)
+    reports_loss(p.api, namespace, "sums-seed-1", 5, 0.8)
+    p.api.wait("LoRARLJob", "sums-seed-1", namespace, lambda job: phase(job) == "Suspended", seconds=SECONDS)
+    wait_jobs(p, namespace, 2)
+    found = wait(p, namespace, {"0": "Running", "1": "Stopped", "2": "Running", "3": "Waiting"})
+    stopped = found["status"]["trials"][1]
+    assert stopped["stopped"] == {"step": 5, "value": 0.8, "median": 0.5, "others": 1}
+    assert stopped["uri"].endswith("iter_0000005/lora_adapter") and found["status"]["best"]["name"] == "sums-seed-0"
+    until(20, "an Event says so", lambda: "Stopped" in events(p, namespace))
+    exempt = {"spec": {"stopping": {"exempt": ["sums-seed-1"]}}}
+    p.api.patch(KIND, "sums", exempt, namespace)
+    finish(p, namespace, 0)
+    p.wait_running(namespace, "sums-seed-1-2", seconds=SECONDS)
+    wait(p, namespace, {"0": "Succeeded", "1": "Running", "2": "Running", "3": "Waiting"})
+
+
+def test_a_killed_operator_makes_no_trial_twice(p: Platform) -> None:
+    namespace = p.namespace("killed")
+    with leading(p, "killed-1") as one:
+        p.api.create(lorarlsweep(namespace, "sums"))
+        p.api.wait("LoRARLJob", "sums-seed-0", namespace, bool)
+        one.process.kill()
+    with leading(p, "killed-2") as one:
+        wait_jobs(p, namespace, 0, 1)
+        finish(p, namespace, 0)
+        p.api.wait("LoRARLJob", "sums-seed-2", namespace, bool, seconds=SECONDS)
+        one.process.kill()
+    wait_running = [p.api.get("LoRARLJob", f"sums-seed-{number}", namespace) for number in (1, 2)]
+    assert all(wait_running)
+    p.api.delete("LoRARLJob", "sums-seed-0", namespace)
+    finish(p, namespace, 1)
+    with leading(p, "killed-3"):
+        wait_jobs(p, namespace, 2, 3)
+        for number in (2, 3):
+            finish(p, namespace, number)
+        found = wait(p, namespace, "Succeeded")
+    assert found["status"]["succeeded"] == 4
+    made = [one for one in writes(p.cluster.audit_log, OPERATOR, namespace) if one.startswith("create lorarljobs")]
+    assert sorted(made) == [f"create lorarljobs sums-seed-{number}" for number in range(4)]
+
+
+def test_a_suspended_sweep_continues_and_a_deleted_one_takes_its_jobs_along(p: Platform, replica: Operator) -> None:
+    namespace = p.namespace("suspended")
+    p.api.create(lorarlsweep(namespace, "sums", parallelism=1))
+    wait_jobs(p, namespace, 0)
+    p.api.patch(KIND, "sums", {"spec": {"suspend": True}}, namespace)
+    found = wait(p, namespace, "Suspended")
+    assert phases(found) == {"0": "Suspended", "1": "Waiting", "2": "Waiting", "3": "Waiting"}
+    assert not p.api.list("RayJob", namespace)
+    p.api.patch(KIND, "sums", {"spec": {"suspend": False, "parallelism": 2}}, namespace)
+    p.wait_running(namespace, "sums-seed-0-2", seconds=SECONDS)
+    wait_jobs(p, namespace, 1)
+    with pytest.raises(ApiError, match="template is immutable"):
+        p.api.patch(KIND, "sums", {"spec": {"template": {"spec": {"trainer": {"steps": 99}}}}}, namespace)
+    p.api.delete("LoRARLJob", "sums-seed-1", namespace)
+    wait(p, namespace, {"0": "Running", "1": "Deleted", "2": "Running", "3": "Waiting"})
+    p.api.delete(KIND, "sums", namespace)
+    for number in (0, 2):
+        p.api.wait_gone("LoRARLJob", f"sums-seed-{number}", namespace, seconds=SECONDS)
+    until(SECONDS, "no attempt is left", lambda: not p.api.list("RayJob", namespace))
+    assert not p.api.list("LoRARLJob", namespace)
+
+
+def test_the_charts_policy_lets_the_operator_create_only_jobs_of_sweeps(p: Platform) -> None:
+    stolen = p.cluster.api_as(p.cluster.service_account_token(SYSTEM, ACCOUNT))
+    namespace = p.namespace("policy")
+    with pytest.raises(ApiError, match="LoRARLJobs that a LoRARLSweep owns"):
+        stolen.create(lorarljob(namespace, "any"))
