@@ -68,6 +68,39 @@ def test_an_interrupted_sweep_continues_and_each_trial_is_what_it_is_alone(job: 
         job.checkpoints.rename(job.folder / f"alone-{seed}")
 
 
+@pytest.mark.long
+def test_a_stopped_trial_publishes_a_checkpoint_and_continues_when_it_is_asked_to(job: Job) -> None:
+    """Any small letters are better than the answer, which the model never gives: that trial has a reward of 0."""
+    job.change(trainer={"steps": 60}, checkpoint={"every": 50}, data={"eval": None})
+    command = [*COMMAND[: COMMAND.index("--over")], "--over", "spec.reward.function=letters:score,letters:right"]
+    folder = job.folder / "out/letters-sweep/function=letters_right"
+
+    def runs(*more: str) -> str:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        environment = {**os.environ, **job.environment}
+        said = ended(sweep := subprocess.Popen([*command, *more], cwd=job.folder, env=environment, **pipes))
+        assert sweep.returncode == 0, said
+        return said
+
+    def steps() -> int:
+        return int(read_rows(folder / "metrics.jsonl")[-1]["step"])
+
+    stopping = ("--stop", "median", "--start-after", "3", "--min-trials", "1")
+    said = runs(*stopping)
+    assert "function=letters:right: is stopped, since its best until step" in said
+    assert "function=letters:right: stopped; its checkpoint is published" in said
+    assert "\nBest  function=letters:score: reward_mean" in said
+    done = steps()
+    assert 3 <= done < 60
+    kept = local_folder(str(read_summary(folder)["adapter_uri"]))
+    assert (kept / "adapter_model.safetensors").exists() and f"{done:07d}" in str(kept)
+    said = runs(*stopping)
+    assert "function=letters:right: was stopped, since" in said and "Without --stop it continues." in said
+    assert steps() == done
+    runs()
+    assert steps() == 60 and not (folder / "stopped.json").exists()
+
+
 def test_nothing_starts_if_a_trial_cannot_run(job: Job) -> None:
     sweep = started(job, "--over", "spec.adapter.rank=0,4")
     said = ended(sweep)

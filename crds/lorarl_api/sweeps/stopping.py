@@ -8,6 +8,8 @@ from statistics import median
 
 from lorarl_api.sweeps.objective import Goal
 
+START_AFTER, MIN_TRIALS = 10, 3
+"""Usual values of a rule."""
 type Curve = Sequence[tuple[int, float]]
 """A trial's values of the objective, with the steps after which each was reached, in order."""
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from lorarl_api.rules import Immutable, Rule, immutable
+from lorarl_api.sweeps.stopping import MIN_TRIALS, START_AFTER
 from lorarl_api.v1alpha1.common import FREE_FORM, MAX_SECONDS, Model
 from lorarl_api.v1alpha1.job import Checked
 from lorarl_api.v1alpha1.kubernetes import AnnotationValue, LabelValue
@@ -95,9 +96,12 @@ class SweepObjective(Model):
 class MedianStopping(Model):
     """Stop a trial whose best value so far is worse than the median of the others at its step."""
 
-    start_after: int = Field(10, ge=1, le=10_000_000, description="Steps that a trial may always make.")
+    start_after: int = Field(START_AFTER, ge=1, le=10_000_000, description="Steps that a trial may always make.")
     min_trials: int = Field(
-        3, ge=1, le=MAX_TRIALS, description="How many other trials must have reached a step before it stops any."
+        MIN_TRIALS,
+        ge=1,
+        le=MAX_TRIALS,
+        description="How many other trials must have reached a step before it stops any.",
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from lorarl_api.sweeps.stopping import MIN_TRIALS, START_AFTER
 from lorarl_trainer.cli import options
 from lorarl_trainer.cli.help import Command
 
@@ -17,6 +18,7 @@ from lorarl_trainer.cli.help import Command
     examples=[
         "lorarl sweep job.yaml --over spec.trainer.learningRate=1e-5,3e-5 --over spec.trainer.seed=0,1",
         "lorarl sweep job.yaml --over spec.adapter.rank=8,32 --objective eval_score",
+        "lorarl sweep job.yaml --over spec.trainer.seed=0,1,2,3 --at-once 4 --stop median --start-after 20",
         "lorarl sweep job.yaml --over 'spec.adapter.targetModules=[q_proj, v_proj],[all-linear]' --at-once 2",
     ],
 )
@@ -41,6 +43,26 @@ from lorarl_trainer.cli.help import Command
     show_default=True,
     help="Trials that run at a time. Each has its own GPUs, or all share the CPU.",
 )
+@click.option(
+    "--stop",
+    type=click.Choice(["median"]),
+    help="End a trial whose best value is worse than the median of the others at its step. It publishes a checkpoint, "
+    "and without this option it continues.",
+)
+@click.option(
+    "--start-after",
+    type=click.IntRange(min=1),
+    default=START_AFTER,
+    show_default=True,
+    help="With --stop: steps that a trial may always make.",
+)
+@click.option(
+    "--min-trials",
+    type=click.IntRange(min=1),
+    default=MIN_TRIALS,
+    show_default=True,
+    help="With --stop: how many other trials must have reached a step before it stops any.",
+)
 @click.option("--out", "out_dir", type=options.FILE, help="Folder of the trials' folders.  [default: out/NAME-sweep]")
 @options.overrides
 def command(
@@ -48,6 +70,9 @@ def command(
     over: tuple[str, ...],
     objective: str | None,
     at_once: int,
+    stop: str | None,
+    start_after: int,
+    min_trials: int,
     out_dir: Path | None,
     overrides: tuple[str, ...],
 ) -> None:
@@ -57,8 +82,10 @@ def command(
     values or steps.
     """
     from lorarl_api.load import load_job
+    from lorarl_api.sweeps.stopping import MedianRule
     from lorarl_trainer.cli.compare import print_comparison
     from lorarl_trainer.dry_run.local_model import judge_local_model
+    from lorarl_trainer.launch.early_stopping import EarlyStopping
     from lorarl_trainer.launch.run import EXIT_FAILED, EXIT_INTERRUPTED
     from lorarl_trainer.launch.sweep import best, grid, jobs_of, reached, shares, usual_objective
     from lorarl_trainer.launch.trials import Trials
@@ -71,7 +98,8 @@ def command(
     job = load_job(manifest, overrides)
     folder = out_dir or Path("out") / f"{job.name}-sweep"
     trials = grid(job.name, over, overrides, folder)
-    made = Trials(manifest, shares(jobs_of(manifest, trials, judge_local_model), at_once), say)
+    stopping = EarlyStopping(MedianRule(start_after, min_trials), trials, objective) if stop else None
+    made = Trials(manifest, shares(jobs_of(manifest, trials, judge_local_model), at_once), say, stopping)
     say(f"{len(trials)} trials, {at_once} at a time, in {folder}")
     codes = made.run(trials)
     there = [trial for trial in trials if run_folder(str(trial.folder))]

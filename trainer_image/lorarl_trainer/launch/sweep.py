@@ -10,12 +10,13 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import load_job
 from lorarl_api.sweeps import trials as sweeps
-from lorarl_api.sweeps.objective import Goal, best_of, usual_goal
+from lorarl_api.sweeps.objective import best_of, usual_goal
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.devices.nvidia_smi import gpu_count
 from lorarl_trainer.errors import InputError, LorarlError
@@ -174,17 +175,27 @@ def reached(rows: Sequence[Mapping[str, Any]], objective: str) -> Value | None:
 
     `objective`: a column of metrics.jsonl. Less of a loss or divergence is better, and more of all else.
     """
-    found = [(float(row[objective]), int(row["step"])) for row in rows if row.get(objective) is not None]
+    points = curve(rows, objective)
+    if not points:
+        return None
+    if not _EVALUATION.fullmatch(objective):
+        return Value(objective, points[-1][1], 0)
+    best = usual_goal(objective).best(*(value for _, value in points))
+    return Value(objective, best, max(step for step, value in points if value == best))
+
+
+def curve(rows: Sequence[Mapping[str, Any]], objective: str) -> list[tuple[int, float]]:
+    """Return the steps of a run with the values of its objective after them.
+
+    A step of training is noisy, so it has the mean over the last steps. Of an evaluation each result counts by itself,
+    and that before training does not.
+    """
+    found = [(int(row["step"]), float(row[objective])) for row in rows if row.get(objective) is not None]
     if _EVALUATION.fullmatch(objective):
-        trained = [one for one in found if one[1] > 0]
-        return Value(objective, *_newest_best(trained, usual_goal(objective))) if trained else None
-    latest = [value for value, _ in found[-LATEST:]]
-    return Value(objective, sum(latest) / len(latest), 0) if latest else None
-
-
-def _newest_best(points: Sequence[tuple[float, int]], goal: Goal) -> tuple[float, int]:
-    """Return the point with the best value; of equal ones the last, or the first if less is better."""
-    return min(points) if goal is Goal.MINIMIZE else max(points)
+        return [(step, value) for step, value in found if step > 0]
+    return [
+        (step, fmean(value for _, value in found[max(0, end - LATEST) : end])) for end, (step, _) in enumerate(found, 1)
+    ]
 
 
 def best(reached: Mapping[Trial, Value]) -> Trial:

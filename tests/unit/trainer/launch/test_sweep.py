@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import pytest
 import yaml
 
 from lorarl_api.load import load_job
+from lorarl_api.sweeps.stopping import MedianRule
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch import sweep
-from lorarl_trainer.launch.sweep import best, grid, jobs_of, reached, shares, usual_objective
+from lorarl_trainer.launch.early_stopping import EarlyStopping, forget, record, stopped
+from lorarl_trainer.launch.sweep import best, curve, grid, jobs_of, reached, shares, usual_objective
 from unit.contract.manifests import manifest
 
 OUT = Path("out/sums-sweep")
@@ -135,3 +138,33 @@ def test_the_best_trial_has_the_best_evaluation_or_the_best_last_steps() -> None
         assert first == trials[expected] and str(values[first]) == said
     assert reached(low, "eval_loss") is None
     assert reached([{"step": 0, "eval_score": 1.0}], "eval_score") is None, "nothing was trained yet"
+
+
+def test_a_running_trial_is_judged_by_all_that_the_trials_have_reached(tmp_path: Path) -> None:
+    trials = grid("a", ["spec.trainer.seed=0,1,2"], [], tmp_path)
+    judge = EarlyStopping(MedianRule(start_after=2, min_trials=2), trials, None)
+
+    def reports(seed: int, *rows: dict[str, float]) -> None:
+        trials[seed].folder.mkdir(exist_ok=True)
+        with (trials[seed].folder / "metrics.jsonl").open("a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+
+    assert judge.verdicts(trials) == {}, "nothing has begun"
+    for seed, score in ((0, 0.5), (1, 0.7)):
+        reports(seed, {"step": 0, "eval_score": 0.9, "eval_rows": 1}, {"step": 2, "eval_score": score, "eval_rows": 1})
+    reports(2, {"step": 0, "eval_score": 0.9, "eval_rows": 1}, {"step": 1, "reward_mean": 0.1})
+    assert judge.verdicts(trials[2:]) == {}
+    reports(2, {"step": 2, "eval_score": 0.1, "eval_rows": 1})
+    (verdict,) = judge.verdicts(trials[2:]).values()
+    assert (verdict.step, verdict.value, verdict.median) == (2, 0.1, 0.6)
+    assert judge.verdicts(trials[:2]) == {}, "0.5 is above the median of 0.7 and 0.1"
+    record(trials[2], verdict)
+    assert stopped(trials[2]) == verdict and stopped(trials[0]) is None
+    forget(trials[2])
+    assert stopped(trials[2]) is None
+
+
+def test_a_step_of_training_has_the_mean_of_the_last_ones() -> None:
+    rows = [{"step": step, "reward_mean": float(step)} for step in range(1, 13)]
+    points = curve(rows, "reward_mean")
+    assert points[0] == (1, 1.0) and points[1] == (2, 1.5) and points[-1] == (12, 7.5)
