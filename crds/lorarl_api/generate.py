@@ -10,7 +10,7 @@ from pathlib import Path
 from lorarl_api.algorithms_page import with_list, with_table
 from lorarl_api.crdgen import definitions
 from lorarl_api.page import update
-from lorarl_api.reference import reference
+from lorarl_api.reference import reference, with_sweep_fields
 
 _ROOT = Path(__file__).parents[2]
 
@@ -29,7 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         **{options.root / "crds" / name: text for name, text in definitions().items()},
         options.root / "docs/reference.md": reference(),
     }
-    for name, updated in {"docs/algorithms.md": with_table, "README.md": with_list}.items():
+    for name, updated in {
+        "docs/algorithms.md": with_table,
+        "README.md": with_list,
+        "docs/sweeps.md": with_sweep_fields,
+    }.items():
         if (page := options.root / name).exists():
             made[page] = updated(page.read_text(encoding="utf-8"))
     return update(made, check=options.check)

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+from lorarl_api.page import between, table
 from lorarl_api.schema import Schema, in_words, job_schema
+from lorarl_api.template_schema import sweep_schema
 from lorarl_api.v1alpha1 import API_VERSION, KIND
 
 _HEAD = f"""# Reference: `{KIND}` ({API_VERSION})
@@ -40,6 +42,24 @@ def reference() -> str:
     contents = ["## Contents\n", *(_content(path, schema) for path, schema in groups), ""]
     sections = [line for path, schema in groups for line in _section(path, schema)]
     return "\n".join([_HEAD, *contents, *sections]).rstrip() + "\n"
+
+
+def with_sweep_fields(text: str) -> str:
+    """Return a document with its table of the fields of a sweep up to date."""
+    spec = sweep_schema()["properties"]["spec"]
+    rows = [
+        (
+            f"`{path.removeprefix('spec').removeprefix('.')}{'.' if path != 'spec' else ''}{name}`",
+            _type(field),
+            _default(field, name in group.get("required", [])),
+            _range(field),
+            _text(field["description"]),
+        )
+        for path, group in _groups("spec", spec)
+        if not path.startswith("spec.template.spec")
+        for name, field in group["properties"].items()
+    ]
+    return between(text, "fields of a sweep", table(("field", "type", "default", "range", "meaning"), rows))
 
 
 def _groups(path: str, schema: Schema) -> Iterator[tuple[str, Schema]]:
@@ -96,7 +116,7 @@ def _type(field: Schema) -> str:
     if field.get("format") == "date-time":
         return "time"
     if kind == "list":
-        return f"list of {_TYPES[field['items']['type']]}s"
+        return f"list of {_TYPES[field['items']['type']]}s" if "type" in field["items"] else "list"
     return kind if "properties" in field or kind != "group" else "mapping"
 
 

@@ -1,4 +1,4 @@
-"""`python -m lorarl_operator.pages`: write the tables of docs/jobs.md, docs/operator.md and docs/publishing.md."""
+"""`python -m lorarl_operator.pages`: write the tables of pages in docs/ that follow from the operator."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from lorarl_operator.decide.publish_reasons import Publishing
 from lorarl_operator.decide.reasons import Ended, News, Waiting
 from lorarl_operator.decide.retry_policy import default_action
 from lorarl_operator.decide.settings import Settings
+from lorarl_operator.decide.sweep_reasons import Sweeping
 from lorarl_operator.options import rows
 
 _ROOT = Path(__file__).parents[2]
@@ -27,7 +28,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is out of date")
     parser.add_argument("--root", type=Path, default=_ROOT, help="root of the repository")
     options = parser.parse_args(arguments)
-    makers = {"jobs.md": with_reasons, "operator.md": with_settings, "publishing.md": with_publishing}
+    makers = {
+        "jobs.md": with_reasons,
+        "operator.md": with_settings,
+        "publishing.md": with_publishing,
+        "sweeps.md": with_sweeping,
+    }
     pages = {options.root / "docs" / name: maker for name, maker in makers.items()}
     return update({page: made(page.read_text(encoding="utf-8")) for page, made in pages.items()}, check=options.check)
 
@@ -47,6 +53,12 @@ def with_publishing(text: str) -> str:
     """Return a document with its table of the reasons of publishing up to date."""
     rows = ((f"`{one}`", one.cause, one.then) for one in Publishing)
     return between(text, "reasons of publishing", table(("reason", "cause", "fix"), rows))
+
+
+def with_sweeping(text: str) -> str:
+    """Return a document with its table of the reasons of sweeps up to date."""
+    rows = ((f"`{one}`", one.cause, one.then) for one in Sweeping)
+    return between(text, "reasons of sweeps", table(("reason", "cause", "fix"), rows))
 
 
 def with_settings(text: str) -> str:

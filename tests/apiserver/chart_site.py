@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,8 @@ from support.cluster.processes import until
 from support.helm import CHART, flags, helm
 
 CRD = "lorarljobs.lorarl.io"
-CRDS = (CRD, "lorarlsweeps.lorarl.io", "lorarljobtemplates.lorarl.io", "clusterlorarljobtemplates.lorarl.io")
+SWEEPS = "lorarlsweeps.lorarl.io"
+CRDS = (CRD, SWEEPS, "lorarljobtemplates.lorarl.io", "clusterlorarljobtemplates.lorarl.io")
 NAMESPACE = "lorarl-system"
 INSTANCE = "app.kubernetes.io/instance=lorarl"
 JOB: Object = {
@@ -93,7 +94,7 @@ def everything(cluster: Cluster, labels: str) -> list[str]:
 
 
 def older_chart(folder: Path) -> Path:
-    """A chart like an older version: with another CRD and another version."""
+    """A chart like an older version: with another CRD, without the one of sweeps, and with another version."""
     chart = folder / "lorarl"
     shutil.copytree(CHART, chart)
     for path, old, new in (
@@ -103,6 +104,7 @@ def older_chart(folder: Path) -> Path:
         text = (chart / path).read_text()
         assert old in text
         (chart / path).write_text(text.replace(old, new))
+    (chart / "files/lorarl.io_lorarlsweeps.yaml").unlink()
     return chart
 
 
@@ -112,8 +114,8 @@ def columns(cluster: Cluster) -> list[str]:
     return [column["name"] for column in crd["spec"]["versions"][0]["additionalPrinterColumns"]]
 
 
-def established(site: Site) -> None:
-    wait_until_served(site.cluster, list(CRDS))
+def established(site: Site, crds: Sequence[str] = CRDS) -> None:
+    wait_until_served(site.cluster, list(crds))
 
 
 def can(site: Site, user: str, verb: str, resource: str, namespace: str) -> bool:

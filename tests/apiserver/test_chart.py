@@ -20,6 +20,7 @@ from apiserver.chart_site import (
     INSTANCE,
     JOB,
     NAMESPACE,
+    SWEEPS,
     Site,
     account,
     can,
@@ -86,8 +87,8 @@ def test_cluster_mode_from_install_to_uninstall(site: Site, tmp_path: Path) -> N
     with site.release(chart=older_chart(tmp_path)) as notes:
         assert "runs the LoRARLJobs of all namespaces" in notes
         assert "image.repository is still the example" in notes
-        established(site)
-        assert "Score" in columns(site.cluster)
+        established(site, [crd for crd in CRDS if crd != SWEEPS])
+        assert "Score" in columns(site.cluster) and api.get("CustomResourceDefinition", SWEEPS) is None
         before = site.job("steady")
         pods = until(20, "two replicas", lambda: _two(api.list("Pod", NAMESPACE, labels=INSTANCE)))
         assert {pod["spec"]["serviceAccountName"] for pod in pods} == {"operator-lorarl"}
@@ -96,6 +97,8 @@ def test_cluster_mode_from_install_to_uninstall(site: Site, tmp_path: Path) -> N
         site.upgrade({"replicas": 3})
         assert "Reward" in columns(site.cluster)
         assert "Score" not in columns(site.cluster)
+        established(site)
+        require_rights(site, "list", SWEEPS, {"team-a": True})
         assert api.get("LoRARLJob", "steady", "default") == before
         assert (
             json.loads(site.cluster.must("get", "deployment/lorarl", "-n", NAMESPACE, "-o", "json"))["spec"]["replicas"]
@@ -125,7 +128,8 @@ def test_namespaced_mode_from_install_to_uninstall(site: Site) -> None:
     with site.release(everywhere) as notes:
         assert "runs the LoRARLJobs of the namespaces team-a, team-b" in notes
         established(site)
-        require_rights(site, "list", CRD, {"team-a": True, "team-b": True, "default": False, NAMESPACE: False})
+        for crd in (CRD, SWEEPS):
+            require_rights(site, "list", crd, {"team-a": True, "team-b": True, "default": False, NAMESPACE: False})
         require_rights(site, "update", "leases.coordination.k8s.io", {NAMESPACE: True, "team-a": False})
         site.job("steady", "team-a")
 

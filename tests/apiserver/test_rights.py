@@ -28,6 +28,7 @@ from support.cluster.operator import RIGHTS, SYSTEM, Operator, operator, prepare
 from support.cluster.platform import Platform, platform
 from support.cluster.processes import find_share, until
 from support.cluster.rayjobs import rayjob
+from support.cluster.sweeps import lorarlsweep
 from support.cluster.tools import tools_or_skip
 from support.helm import rendered
 
@@ -38,6 +39,7 @@ OPERATOR = account(SYSTEM, ACCOUNT)
 # allowed to finalize the owner.
 GUARDED_OWNERS = "OwnerReferencesPermissionEnforcement"
 FINALIZE = Right("lorarl.io", "lorarljobs/finalizers", "update")
+FINALIZE_SWEEP = Right("lorarl.io", "lorarlsweeps/finalizers", "update")
 GET_JOB = Right("lorarl.io", "lorarljobs", "get")
 
 
@@ -178,6 +180,16 @@ def test_a_job_whose_evictions_wait_for_a_checkpoint(p: Platform, replica: Opera
     p.api.wait_gone("PodDisruptionBudget", name, namespace, seconds=30)
 
 
+def test_a_sweep_makes_its_jobs_and_is_deleted_by_its_ttl(p: Platform, replica: Operator) -> None:
+    namespace = p.namespace()
+    over = [{"path": "spec.trainer.seed", "values": [1]}]
+    p.api.create(lorarlsweep(namespace, "sums", over=over, ttlSecondsAfterFinished=1))
+    p.wait_running(namespace, "sums-seed-1-1", seconds=60)
+    p.finish(namespace, "sums-seed-1-1", "SUCCEEDED")
+    p.api.wait_gone("LoRARLSweep", "sums", namespace, seconds=30)
+    p.api.wait_gone("LoRARLJob", "sums-seed-1", namespace, seconds=30)
+
+
 def test_a_job_that_others_write_while_the_operator_decides(p: Platform, replica: Operator) -> None:
     namespace = p.namespace()
     p.api.create(lorarljob(namespace, "busy", suspend=True))
@@ -204,7 +216,7 @@ def test_each_permission_is_used_and_none_is_missing(p: Platform, replica: Opera
     rights = yaml.safe_load(RIGHTS.read_text())
     del rights["aibrix"]  # Those are optional, and apiserver/test_publishing.py has them.
     rules = [rule for rules in rights.values() for rule in rules]
-    needed = used(p.cluster.audit_log, OPERATOR) | granted(job_role(p)["rules"]) | {FINALIZE}
+    needed = used(p.cluster.audit_log, OPERATOR) | granted(job_role(p)["rules"]) | {FINALIZE, FINALIZE_SWEEP}
     assert granted(rules) == needed
     assert refused(p.cluster.audit_log, OPERATOR) == []
 

@@ -6,6 +6,7 @@ The trainings are what tests report of them.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,7 +17,7 @@ from support.cluster.audit import account, refused, writes
 from support.cluster.client import ApiError, Object
 from support.cluster.crds import CRDS
 from support.cluster.lorarljobs import condition, lorarljob, phase
-from support.cluster.operator import SYSTEM, Operator, operator, prepare, quiet, wait_leader
+from support.cluster.operator import ROOT, SYSTEM, Operator, operator, prepare, quiet, wait_leader
 from support.cluster.platform import Platform, platform
 from support.cluster.processes import until
 from support.cluster.sweeps import KIND, lorarlsweep, phases, reports_loss
@@ -27,6 +28,7 @@ ACCOUNT = "operator-lorarl"
 """The name that the chart gives it: the chart's policy for the account applies to these tests."""
 OPERATOR = account(SYSTEM, ACCOUNT)
 SECONDS = 60.0
+PAGE = (ROOT / "docs/sweeps.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -239,6 +241,48 @@ def test_a_suspended_sweep_continues_and_a_deleted_one_takes_its_jobs_along(p: P
         p.api.wait_gone("LoRARLJob", f"sums-seed-{number}", namespace, seconds=SECONDS)
     until(SECONDS, "no attempt is left", lambda: not p.api.list("RayJob", namespace))
     assert not p.api.list("LoRARLJob", namespace)
+
+
+def test_the_commands_of_the_page_do_what_it_says(p: Platform, replica: Operator) -> None:
+    namespace = p.namespace("page")
+    left = [line.partition("  #")[0].strip() for line in PAGE.splitlines() if line.startswith("kubectl ")]
+
+    def runs(beginning: str, words: str = "") -> str:
+        """Run the one command that begins so and has these words, in this namespace."""
+        (command,) = (line for line in left if line.startswith(f"kubectl {beginning}") and words in line)
+        left.remove(command)
+        arguments = [str(ROOT / one) if one.startswith("examples/") else one for one in shlex.split(command)[1:]]
+        return p.cluster.must(*arguments, "-n", namespace)
+
+    jobs = [f"sums-learningrate-{rate}-seed-{seed}" for rate in ("1e-05", "3e-05") for seed in (0, 1)]
+    runs("apply")
+    for job in jobs[:2]:
+        p.wait_running(namespace, f"{job}-1", seconds=SECONDS)
+    assert "sums" in runs("get lorarlsweeps")
+    until(20, "an Event says so", lambda: "TrialMade" in events(p, namespace))
+    assert "TrialMade" in runs("describe")
+    assert runs("get lrj -l").count("sums-learningrate-1e-05") == 2
+    runs("patch", '"suspend": true')
+    wait(p, namespace, "Suspended")
+    runs("patch", '"suspend": false')
+    for job in jobs[:2]:
+        p.wait_running(namespace, f"{job}-2", seconds=SECONDS)
+    reports_loss(p.api, namespace, jobs[0], 50, 0.2, total=100)
+    reports_loss(p.api, namespace, jobs[1], 50, 0.6, total=100)
+    p.wait_running(namespace, f"{jobs[2]}-1", seconds=SECONDS)  # a score: more is better
+    runs("patch", "exempt")
+    runs("patch", '"remove"')
+    for job, attempt in ((jobs[1], 2), (jobs[2], 1), (jobs[3], 1), (jobs[0], 3)):
+        p.wait_running(namespace, f"{job}-{attempt}", seconds=SECONDS)
+        p.finish(namespace, f"{job}-{attempt}", "SUCCEEDED")
+    runs("wait")
+    assert runs("get lrs sums", "jsonpath").split() == [
+        jobs[1],
+        f"s3://team/adapters/{jobs[1]}/iter_0000050/lora_adapter",
+    ]
+    runs("delete")
+    p.api.wait_gone(KIND, "sums", namespace)
+    assert not left, "each command of the page is run"
 
 
 def test_the_charts_policy_lets_the_operator_create_only_jobs_of_sweeps(p: Platform) -> None:

@@ -13,6 +13,7 @@ from support.cluster.lorarljobs import condition, lorarljob, phase, template
 from support.cluster.operator import ACCOUNT, SYSTEM, Operator
 from support.cluster.platform import Platform
 from support.cluster.processes import until
+from support.cluster.sweeps import lorarlsweep
 from support.helm import only, rendered
 
 OVERRIDES = {"podTemplateOverrides": {"worker": {"spec": {"hostname": "any"}}}}
@@ -95,6 +96,16 @@ def test_a_template_from_before_the_policy_is_none_either(kuberay_platform: Plat
     assert "LoRARLJobTemplate older is refused: spec.cluster.image" in refused(p, tenants, "late")
     p.api.patch("LoRARLJobTemplate", "older", {"spec": {"cluster": {"image": "test.invalid/runs:1"}}}, tenants)
     p.wait_running(tenants, "late-1", seconds=60)
+
+
+def test_a_sweep_is_no_way_around_the_policy(kuberay_platform: Platform, tenants: str) -> None:
+    """The operator creates its jobs, and of the operator's own requests the policy allows more."""
+    p = kuberay_platform
+    p.api.create(lorarlsweep(tenants, "sums", over=[{"path": "spec.cluster", "values": [OVERRIDES]}]))
+    found = p.api.wait("LoRARLSweep", "sums", tenants, lambda sweep: phase(sweep) == "Failed")
+    (trial,) = found["status"]["trials"]
+    assert trial["phase"] == "Refused" and "jobPolicy.podTemplateOverrides" in trial["message"]
+    assert not p.api.list("LoRARLJob", tenants, labels="lorarl.io/sweep=sums")
 
 
 def test_the_platforms_own_overrides_stay_allowed(kuberay_platform: Platform, tenants: str) -> None:

@@ -1,4 +1,5 @@
--- Health of a LoRARLJob for Argo CD (resource.customizations.health.lorarl.io_LoRARLJob).
+-- Health of a LoRARLJob for Argo CD (resource.customizations.health.lorarl.io_LoRARLJob), and of a LoRARLSweep
+-- (resource.customizations.health.lorarl.io_LoRARLSweep).
 -- A job is healthy when it has succeeded, as a Job of batch/v1 is.
 local status = obj.status or {}
 if status.phase == nil or status.observedGeneration ~= obj.metadata.generation then

@@ -15,6 +15,8 @@ from lorarl_api.load import Fault, faults
 from lorarl_operator.decide import sweep
 from lorarl_operator.decide.sweep_models import Suspend
 from lorarl_operator.decide.sweep_reasons import Sweeping
+from support.cluster.tools import tools_or_skip
+from support.gitops import judged
 from unit.operator.sweep_world import AXIS, FINISHED, World, name
 
 
@@ -336,3 +338,29 @@ def test_a_killed_operator_suspends_only_what_its_successor_can_tell_from_a_user
     world.spec["suspend"] = False
     world.settle()
     assert "suspended" not in world.trial(0)
+
+
+def test_each_phase_as_kstatus_and_argo_cd_see_it() -> None:
+    """Argo CD's script for jobs is the one for sweeps too."""
+    worlds = {"Running": World(), "Suspended": World(suspend=True), "Succeeded": World(), "Failed": World()}
+    for phase, one in worlds.items():
+        one.settle()
+        if phase in FINISHED:
+            for seed in (0, 1, 2, 3):
+                one.set_phase(name(seed), phase)
+                one.settle()
+    stuck = worlds["Pending"] = World()
+    stuck.refuses = {name(seed): (Sweeping.FORBIDDEN, False) for seed in range(4)}
+    stuck.settle()
+    about = {"name": "sums", "namespace": "team", "generation": 1}
+    head = {"apiVersion": "lorarl.io/v1alpha1", "kind": "LoRARLSweep", "metadata": about}
+    with tools_or_skip():
+        found = judged({**head, "status": one.status} for one in worlds.values())
+    assert [one.status["phase"] for one in worlds.values()] == list(worlds)
+    assert [one[:2] for one in found] == [
+        ("Current", "Progressing"),
+        ("Current", "Suspended"),
+        ("Current", "Healthy"),
+        ("Failed", "Degraded"),
+        ("Failed", "Degraded"),
+    ]
