@@ -18,7 +18,7 @@ from support.helm import CHART, flags, helm
 
 CRD = "lorarljobs.lorarl.io"
 SWEEPS = "lorarlsweeps.lorarl.io"
-CRDS = (CRD, SWEEPS, "lorarljobtemplates.lorarl.io", "clusterlorarljobtemplates.lorarl.io")
+CRDS = (CRD, "lorarljobtemplates.lorarl.io", "clusterlorarljobtemplates.lorarl.io", SWEEPS)
 NAMESPACE = "lorarl-system"
 INSTANCE = "app.kubernetes.io/instance=lorarl"
 JOB: Object = {

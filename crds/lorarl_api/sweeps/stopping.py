@@ -51,7 +51,7 @@ class Verdict:
 
 
 def stopped_by_median(curve: Curve, others: Sequence[Curve], goal: Goal, rule: MedianRule) -> Verdict | None:
-    """Return why a trial is stopped after its newest step; None if it goes on.
+    """Return why a trial is stopped after its newest step; None if it continues.
 
     It is stopped if its best value so far is strictly worse than the median of the values that the others had at its
     step. Trials that have not reached that step do not count, and those that ended after it do.

@@ -37,7 +37,7 @@ class Sweeping(Row):
     REFUSED = (
         "Refused",
         "A trial cannot have a job: the values make a spec that is not valid, or a policy refuses it.",
-        "Apply a sweep with other values. The other trials go on.",
+        "Apply a sweep with other values. The other trials continue.",
     )
     NAME_TAKEN = (
         "NameTaken",

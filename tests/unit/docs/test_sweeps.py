@@ -1,4 +1,4 @@
-"""docs/sweeps.md: its manifest is the example, its commands for one machine work, and its reasons are the operator's."""
+"""docs/sweeps.md: its manifest is the example, its commands for one machine work, its reasons are the operator's."""
 
 from __future__ import annotations
 
