@@ -301,6 +301,7 @@ def test_users_may_do_what_their_roles_allow(site: Site) -> None:
         assert not can(site, "adminer", "patch", f"{CRD}/status", "team-a")
         assert not can(site, "editer", "create", CRD, "team-b")
         assert can(site, "editer", "get", CRDS[1], "team-a")
+        assert can(site, "editer", "create", SWEEPS, "team-a") and not can(site, "viewer", "create", SWEEPS, "team-a")
         assert not can(site, "editer", "create", CRDS[1], "team-a"), "templates limit those who may edit jobs"
         assert can(site, "adminer", "create", CRDS[1], "team-a")
 

@@ -227,7 +227,7 @@ class Sweeper:
             self._put(made)
 
     def _put(self, raw: Manifest) -> None:
-        """Store a job as the API server answered it. The watch will bring no news of it, so the controller's queue gets it."""
+        """Store a job as the API server answered it. The watch will bring no news of it, so its controller hears it here."""
         key = self._cache.put(LORARLJOBS, raw)
         if key is not None:
             self._jobs_queue.add(key, urgent=True)
