@@ -227,7 +227,7 @@ class Sweeper:
             self._put(made)
 
     def _put(self, raw: Manifest) -> None:
-        """Store a job as the API server answered it. The watch will bring no news of it, so its controller hears it here."""
+        """Store a job as the API server answered it. No watch will report it as news, so its controller hears here."""
         key = self._cache.put(LORARLJOBS, raw)
         if key is not None:
             self._jobs_queue.add(key, urgent=True)

@@ -1,0 +1,156 @@
+"""The sweeper writes no more than it must, and a request that fails for one trial stops no other."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from typing import Any
+
+from lorarl_operator.control.cache import Cache
+from lorarl_operator.control.sweeper import NUMBERS_SECONDS, Sweeper
+from lorarl_operator.control.workqueue import WorkQueue
+from lorarl_operator.kube.errors import ApiError
+from lorarl_operator.kube.resources import LORARLJOBS, LORARLSWEEPS
+from unit.operator.observed_world import START
+from unit.operator.sweep_world import name, sweep_spec
+
+KEY = ("team", "sums")
+
+
+class Server:
+    """The API server's part: a sweep and its jobs. `errors` are answers to requests, by verb and name."""
+
+    def __init__(self, **parts: Any) -> None:
+        about = {"namespace": "team", "name": "sums", "uid": "sweep-uid", "resourceVersion": "1", "generation": 1}
+        self.raw: dict[str, Any] = {"metadata": about, "spec": sweep_spec(**parts), "status": {}}
+        self.jobs: dict[str, dict[str, Any]] = {}
+        self.asked: list[str] = []
+        self.errors: dict[tuple[str, str], ApiError] = {}
+        self.version, self.clock = 1, 0.0
+        self.cache, self.queue, self.events = Cache(), WorkQueue[tuple[str, str]](), []
+        self.cache.put(LORARLSWEEPS, copy.deepcopy(self.raw))
+        self.sweeper = Sweeper(self, self.cache, self.queue, self, clock=lambda: self.clock)
+
+    def now(self):
+        return START
+
+    def record(self, sweep, event):
+        self.events.append(str(event.reason))
+
+    def answers(self, verb: str, name: str, raw: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append(f"{verb} {name}")
+        if error := self.errors.get((verb, name)):
+            raise error
+        self.version += 1
+        raw["metadata"]["resourceVersion"] = str(self.version)
+        return copy.deepcopy(raw)
+
+    async def apply(self, manifest, *, subresource):
+        assert manifest["metadata"]["resourceVersion"] == self.raw["metadata"]["resourceVersion"]
+        self.raw["status"] = manifest["status"]
+        return self.answers("status", "sums", self.raw)
+
+    async def create(self, manifest):
+        job, made = manifest["metadata"]["name"], copy.deepcopy(manifest)
+        made["metadata"] |= {"uid": f"uid-{job}", "generation": 1}
+        answer = self.answers("create", job, made)
+        self.jobs[job] = made
+        return answer
+
+    async def merge(self, resource, namespace, job, patch):
+        self.jobs[job]["spec"] |= patch["spec"]
+        return self.answers("patch", job, self.jobs[job])
+
+    async def get(self, resource, namespace, job):
+        self.asked.append(f"get {job}")
+        return copy.deepcopy(self.jobs.get(job))
+
+    def reports(self, job: str, **status: Any) -> None:
+        self.version += 1
+        self.jobs[job]["metadata"]["resourceVersion"] = str(self.version)
+        self.jobs[job].setdefault("status", {}).update(status)
+        self.cache.put(LORARLJOBS, copy.deepcopy(self.jobs[job]))
+
+    def works(self) -> list[str]:
+        """Look until nothing is due; return what was asked."""
+        self.asked.clear()
+
+        async def work() -> None:
+            worker = asyncio.create_task(self.sweeper.work())
+            self.sweeper.notice(KEY, None)
+            for _ in range(200):
+                await asyncio.sleep(0)
+            worker.cancel()
+            await asyncio.gather(worker, return_exceptions=True)
+
+        asyncio.run(work())
+        return list(self.asked)
+
+
+def test_each_job_is_created_once_and_the_controller_hears_of_it():
+    server = Server()
+    assert server.works() == ["status sums", f"create {name(0)}", f"create {name(1)}", "status sums"]
+    assert server.events.count("TrialMade") == 2
+    assert len(server.queue) == 2, "the watch brings no news of what was written here"
+    assert server.works() == [], "nothing is written at rest"
+
+
+def test_newer_numbers_alone_are_written_every_ten_seconds():
+    server = Server()
+    server.works()
+    best = {"uri": "s3://a", "step": 5, "metric": "eval_score", "value": 0.5}
+    server.reports(name(0), phase="Running", step=5, best=best)
+    assert server.works() == ["status sums"], "a trial runs"
+    for step in (6, 7, 8):
+        server.reports(name(0), step=step)
+        assert server.works() == []
+    server.clock += NUMBERS_SECONDS
+    assert server.works() == ["status sums"] and server.raw["status"]["trials"][0]["step"] == 8
+    server.reports(name(0), phase="Succeeded", step=9)
+    assert server.works()[0] == "status sums", "an end is news"
+
+
+def test_a_request_that_fails_for_one_trial_stops_no_other():
+    server = Server()
+    server.errors = {("create", name(0)): ApiError("create", 500, "InternalError", "no")}
+    asked = server.works()
+    assert asked[:3] == ["status sums", f"create {name(0)}", f"create {name(1)}"]
+    server.errors = {("create", name(0)): ApiError("create", 403, "Forbidden", "exceeded quota")}
+    server.works()
+    told = server.raw["status"]["trials"]
+    assert [one["phase"] for one in told] == ["Waiting", "Pending", "Pending", "Waiting"]
+    assert told[0]["message"] == "The API server refuses its job: exceeded quota" and told[0]["reason"] == "Forbidden"
+
+
+def test_a_job_whose_answer_was_lost_is_its_own_and_one_of_others_is_not():
+    server = Server(parallelism=1)
+    taken = ApiError("create", 409, "AlreadyExists", "exists")
+    server.errors = {("create", name(0)): taken}
+    owner = {"kind": "LoRARLSweep", "name": "sums", "uid": "sweep-uid", "controller": True}
+    about = {"namespace": "team", "name": name(0), "uid": "any", "resourceVersion": "1", "generation": 1}
+    server.jobs[name(0)] = {"metadata": about | {"ownerReferences": [owner]}, "spec": {}}
+    server.works()
+    assert server.raw["status"]["trials"][0]["uid"] == "any"
+    other = Server(parallelism=1)
+    other.errors = {("create", name(0)): taken}
+    other.jobs[name(0)] = {"metadata": about, "spec": {}}
+    other.works()
+    first, second, *_ = other.raw["status"]["trials"]
+    assert first["reason"] == "NameTaken" and "uid" not in first and second["phase"] == "Pending"
+
+
+def test_a_job_that_the_cache_lacks_is_asked_for_before_it_counts_as_deleted():
+    server = Server()
+    server.works()
+    server.cache.forget(LORARLJOBS, None)
+    assert server.works() == [f"get {name(0)}", f"get {name(1)}"]
+    server.cache.forget(LORARLJOBS, None)
+    del server.jobs[name(0)]
+    server.works()
+    assert [one["phase"] for one in server.raw["status"]["trials"]] == ["Deleted", "Pending", "Pending", "Waiting"]
+
+
+def test_a_sweep_waits_until_all_jobs_of_its_namespace_are_known():
+    server = Server()
+    server.sweeper = Sweeper(server, server.cache, server.queue, server, has_synced=lambda _: False)
+    assert server.works() == []
