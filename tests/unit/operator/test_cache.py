@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lorarl_operator.control.cache import Cache
 from lorarl_operator.decide.pod_ends import exited_container
-from lorarl_operator.kube.resources import JOBS, LORARLJOBS, PODS, RAYCLUSTERS, RAYJOBS
+from lorarl_operator.kube.resources import JOBS, LORARLJOBS, LORARLSWEEPS, PODS, RAYCLUSTERS, RAYJOBS
 
 KEY = ("ns", "job")
 OURS = {"app.kubernetes.io/managed-by": "lorarl", "lorarl.io/job": "job"}
@@ -25,6 +25,25 @@ def raw(name: str, uid: str, version: int, labels: dict[str, str] | None = None,
         "creationTimestamp": "2026-01-01T00:00:00Z",
     }
     return {"metadata": {**meta, "labels": OURS if labels is None else labels}, **rest}
+
+
+def test_a_sweep_and_a_job_of_one_name_are_two() -> None:
+    cache = Cache()
+    assert cache.put(LORARLSWEEPS, raw("job", "7", 7, {})) == KEY
+    assert cache.job(KEY) is None and cache.observe(KEY) is None and len(cache) == 0
+    owner = {"kind": "LoRARLSweep", "name": "job", "uid": "7", "controller": True}
+    trial = raw("job", "8", 8, {})
+    trial["metadata"]["ownerReferences"] = [owner]
+    assert cache.put(LORARLJOBS, trial) == KEY and cache.put(LORARLSWEEPS, raw("job", "7", 6, {})) is None
+    job, sweep = cache.job(KEY), cache.sweep(KEY)
+    assert job is not None and job.sweep == ("job", "7") and sweep is not None and sweep.resource_version == "7"
+    assert cache.vanished(LORARLJOBS, "ns", set(), "9") == [(KEY, "job", "8")]
+    assert cache.newest(LORARLSWEEPS, None) == 7 and cache.sweeps("ns") == cache.sweeps(None) == [KEY]
+    assert cache.remove(LORARLJOBS, KEY, "job", "8") and cache.sweep(KEY) and cache.job(KEY) is None
+    assert cache.remove(LORARLSWEEPS, KEY, "job", "7") and cache.sweep(KEY) is None
+    cache.put(LORARLSWEEPS, raw("job", "17", 17, {}))
+    cache.forget(LORARLSWEEPS, "ns")
+    assert cache.sweeps(None) == []
 
 
 def test_a_job_with_its_objects() -> None:
