@@ -221,7 +221,7 @@ def test_a_killed_operator_makes_no_trial_twice(p: Platform) -> None:
     assert sorted(made) == [f"create lorarljobs sums-seed-{number}" for number in range(4)]
 
 
-def test_a_suspended_sweep_continues_and_a_deleted_one_takes_its_jobs_along(p: Platform, replica: Operator) -> None:
+def test_a_suspended_sweep_continues_and_a_deleted_one_ends_its_jobs(p: Platform, replica: Operator) -> None:
     namespace = p.namespace("suspended")
     p.api.create(lorarlsweep(namespace, "sums", parallelism=1))
     wait_jobs(p, namespace, 0)

@@ -69,7 +69,7 @@ def test_an_interrupted_sweep_continues_and_each_trial_is_what_it_is_alone(job: 
 
 
 @pytest.mark.long
-def test_a_stopped_trial_publishes_a_checkpoint_and_continues_when_it_is_asked_to(job: Job) -> None:
+def test_a_stopped_trial_publishes_a_checkpoint_and_may_continue(job: Job) -> None:
     """Any small letters are better than the answer, which the model never gives: that trial has a reward of 0."""
     job.change(trainer={"steps": 60}, checkpoint={"every": 50}, data={"eval": None})
     command = [*COMMAND[: COMMAND.index("--over")], "--over", "spec.reward.function=letters:score,letters:right"]

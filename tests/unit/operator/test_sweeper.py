@@ -139,7 +139,7 @@ def test_a_job_whose_answer_was_lost_is_its_own_and_one_of_others_is_not():
     assert first["reason"] == "NameTaken" and "uid" not in first and second["phase"] == "Pending"
 
 
-def test_a_job_that_the_cache_lacks_is_asked_for_before_it_counts_as_deleted():
+def test_a_job_that_the_cache_lacks_is_asked_for_first():
     server = Server()
     server.works()
     server.cache.forget(LORARLJOBS, None)

@@ -93,7 +93,7 @@ def test_a_trial_whose_values_are_not_valid_is_named_and_stops_no_other() -> Non
     assert "spec.adapter.rank: got 0, expected" in world.status["trials"][0]["message"]
 
 
-def test_a_job_that_the_api_server_refuses_is_named_and_tried_again_if_that_can_help() -> None:
+def test_a_job_that_is_refused_is_tried_again_if_that_can_help() -> None:
     world = World()
     world.refuses = {name(0): (Sweeping.REFUSED, True), name(1): (Sweeping.FORBIDDEN, False)}
     world.settle()
@@ -121,7 +121,7 @@ def test_a_job_of_another_owner_is_never_taken_over() -> None:
     assert [world.phases[1], world.phases[2]] == ["Pending", "Pending"], "it takes no place"
 
 
-def test_a_deleted_job_is_not_made_again_and_a_finished_one_keeps_what_it_reached() -> None:
+def test_a_deleted_job_is_not_made_again_and_a_finished_one_counts() -> None:
     world = World()
     world.settle()
     world.reports(name(0), 10, 0.9)
@@ -328,7 +328,7 @@ def test_any_history_makes_each_trial_once_and_never_too_many_at_a_time(history:
     assert resting.status is None and not resting.actions
 
 
-def test_a_killed_operator_suspends_only_what_its_successor_can_tell_from_a_users_doing() -> None:
+def test_a_successor_tells_suspensions_from_those_of_users() -> None:
     world = World()
     world.settle()
     world.spec["suspend"] = True
