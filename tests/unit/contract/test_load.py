@@ -17,7 +17,8 @@ from lorarl_api.validate import validate_files
 from unit.contract.manifests import SMALLEST, manifest
 from unit.contract.traps import PYTHON_IS_STRICTER, TRAPS, Trap
 
-EXAMPLES = sorted((Path(__file__).parents[3] / "examples").rglob("*.yaml"))
+FOLDER = Path(__file__).parents[3] / "examples"
+EXAMPLES = sorted(set(FOLDER.rglob("*.yaml")) - set((FOLDER / "sweeps").iterdir()))
 GOOD = json.dumps(SMALLEST)
 TYPES = get_args(AlgorithmType)
 

@@ -23,14 +23,14 @@ SWEEPS = [line for line in LINES if line.startswith("lorarl sweep ")]
 
 def test_the_pages_manifest_is_the_example() -> None:
     (shown,) = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.M | re.S)
-    assert (ROOT / "examples/sweep-kubernetes.yaml").read_text().endswith(f"\n{shown}")
+    assert (ROOT / "examples/sweeps/sums.yaml").read_text().endswith(f"\n{shown}")
 
 
 def test_the_example_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     (line,) = (line for line in LINES if line.startswith("lorarl validate"))
     done = CliRunner().invoke(main, shlex.split(line)[1:])
-    assert done.exit_code == 0 and done.output == "examples/sweep-kubernetes.yaml: ok\n"
+    assert done.exit_code == 0 and done.output == "examples/sweeps/sums.yaml: ok\n"
 
 
 @pytest.mark.parametrize("line", SWEEPS)
