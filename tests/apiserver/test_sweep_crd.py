@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import pytest
@@ -29,8 +30,15 @@ def test_values_have_any_type_and_the_template_no_defaults(cluster: Cluster) -> 
         {"spec.over": None, "spec.trials": [{"set": {"spec.a": 1}}]},
         {"spec.template.metadata": {"labels": {"a": "b"}}},
     ):
-        done = cluster.kubectl("apply", "-f", "-", stdin=json.dumps(changed(wanted, changes)))
+        done = cluster.kubectl("apply", "-f", "-", stdin=json.dumps(changed(copy.deepcopy(wanted), changes)))
         assert "is immutable. Apply another sweep" in done.stderr
+    for objective, said in (
+        ({"metric": "best"}, ""),
+        ({"metric": "reward"}, "objective may change only while"),
+        (None, "objective"),
+    ):
+        done = cluster.kubectl("apply", "-f", "-", stdin=json.dumps(changed(wanted, {"spec.objective": objective})))
+        assert said in done.stderr and bool(done.returncode) == bool(said), done.stderr
     cluster.must("delete", "lrs", "any-type")
 
 

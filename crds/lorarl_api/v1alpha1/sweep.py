@@ -152,7 +152,8 @@ class LoRARLSweepSpec(Checked):
         description="How many trials are unfinished at a time. May be changed at any time; a smaller number ends none.",
     )
     objective: SweepObjective | None = Field(
-        None, description="What the best trial has most of. Default: no trial is named. May be changed at any time."
+        None,
+        description="What the best trial has most of. Default: no trial is named. May be set later, and then never changes.",
     )
     stopping: SweepStopping | None = Field(
         None,
@@ -212,6 +213,12 @@ class LoRARLSweepSpec(Checked):
         immutable("template", _OTHER_SWEEP),
         immutable("over", _OTHER_SWEEP, optional=True),
         immutable("trials", _OTHER_SWEEP, optional=True),
+        Immutable(
+            "objective",
+            "!has(oldSelf.objective) || has(self.objective) && self.objective == oldSelf.objective",
+            _OTHER_SWEEP,
+            unless="while it is not set",
+        ),
     )
 
 

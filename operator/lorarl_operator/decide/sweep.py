@@ -86,8 +86,7 @@ def decide_sweep(
         for trial in trials
     }
     goal = _goal(spec, trials)
-    if goal is not None:
-        entries = _with_stops(spec, entries, jobs, goal)
+    entries = _with_stops(spec, entries, jobs, goal)
     actions = [*_suspensions(spec, entries, jobs), *_begun(sweep, spec, trials, entries, jobs, not_made, now)]
     values = {name: one["value"] for name, one in entries.items() if "value" in one and one["phase"] != DELETED}
     best = entries[best_of(values, goal)] if goal is not None and values else None
@@ -114,10 +113,10 @@ def _decided(
     )
 
 
-def _with_stops(spec: LoRARLSweepSpec, entries: Entries, jobs: Mapping[str, Job], goal: Goal) -> Entries:
+def _with_stops(spec: LoRARLSweepSpec, entries: Entries, jobs: Mapping[str, Job], goal: Goal | None) -> Entries:
     """The entries with those that early stopping ends. Without spec.stopping none is, and those that were continue."""
     stopping = spec.stopping
-    if stopping is None:
+    if stopping is None or goal is None:
         dropped = ("points", "stopped")
         return {name: {k: v for k, v in one.items() if k not in dropped} for name, one in entries.items()}
     entries = {name: with_point(one) if name in jobs else one for name, one in entries.items()}

@@ -188,7 +188,8 @@ def test_a_trial_below_the_median_is_stopped_and_its_place_is_free() -> None:
     assert world.trial(1)["phase"] == "Running" and "stopped" not in world.trial(1)
 
 
-def test_without_stopping_trials_that_it_stopped_continue() -> None:
+@pytest.mark.parametrize("without_objective", [False, True])
+def test_without_stopping_trials_that_it_stopped_continue(without_objective: bool) -> None:
     world = World(stopping=stopping(), over=[AXIS | {"values": [0, 1]}])
     world.settle()
     world.reports(name(0), 5, 0.8)
@@ -199,6 +200,7 @@ def test_without_stopping_trials_that_it_stopped_continue() -> None:
     world.settle()
     assert world.status["phase"] == "Succeeded" and world.status["completionTime"]
     del world.spec["stopping"]
+    world.spec.pop("objective" if without_objective else "stopping", None)
     world.settle()
     world.obeys(name(1))
     world.settle()
