@@ -153,7 +153,7 @@ class LoRARLSweepSpec(Checked):
     )
     objective: SweepObjective | None = Field(
         None,
-        description="What the best trial has most of. Default: no trial is named. May be set later, and then never changes.",
+        description="What the best trial has most of. Default: no trial is named. May be set later, but not changed.",
     )
     stopping: SweepStopping | None = Field(
         None,
