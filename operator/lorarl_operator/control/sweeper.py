@@ -178,8 +178,8 @@ class Sweeper:
                 failed = failed or error
         if failed is not None:
             raise failed
-        if decision.actions:
-            self._queue.add(key)
+        if decision.actions:  # Not at once: a webhook of others may undo each of them.
+            self._queue.add_after(key, CONFLICT_SECONDS)
 
     async def _write_status(self, sweep: Sweep, memory: _Memory, decision: SweepDecision) -> None:
         digest = hashlib.sha256(json.dumps(decision.status, sort_keys=True).encode()).hexdigest()
