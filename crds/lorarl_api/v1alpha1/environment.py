@@ -36,14 +36,13 @@ _Listed = Annotated[
         json_schema_extra={"expected": "the name by which the package lists it"},
     ),
 ]
-_WORLDS = ("textarena", "skyrlGym", "gymnasium")
-_WAYS = ("__function__", "tools", "agent", *_WORLDS)
+_WAYS = ("__function__", "tools", "agent", "textarena", "skyrlGym", "gymnasium", "openEnv")
 
 
 class EnvironmentSpec(Model):
-    """What answers the model turn by turn: tools, or a class or agent of yours or a package that also rewards it.
+    """What answers the model turn by turn: tools, or a class or agent of yours, a package or a server, which rewards too.
 
-    Set exactly one of function, tools, agent, textarena, skyrlGym and gymnasium.
+    Set exactly one of function, tools, agent, textarena, skyrlGym, gymnasium and openEnv.
 
     An episode is the prompt and all turns. rollout.maxPromptTokens is the limit of what opens it, and
     rollout.maxResponseTokens that of all that follows: what the model writes, and what it is answered.
@@ -108,6 +107,17 @@ class EnvironmentSpec(Model):
         "be installed: lorarl env add gymnasium==1.4.0.",
         examples=["FrozenLake-v1", "my_module:Maze-v0"],
     )
+    open_env: str | None = Field(
+        None,
+        max_length=1024,
+        pattern=r"^https?://[^/?#\s]+(/[^?#\s]*)?$",
+        description="URL of a server of OpenEnv, which is asked from the trainer's machine or pod. Each episode has a "
+        "session there, so it must have environment.concurrency of them. The columns of a row are arguments of reset. "
+        "If the environment's actions have one required text alone, it is the model's turn; otherwise a turn has to "
+        "have JSON.",
+        examples=["http://my-environment:8000"],
+        json_schema_extra={"expected": "an address that starts with http:// or https://, such as http://HOST:8000"},
+    )
     source: RewardSource | None = Field(
         None,
         description="Where the code of the class, the agent or the tools is, if neither installed nor beside the "
@@ -155,13 +165,18 @@ class EnvironmentSpec(Model):
 
     @property
     def world(self) -> tuple[str, str] | None:
-        """What a package plays: the field that selects it, and its name there; None with code of the user's."""
-        named = {"textarena": self.textarena, "skyrlGym": self.skyrl_gym, "gymnasium": self.gymnasium}
+        """What a package or a server plays: the field that selects it, and its value; None with code of the user's."""
+        named = {
+            "textarena": self.textarena,
+            "skyrlGym": self.skyrl_gym,
+            "gymnasium": self.gymnasium,
+            "openEnv": self.open_env,
+        }
         return next(((field, name) for field, name in named.items() if name), None)
 
     @property
     def functions(self) -> list[str]:
-        """The names of the user's class, agent or tools; empty if a package plays."""
+        """The names of the user's class, agent or tools; empty if a package or a server plays."""
         alone = self.function or self.agent
         return [alone] if alone else self.tools or []
 
@@ -178,9 +193,17 @@ def environment_rules() -> Iterator[Rule]:
     yield Rule(
         "environment",
         f"{unless} || [{', '.join(f'has(self.environment.{way})' for way in _WAYS)}].exists_one(one, one)",
-        "have exactly one of function, tools, agent, textarena, skyrlGym and gymnasium",
+        "have exactly one of function, tools, agent, textarena, skyrlGym, gymnasium and openEnv",
         "Set tools to let the model call functions beside a reward, function for a class that answers every turn, "
-        "agent for a function that calls the model itself, or one of the others for an environment of a package.",
+        "agent for a function that calls the model itself, openEnv for a server, or one of the others for an environment "
+        "of a package.",
+    )
+    url = "!has(self.environment) || !has(self.environment.openEnv)"
+    yield Rule(
+        "environment.openEnv",
+        f"{url} || !self.environment.openEnv.contains('@')",
+        "not contain credentials",
+        "Remove what is before @, and renew it. Servers that ask for a password cannot be used.",
     )
     for other in ("reward", "rewards"):
         yield Rule(

@@ -9,6 +9,7 @@ from unit.contract.manifests import TWO, Case
 PLAYED: dict[str, Any] = {"spec.reward": None, "spec.environment": {"function": "my_env:Episode"}}
 HELD_OUT = {"name": "held-out", "uri": "file:out/test.jsonl"}
 GAME: dict[str, Any] = {"spec.reward": None, "spec.environment": {"textarena": "GuessTheNumber-v0"}}
+SERVED: dict[str, Any] = {"spec.reward": None, "spec.environment": {"openEnv": "http://game:8000"}}
 CALLED: dict[str, Any] = {"spec.environment": {"tools": ["my_tools:search"]}}
 ASKED: dict[str, Any] = {"spec.reward": None, "spec.environment": {"agent": "my_agent:play"}}
 ENVIRONMENT_CASES = [
@@ -26,13 +27,27 @@ ENVIRONMENT_CASES = [
         "spec.environment",
         "one of the others for an environment of a package",
     ),
+    Case(
+        "a server or a game",
+        SERVED | {"spec.environment.textarena": "GuessTheNumber-v0"},
+        SERVED | {"spec.data.train": {"episodes": {"size": 8}}},
+        "spec.environment",
+        "openEnv for a server",
+    ),
+    Case(
+        "an address without a password",
+        SERVED | {"spec.environment.openEnv": "http://me:secret@game:8000"},
+        SERVED,
+        "spec.environment.openEnv",
+        "Remove what is before @",
+    ),
     Case("a game rewards", GAME | {"spec.reward": {"type": "exact"}}, GAME, "spec.reward", "Remove reward"),
     Case(
         "episodes are opened",
         CALLED | {"spec.data.train": {"episodes": {"size": 8}}},
         GAME | {"spec.data.train": {"episodes": {"size": 8}}},
         "spec.data.train",
-        "set environment.function, textarena or gymnasium",
+        "set environment.function, textarena, gymnasium or openEnv",
     ),
     Case(
         "held-out episodes are opened",

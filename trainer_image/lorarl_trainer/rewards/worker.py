@@ -51,12 +51,17 @@ MOST_COMPONENTS = 32
 NO_ANSWER = "answer is None: the row has none, it is no text or number, or answerField names another column"
 SLOW_SECONDS = 3.0
 """An import that takes longer is reported, with the line where it is."""
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+"""What a component may be called."""
 _printed: set[tuple[Any, ...]] = set()
 
 
 class RefusedError(Exception):
     """The function cannot be used. The arguments are what was got, and a hint."""
+
+
+class FailedError(Exception):
+    """An episode failed. The arguments are a cause and a message."""
 
 
 def main() -> None:
@@ -305,7 +310,7 @@ def check(value: Any, key: str = SCORE) -> Reply:
         return _failed("wrong_type", f"returned {len(value) - 1} components; at most {MOST_COMPONENTS} are recorded")
     numbers = {}
     for name, part in value.items():
-        if not (isinstance(name, str) and _NAME.fullmatch(name)):
+        if not (isinstance(name, str) and NAME.fullmatch(name)):
             return _failed("wrong_type", f"returned a component {name!r}; use at most 64 of A-Z a-z 0-9 _ . - in names")
         number, cause, message = _number(part)
         if cause is not None:

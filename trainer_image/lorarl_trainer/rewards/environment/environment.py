@@ -26,6 +26,8 @@ from lorarl_trainer.threads import in_background
 FIELD = "spec.environment"
 _LONGEST_LINE = 12 * MOST_CHARACTERS + (1 << 16)
 """Bytes of a reply: JSON takes at most 12 for a character, and components come to it."""
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.25, 1.0
+"""Before a server is asked to reset once more: the first pause, and the longest of those that double."""
 _GRACE_SECONDS = 5.0
 """A tool that takes too long is interrupted, if it can be. After so much more its process is ended."""
 
@@ -100,9 +102,9 @@ class _AgentProcess(_Process):
 
 
 class _WorldProcess(_Process):
-    """A process that has imported what a package plays, and forks for each episode."""
+    """A process that has imported what a package or a server plays, and forks for each episode."""
 
-    expected: ClassVar = "an environment of the package that runs here"
+    expected: ClassVar = "an environment that can be played here"
     slow: ClassVar = f"Wait (at most {START_SECONDS:g} s)."
 
 
@@ -189,9 +191,27 @@ class Episode:
         self.seconds = 0.0
 
     async def reset(self, row: Mapping[str, Any]) -> Prompt:
-        """Return what opens the episode. Raises EpisodeFailedError if the class does not say."""
-        opening: Prompt = (await self._call(RESET, row))["opening"]
-        return opening
+        """Return what opens the episode. A server that fails is asked again within the limit: nothing is played yet.
+
+        Raises:
+            EpisodeFailedError: the class does not say.
+        """
+        now = asyncio.get_running_loop().time
+        deadline, pause, tries = now() + self._limit, FIRST_PAUSE_SECONDS, 1
+        while True:
+            try:
+                opening: Prompt = (await self._call(RESET, row, deadline - now()))["opening"]
+            except EpisodeFailedError as failed:
+                if failed.cause != "server":
+                    raise
+                if now() + pause >= deadline:
+                    tried = f" ({tries} times in {self._limit:g} s, the environment's timeoutSeconds)"
+                    raise EpisodeFailedError("server", failed.message + tried) from failed
+            else:
+                return opening
+            await asyncio.sleep(pause)
+            self.seconds += pause
+            pause, tries = min(2 * pause, LONGEST_PAUSE_SECONDS), tries + 1
 
     async def step(self, text: str) -> Answer:
         """Return what the environment says to a turn of the model. Raises EpisodeFailedError if it does not."""

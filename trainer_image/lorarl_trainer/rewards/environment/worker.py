@@ -35,7 +35,16 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from typing import TYPE_CHECKING, Any, cast
 
-from lorarl_trainer.rewards.worker import RefusedError, check, end_with_parent, load_named, loaded, logged, shown
+from lorarl_trainer.rewards.worker import (
+    FailedError,
+    RefusedError,
+    check,
+    end_with_parent,
+    load_named,
+    loaded,
+    logged,
+    shown,
+)
 
 if TYPE_CHECKING:
     import io
@@ -210,6 +219,8 @@ def _play(episode: socket.socket, kind: Callable[[], Any]) -> None:
         method, given = pickle.load(incoming)
         try:
             reply = answer(method, given)
+        except FailedError as error:
+            reply = failed(*error.args)
         except Exception as error:  # noqa: BLE001  a user's class may raise anything
             reply = failed("exception", f"{method}: {logged(error, __file__)}")
         _say(episode, reply)

@@ -167,7 +167,7 @@ def test_a_world_that_has_no_words_is_refused(name: str, said: str) -> None:
         played({"gymnasium": name}, {})
 
 
-@pytest.mark.parametrize("field", MODULES)
+@pytest.mark.parametrize("field", [field for field, module in MODULES.items() if module in REQUIREMENTS])
 def test_without_the_package_the_error_says_how_to_install_it(field: str) -> None:
     if find_spec(MODULES[field]) is not None:
         pytest.skip("it is installed")
@@ -176,7 +176,7 @@ def test_without_the_package_the_error_says_how_to_install_it(field: str) -> Non
         played({field: "Some-v0"}, {})
     assert str(refused.value) == (
         f"spec.environment.{field}: got Some-v0, but the package {requirement.partition('==')[0]} is not installed, "
-        f"expected an environment of the package that runs here. Install it: lorarl env add {requirement}. In a "
+        f"expected an environment that can be played here. Install it: lorarl env add {requirement}. In a "
         "cluster, add it to the trainer's image."
     )
 
@@ -198,9 +198,9 @@ def test_a_name_that_is_not_listed_is_told_the_nearest_or_some() -> None:
 
 
 def test_the_contract_names_the_versions_that_are_played() -> None:
-    for field, module in MODULES.items():
+    for field in (field for field, module in MODULES.items() if module in REQUIREMENTS):
         said = str(EnvironmentSpec.model_fields["skyrl_gym" if field == "skyrlGym" else field].description)
-        assert f"lorarl env add {REQUIREMENTS[module]}" in said
+        assert f"lorarl env add {REQUIREMENTS[MODULES[field]]}" in said
 
 
 @pytest.mark.long

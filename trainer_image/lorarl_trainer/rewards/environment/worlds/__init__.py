@@ -1,4 +1,4 @@
-"""Environments that packages have: each is played by a class with the `reset` and `step` of a user's own."""
+"""Environments that packages and servers have: each is played by a class with the `reset` and `step` of a user's own."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 from lorarl_trainer.rewards.worker import RefusedError
 
-MODULES = {"textarena": "textarena", "skyrlGym": "skyrl_gym", "gymnasium": "gymnasium"}
-"""The module here that plays what a field of `spec.environment` names. The package's own has the same name."""
+MODULES = {"textarena": "textarena", "skyrlGym": "skyrl_gym", "gymnasium": "gymnasium", "openEnv": "open_env"}
+"""The module here that plays what a field of `spec.environment` names. A package's own has the same name."""
 REQUIREMENTS = {"textarena": "textarena==0.7.4", "skyrl_gym": "skyrl-gym==0.4.0", "gymnasium": "gymnasium==1.4.0"}
-"""The versions that these modules were written for."""
+"""The packages that are played, in the versions that these modules were written for."""
 
 
 def class_of(world: tuple[str, str]) -> str:
