@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from lorarl_trainer.data.tool_calls import SCHEMAS
 from lorarl_trainer.progress import read_rows
 from run.command import COMMAND, Ended, digest
 from run.jobs import Job, published
+from support.open_env import needs_openenv, open_env
 from support.tiny_tokenizers import TOOLS_CHATML
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -188,6 +190,53 @@ def _asked(folder: Path, base: Path) -> Job:
     job.change(
         reward=None,
         environment={"agent": "my_agent:play", "maxTurns": 3, "timeoutSeconds": 120},
+        rollout={"maxPromptTokens": 64, "maxResponseTokens": 180, "stop": ["a", "e", "i", " "]},
+        trainer={"steps": STEPS},
+    )
+    return job
+
+
+@needs_openenv
+def test_a_run_plays_at_a_server_of_openenv_and_evaluates_there(tmp_path: Path, base: Path) -> None:
+    """Resumed to the same bytes: see the long test."""
+    with open_env("vowels", sessions=64) as url:
+        job = _served(tmp_path / "whole", base, url)
+        looked = subprocess.run([*COMMAND, "job.yaml", "--dry-run"], cwd=job.folder, capture_output=True, text=True)
+        ended = job.run()
+    assert looked.returncode == 0, looked.stderr
+    assert re.search(r"<\|im_start\|>user\n  \| say [0-6]<", looked.stdout), looked.stdout
+    assert "in 2 turns; done" in looked.stdout
+    assert ended.code == 0, ended.stderr
+    rows = [row for row in ended.rows if "reward_mean" in row]
+    assert all(1 < row["episode/turns"] <= 2 and row["reward/invalid_moves"] == 0 for row in rows)
+    assert "reward/long" in rows[0] and any("eval_score" in row for row in ended.rows)
+    shown = [json.loads(line) for line in (ended.out / "samples.jsonl").read_text().splitlines()]
+    assert any("<|im_start|>user\nyou wrote " in sample["completion"] for sample in shown)
+
+
+@needs_openenv
+@pytest.mark.long
+def test_a_run_at_a_server_and_a_resumed_one_end_in_the_same_bytes(tmp_path: Path, base: Path) -> None:
+    with open_env("vowels", sessions=64) as url:
+        whole_as_resumed(*(_served(tmp_path / name, base, url) for name in ("whole", "resumed")))
+
+
+@needs_openenv
+@pytest.mark.long
+def test_a_server_with_too_few_sessions_costs_the_episodes_that_get_none(tmp_path: Path, base: Path) -> None:
+    with open_env("vowels", sessions=3) as url:
+        ended = _served(tmp_path / "job", base, url, timeoutSeconds=3).run("trainer.steps=1")
+    assert ended.code == 0, ended.stderr
+    assert "has no session left, since all of its 3 are taken. Set spec.environment.concurrency to 3" in ended.stdout
+    assert next(row for row in ended.rows if "reward_mean" in row)["episode/ended_server"] > 0
+
+
+def _served(folder: Path, base: Path, url: str, **settings: object) -> Job:
+    job = Job(folder, base)
+    job.change(
+        reward=None,
+        environment={"openEnv": url, "maxTurns": 3, "timeoutSeconds": 60, **settings},
+        data={"train": {"episodes": {"size": 16}}, "eval": {"episodes": {"size": 2, "seed": 100}, "every": 1}},
         rollout={"maxPromptTokens": 64, "maxResponseTokens": 180, "stop": ["a", "e", "i", " "]},
         trainer={"steps": STEPS},
     )

@@ -17,7 +17,9 @@ VARIABLE = "LORARL_OPENENV_PYTHON"
 PYTHON = os.environ.get(VARIABLE, "")
 PROGRAM = Path(__file__).resolve().parents[1] / "unit/trainer/rewards/environment/open_env_server.py"
 
-needs_openenv = pytest.mark.skipif(not PYTHON, reason=f"needs {VARIABLE}, a Python of an environment with {REQUIREMENT}")
+needs_openenv = pytest.mark.skipif(
+    not PYTHON, reason=f"needs {VARIABLE}, a Python of an environment with {REQUIREMENT}"
+)
 
 
 @contextmanager

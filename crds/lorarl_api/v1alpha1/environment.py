@@ -40,7 +40,7 @@ _WAYS = ("__function__", "tools", "agent", "textarena", "skyrlGym", "gymnasium",
 
 
 class EnvironmentSpec(Model):
-    """What answers the model turn by turn: tools, or a class or agent of yours, a package or a server, which rewards too.
+    """What answers the model turn by turn: tools, or a class, an agent, a package or a server that also rewards it.
 
     Set exactly one of function, tools, agent, textarena, skyrlGym, gymnasium and openEnv.
 
@@ -195,8 +195,8 @@ def environment_rules() -> Iterator[Rule]:
         f"{unless} || [{', '.join(f'has(self.environment.{way})' for way in _WAYS)}].exists_one(one, one)",
         "have exactly one of function, tools, agent, textarena, skyrlGym, gymnasium and openEnv",
         "Set tools to let the model call functions beside a reward, function for a class that answers every turn, "
-        "agent for a function that calls the model itself, openEnv for a server, or one of the others for an environment "
-        "of a package.",
+        "agent for a function that calls the model itself, openEnv for a server, or one of the others for an "
+        "environment of a package.",
     )
     url = "!has(self.environment) || !has(self.environment.openEnv)"
     yield Rule(

@@ -1,6 +1,7 @@
-"""A real server of OpenEnv with small environments, run by a Python that has openenv: `open_env_server.py PORT KIND`.
+"""A real server of OpenEnv with small environments: `open_env_server.py PORT KIND SESSIONS`, by a Python with openenv.
 
-It prints "up" when it answers. KIND is the environment: `number` is guessed in JSON, `words` in texts.
+It prints "up" when it answers. KIND is the environment: `number` takes JSON, the others take texts.
+SESSIONS is how many it has at a time.
 """
 
 import sys
@@ -102,7 +103,26 @@ class Stairs(Toy):
         return Said(text="", reward=action.move == Move.up, done=True)
 
 
-KINDS = {"number": (Number, Guess, Said), "words": (Words, Text, Seen), "stairs": (Stairs, Walk, Said)}
+class Vowels(Toy):
+    """Counts the vowels of two turns. The opening follows from the seed."""
+
+    def reset(self, seed=None, episode_id=None):
+        self.turns = 0
+        return Said(text=f"say {seed % 7}")
+
+    def step(self, action, timeout_s=None, **_):
+        self.turns += 1
+        reward = sum(letter in "aeiou" for letter in action.message) / 8
+        about = {"long": len(action.message)}
+        return Said(text=f"you wrote {len(action.message)}", reward=reward, done=self.turns == 2, metadata=about)
+
+
+KINDS = {
+    "number": (Number, Guess, Said),
+    "words": (Words, Text, Seen),
+    "stairs": (Stairs, Walk, Said),
+    "vowels": (Vowels, Text, Said),
+}
 
 
 class Server(uvicorn.Server):

@@ -1,14 +1,16 @@
-"""Environments at servers of OpenEnv: a session is an episode, and what goes wrong is told to the model or counted."""
+"""Environments at servers of OpenEnv: a session is an episode, and the model reads what it did wrong."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import json
 import os
 import subprocess
 import sys
 import venv
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,18 +47,26 @@ def played(url: str, row: dict[str, Any], *texts: str, **settings: Any) -> tuple
     return asyncio.run(play(url, row, *texts, **settings))
 
 
+@pytest.fixture(scope="module")
+def url_of() -> Iterator[Callable[[str], str]]:
+    """Return the URL of a server with an environment, which starts when it is first asked for."""
+    with contextlib.ExitStack() as servers:
+        yield functools.cache(lambda kind: servers.enter_context(open_env(kind)))
+
+
 @needs_openenv
-def test_an_action_of_several_fields_is_the_last_json_in_a_turn_and_a_wrong_one_is_answered() -> None:
-    with open_env("number") as url:
-        opening, answers = played(
-            url,
-            NO_ROW | {"most": 20, "instructions": "Win."},
-            "no idea",
-            '{"guess": "many"}',
-            '<think>{"guess": 4}?</think>\n```json\n{"guess": 3, "why": "it is { odd }"}\n```',
-            '{"guess": 3, "because": 1}',
-            '{"guess": 4}',
-        )
+def test_an_action_is_the_last_json_of_a_turn_and_a_wrong_one_is_answered(
+    url_of: Callable[[str], str],
+) -> None:
+    opening, answers = played(
+        url_of("number"),
+        NO_ROW | {"most": 20, "instructions": "Win."},
+        "no idea",
+        '{"guess": "many"}',
+        '<think>{"guess": 4}?</think>\n```json\n{"guess": 3, "why": "it is { odd }"}\n```',
+        '{"guess": 3, "because": 1}',
+        '{"guess": 4}',
+    )
     first, second, third = opening.splitlines()
     assert (first, second) == ("Win.", "Guess a number from 0 to 20.")
     schema = json.loads(third.removeprefix("Answer with a JSON object of this schema: "))
@@ -75,23 +85,19 @@ def test_an_action_of_several_fields_is_the_last_json_in_a_turn_and_a_wrong_one_
 
 
 @needs_openenv
-def test_the_seed_of_a_row_or_else_of_the_episode_is_that_of_the_server() -> None:
-    with open_env("number") as url:
-        assert played(url, {"prompt": "", "seed": 17}, '{"guess": 7}')[1][0].done
-        ends = [
-            [answer.done for answer in played(url, {"prompt": ""}, *(f'{{"guess": {n}}}' for n in range(10)), seed=s)[1]]
-            for s in (5, 5, 6)
-        ]
+def test_the_seed_of_a_row_or_else_of_the_episode_is_that_of_the_server(url_of: Callable[[str], str]) -> None:
+    url, guesses = url_of("number"), [json.dumps({"guess": guess}) for guess in range(10)]
+    assert played(url, {"prompt": "", "seed": 17}, '{"guess": 7}')[1][0].done
+    ends = [[answer.done for answer in played(url, {"prompt": ""}, *guesses, seed=seed)[1]] for seed in (5, 5, 6)]
     assert ends[0] == ends[1] != ends[2]
     assert all(sum(end) == 1 for end in ends)
 
 
 @needs_openenv
-def test_an_action_with_one_required_text_is_the_turn_and_an_observation_of_several_fields_is_json(
-    tmp_path: Path,
+def test_one_required_text_is_the_turn_and_several_things_seen_are_json(
+    url_of: Callable[[str], str],
 ) -> None:
-    with open_env("words") as url:
-        opening, answers = played(url, NO_ROW, "say {hello}", "bye")
+    opening, answers = played(url_of("words"), NO_ROW, "say {hello}", "bye")
     assert opening == '{"stdout": "ready", "exit_code": 0}'
     assert answers == [
         Answer('{"stdout": "say False", "exit_code": 0}', False, 0.25, {"invalid_moves": 0.0}),
@@ -100,7 +106,7 @@ def test_an_action_with_one_required_text_is_the_turn_and_an_observation_of_seve
 
 
 @needs_openenv
-def test_an_action_that_is_one_of_some_words_is_asked_for_and_may_have_space_around_it() -> None:
+def test_an_action_that_is_one_of_some_words_is_asked_for() -> None:
     with open_env("stairs") as url:
         opening, answers = played(url, NO_ROW, "left", " up\n")
     assert opening == "Up or down?\nAnswer with one of up, down."
@@ -130,10 +136,10 @@ def test_an_action_that_is_one_of_some_words_is_asked_for_and_may_have_space_aro
     ],
 )
 def test_what_the_environment_does_wrong_fails_its_episode_by_cause(
-    kind: str, row: dict[str, Any], text: str, cause: str, said: str
+    kind: str, row: dict[str, Any], text: str, cause: str, said: str, url_of: Callable[[str], str]
 ) -> None:
-    with open_env(kind) as url, pytest.raises(EpisodeFailedError, match=said) as failed:
-        played(url, NO_ROW | row, text)
+    with pytest.raises(EpisodeFailedError, match=said) as failed:
+        played(url_of(kind), NO_ROW | row, text)
     assert failed.value.cause == cause
 
 
@@ -144,7 +150,9 @@ def test_a_step_that_takes_too_long_ends_its_session_and_no_other(tmp_path: Path
     async def both(url: str) -> Any:
         slow = asyncio.ensure_future(play(url, NO_ROW, f"wait {gone}", limit=2.0))
         _, answers = await play(url, NO_ROW, "a", "bye")
-        with pytest.raises(EpisodeFailedError, match=r"^step took more than 2 s, the environment's timeoutSeconds") as no:
+        with pytest.raises(
+            EpisodeFailedError, match=r"^step took more than 2 s, the environment's timeoutSeconds"
+        ) as no:
             await slow
         assert no.value.cause == "timeout"
         gone.touch()
@@ -156,13 +164,15 @@ def test_a_step_that_takes_too_long_ends_its_session_and_no_other(tmp_path: Path
 
 
 @needs_openenv
-def test_an_episode_waits_for_a_session_and_says_how_many_there_are_if_none_comes() -> None:
+def test_an_episode_waits_for_a_session_and_says_how_many_there_are() -> None:
     environment: Environment
 
     async def in_turns(url: str) -> None:
         async with environment.episode(0) as first, environment.episode(0) as second:
             await first.reset(NO_ROW)
-            with pytest.raises(EpisodeFailedError, match=r"has no session left, since all of its 1 are taken") as failed:
+            with pytest.raises(
+                EpisodeFailedError, match=r"has no session left, since all of its 1 are taken"
+            ) as failed:
                 await second.reset(NO_ROW)
             assert failed.value.cause == "server"
             assert "Set spec.environment.concurrency to 1 at most" in failed.value.message
@@ -180,7 +190,7 @@ def test_an_episode_waits_for_a_session_and_says_how_many_there_are_if_none_come
 
 
 @needs_openenv
-def test_a_server_that_restarts_fails_the_episodes_there_and_opens_those_that_begin_meanwhile() -> None:
+def test_a_restart_fails_the_episodes_there_and_opens_those_that_wait() -> None:
     port = free_ports(1)[0]
 
     async def over_a_restart(environment: Environment) -> None:
@@ -257,7 +267,8 @@ def test_a_server_that_is_down_is_refused_after_some_tries() -> None:
     [
         ([OBSERVED, "{"], "wrong_type", "^step at http.*/base got no observation of OpenEnv: '{'$"),
         ([OBSERVED, "[1]"], "wrong_type", "got no observation"),
-        ([OBSERVED, '{"type": "observation", "data": {"observation": "x"}}'], "server", r"^step at .*: None \(None\)$"),
+        ([OBSERVED, '{"type": "observation", "data": {"observation": "x"}}'], "wrong_type", "got no observation"),
+        ([OBSERVED, '{"type": "mcp", "data": {}}'], "wrong_type", "got no observation"),
         ([OBSERVED, OBSERVED.replace("null", '"much"')], "wrong_type", "step returned str 'much' as 'reward'"),
         ([OBSERVED, OBSERVED.replace("null", "1e999")], "non_finite", "step returned inf as 'reward'"),
         ([OBSERVED], "server", "ended the session in step"),
@@ -275,7 +286,7 @@ def test_answers_that_openenv_never_gives_fail_the_episode(answers: list[str], c
     assert failed.value.cause == cause
 
 
-def test_a_server_that_asks_whether_the_session_lives_is_answered_while_the_model_writes() -> None:
+def test_a_server_learns_that_a_session_lives_while_the_model_writes() -> None:
     alive = asyncio.Event()
     seen: list[WSMsgType] = []
 

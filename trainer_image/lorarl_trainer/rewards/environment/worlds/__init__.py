@@ -1,4 +1,4 @@
-"""Environments that packages and servers have: each is played by a class with the `reset` and `step` of a user's own."""
+"""Environments of packages and servers: each is played by a class with `reset` and `step`, as a user's own is."""
 
 from __future__ import annotations
 

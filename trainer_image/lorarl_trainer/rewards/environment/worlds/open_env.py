@@ -16,7 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from websockets.exceptions import ConnectionClosed, WebSocketException
@@ -130,7 +130,7 @@ class _InvalidError(Exception):
 
 
 class _Remote:
-    """Plays at one server, with a session of its own. Component: invalid_moves, turns that were no action."""
+    """Plays at one server, in one session. Component: invalid_moves, turns that were no action."""
 
     url: ClassVar[str]
     form: ClassVar[ActionForm]
@@ -197,22 +197,24 @@ class _Remote:
         try:
             answer = json.loads(raw)
             said: dict[str, Any] = answer["data"]
-            if answer["type"] == "observation" and isinstance(said["observation"], dict):
-                return said
-            code, told = said.get("code"), str(said.get("message"))[:500]
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise FailedError("wrong_type", f"{kind} at {self.url} got no observation of OpenEnv: {raw[:80]!r}") from None
+            if answer["type"] == "observation":
+                return {**said, "observation": dict(said["observation"])}
+            code, told = said["code"], str(said["message"])[:500]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            got = f"{kind} at {self.url} got no observation of OpenEnv: {raw[:80]!r}"
+            raise FailedError("wrong_type", got) from error
         if code == _REFUSED and kind == "step" and isinstance(errors := said.get("errors"), list):
             raise _InvalidError(errors)
-        self._give_up(kind, code, told, said)
+        raise self._error(kind, code, told, said)
 
-    def _give_up(self, kind: str, code: Any, told: str, said: Mapping[str, Any]) -> NoReturn:
+    def _error(self, kind: str, code: Any, told: str, said: Mapping[str, Any]) -> FailedError:
+        """Return an error that the server says, by its code."""
         if code == _FULL:
             most = said.get("max_sessions")
             advice = f"Set spec.environment.concurrency to {most} at most, or raise max_concurrent_envs there"
-            raise FailedError("server", f"{self.url} has no session left, since all of its {most} are taken. {advice}")
+            return FailedError("server", f"{self.url} has no session left, since all of its {most} are taken. {advice}")
         cause = "exception" if code in (_RAISED, _REFUSED) else "server"
-        raise FailedError(cause, f"{kind} at {self.url}: {told} ({code})")
+        return FailedError(cause, f"{kind} at {self.url}: {told} ({code})")
 
     @contextlib.contextmanager
     def _named(self, kind: str) -> Iterator[None]:
