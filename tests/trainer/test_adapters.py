@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from click.testing import CliRunner, Result
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import (
@@ -242,6 +244,50 @@ def test_a_row_or_a_file_of_several_lines_is_one_question(folder: Path, monkeypa
     )
     assert "--row: got 2 of an unknown job, expected the job that has the row. Name it with --job." in (
         lorarl("chat", "adapter", "--row", "2").output
+    )
+
+
+ECHO = """
+class Echo:
+    def reset(self, row):
+        self.turns, self.fails = 0, row["answer"] == "d"
+        return f"Begin with {row['answer']}."
+
+    def step(self, text):
+        self.turns += 1
+        if self.fails: raise ValueError("no d")
+        return {"text": f"That was turn {self.turns}.", "reward": len(text) / 100}
+"""
+
+
+def test_a_row_of_an_environment_is_played_by_both(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    Path("echo.py").write_text(ECHO)
+    job = yaml.safe_load(JOB)
+    job["spec"] |= {
+        "environment": {"function": "echo:Echo", "maxTurns": 2, "maxTurnTokens": 5},
+        "rollout": {"maxPromptTokens": 64, "maxResponseTokens": 80, "stop": ["a", "e"]},
+        "data": {"train": {"uri": "file:rows.jsonl"}},
+        "checkpoint": {"uri": "file:checkpoints"},
+    }
+    del job["spec"]["reward"]
+    Path("echo.yaml").write_text(yaml.safe_dump(job))
+    done = lorarl("chat", "adapter", "--job", "echo.yaml", "--row", "2")
+    assert done.exit_code == 0, done.output
+    opening, said = done.stdout.split("base:    ")
+    assert opening.splitlines() == [
+        "The episode begins with:",
+        "  | <|im_start|>user",
+        "  | Begin with b.<|im_end|>",
+        "  | <|im_start|>assistant",
+    ]
+    base, rest = said.split("adapter: ")
+    adapter, last = rest.split("reward:  ")
+    assert base != adapter
+    assert re.fullmatch(r"base [0-9.]+, after [12] turns? \([a-z]+\); adapter [0-9.]+, after [12] turns? .*\n", last)
+    failed = lorarl("chat", "adapter", "--job", "echo.yaml", "--row", "4")
+    assert "spec.environment: got no score for any of 1 completions (1 x exception: step: ValueError: no d" in str(
+        failed.exception
     )
 
 

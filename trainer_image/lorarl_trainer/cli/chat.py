@@ -32,9 +32,17 @@ if TYPE_CHECKING:
 @options.base
 @options.checkpoint
 @options.temperature
-@click.option("--row", type=click.IntRange(min=1), help="Ask this row of the job's training data, and end.")
+@click.option(
+    "--row", type=click.IntRange(min=1), help="Ask this row of the job's training data, or play its episode, and end."
+)
 @click.option("--prompt-file", type=options.FILE, help="Ask the text of a file, which may have several lines, and end.")
-@click.option("--max-tokens", type=click.IntRange(min=1), default=256, show_default=True, help="Longest answer.")
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="Longest answer; episodes have the job's limits.",
+)
 @options.seed
 def command(
     adapter: str,

@@ -12,10 +12,12 @@ from itertools import zip_longest
 from typing import Any, TextIO
 
 from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.data.rows import Row
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.storage.secrets import read_secrets
+from lorarl_trainer.trained_adapters.episode import play_row
 from lorarl_trainer.trained_adapters.model import AdaptedModel, Decoding, load_adapted
 from lorarl_trainer.trained_adapters.source import Source
 
@@ -68,11 +70,20 @@ class Answerer:
     def ask_row(self, number: int, screen: TextIO) -> None:
         """Answer a row of the job's training data, with the tokens that the training has for it.
 
+        With an environment, both play the row's episode.
+
         Raises:
-            LorarlError: the job is not known, its rows cannot be read, or there is no such row.
+            LorarlError: the job is not known, its rows cannot be read, there is no such row, or its episode fails.
         """
-        ids = _row_ids(self._source.job, self._model, number)
-        self._show([ids, ids], screen)
+        job, path, row = _row_of(self._source.job, number)
+        if job.spec.environment is None:
+            ids = inputs.prompt_encoder(job.spec, self._model.vocabulary).encode_prompts([row])[0]
+            self._show([ids, ids], screen)
+            return
+        played = play_row(self._source, self._model, row, path, self._decoding.sampling)
+        print("\n".join(played.opening_lines()), file=screen)
+        self._print(played.texts, screen)
+        print(played.last_line, file=screen, flush=True)
 
     def _ids(self, conversation: list[dict[str, str]]) -> list[int]:
         return _prompt(self._model.tokenizer, conversation, self._template)
@@ -83,13 +94,17 @@ class Answerer:
             _answer(self._model, side, ids, self._decoding)
             for side, ids in zip(("base", "adapter"), prompts, strict=True)
         ]
-        width = shutil.get_terminal_size().columns if screen.isatty() else 0
-        print("\n".join(side_by_side(answers[0], answers[1], width)), file=screen, flush=True)
+        self._print(answers, screen)
         return answers
 
+    @staticmethod
+    def _print(answers: Sequence[str], screen: TextIO) -> None:
+        width = shutil.get_terminal_size().columns if screen.isatty() else 0
+        print("\n".join(side_by_side(answers[0], answers[1], width)), file=screen, flush=True)
 
-def _row_ids(job: LoRARLJob | None, model: AdaptedModel, number: int) -> list[int]:
-    """Return the tokens of the prompt of a training row, counted from 1."""
+
+def _row_of(job: LoRARLJob | None, number: int) -> tuple[LoRARLJob, str, Row]:
+    """Return the job, its first source and the row of it with a number, counted from 1."""
     field = "--row"
     if job is None:
         raise InputError(field, f"{number} of an unknown job", "the job that has the row", "Name it with --job.")
@@ -102,7 +117,7 @@ def _row_ids(job: LoRARLJob | None, model: AdaptedModel, number: int) -> list[in
     if row.lesson is not None:
         got = f"{number} of {path}, which is a conversation to learn"
         raise InputError(field, got, "a row with a prompt", "Write the prompt into a file for --prompt-file.")
-    return inputs.prompt_encoder(job.spec, model.vocabulary).encode_prompts([row])[0]
+    return job, path, row
 
 
 def _commands(template: Mapping[str, Any] | None) -> str:
