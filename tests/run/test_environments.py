@@ -203,7 +203,16 @@ def test_a_run_plays_at_a_server_of_openenv_and_evaluates_there(tmp_path: Path, 
         job = _served(tmp_path / "whole", base, url)
         looked = subprocess.run([*COMMAND, "job.yaml", "--dry-run"], cwd=job.folder, capture_output=True, text=True)
         ended = job.run()
+        scored = subprocess.run(
+            [*COMMAND[:-1], "evaluate", ended.out, "--json"],
+            cwd=job.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert looked.returncode == 0, looked.stderr
+    assert scored.returncode == 0, scored.stderr
+    assert json.loads(scored.stdout)["score"]["adapter"]["mean"] == ended.summary["eval_after"]
     assert re.search(r"<\|im_start\|>user\n  \| say [0-6]<", looked.stdout), looked.stdout
     assert "in 2 turns; done" in looked.stdout
     assert ended.code == 0, ended.stderr
