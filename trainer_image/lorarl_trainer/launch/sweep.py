@@ -21,8 +21,8 @@ from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.devices.nvidia_smi import gpu_count
 from lorarl_trainer.errors import InputError, LorarlError
 from lorarl_trainer.launch.local import refuse_cluster_jobs
-from lorarl_trainer.progress.compare import LATEST
 from lorarl_trainer.progress.evaluations import evaluations_of
+from lorarl_trainer.progress.results import LATEST
 from lorarl_trainer.samples.columns import eval_column
 
 _OPENING, _CLOSING, _QUOTES = "[{", "]}", "'\""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,31 @@ def last_event(out_dir: Path) -> dict[str, Any]:
     except (OSError, ValueError, IndexError):
         return {}
     return event
+
+
+def parse_events(data: bytes) -> list[dict[str, Any]]:
+    """Return the events of an events.jsonl, or of a part of one. Lines that are not whole are left out."""
+    return list(_parsed(data.decode(errors="replace").splitlines()))
+
+
+def newest_start(events: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return the events of the newest start. Earlier ones may have used the same folder."""
+    return events[max((number for number, event in enumerate(events) if event.get("event") == BEGAN), default=0) :]
+
+
+def end_of(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the end that a start recorded; None if it did not."""
+    return next((event for event in reversed(events) if event.get("event") == "RunFinished"), None)
+
+
+def _parsed(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue  # a kill cut it short
+        if isinstance(event, dict):
+            yield event
 
 
 class EventsFile:

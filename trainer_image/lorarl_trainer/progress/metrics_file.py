@@ -251,12 +251,14 @@ def step_seconds(row: Mapping[str, Any]) -> float:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Return the steps of a metrics.jsonl, each merged with its evaluation; an empty list if there is no file.
+    """Return the steps of a metrics.jsonl, each merged with its evaluation; an empty list if there is no file."""
+    return merged(read_lines(path))
 
-    The time of an evaluation counts as part of its step.
-    """
+
+def merged(lines: Iterable[Row]) -> list[Row]:
+    """Return the steps of these lines, each merged with its evaluation, whose time counts as part of its step."""
     rows: dict[int, Row] = {}
-    for line in read_lines(path):
+    for line in lines:
         step = rows.setdefault(line["step"], {})
         step |= line
         seconds = [value for name, value in line.items() if is_eval_seconds(name)]
@@ -272,7 +274,12 @@ def read_lines(path: Path) -> list[Row]:
     """
     if not path.exists():
         return []
-    return list(_parse(path.read_text(encoding="utf-8", errors="replace").splitlines()))
+    return parse_lines(path.read_bytes())
+
+
+def parse_lines(data: bytes) -> list[Row]:
+    """Return the lines of a `StepLines` file, or of a part of one. Lines that are not whole are left out."""
+    return list(_parse(data.decode(errors="replace").splitlines()))
 
 
 def read_summary(out_dir: Path) -> dict[str, Any]:

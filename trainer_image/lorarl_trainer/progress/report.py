@@ -11,6 +11,7 @@ from lorarl_trainer.progress.console import collapse_layers
 from lorarl_trainer.progress.events import PHASES
 from lorarl_trainer.progress.metrics_file import METRICS, REPORT, Row, read_rows, read_summary, step_seconds
 from lorarl_trainer.progress.page import page
+from lorarl_trainer.progress.results import results
 from lorarl_trainer.progress.runs import state_of
 from lorarl_trainer.progress.samples import samples_by_step
 from lorarl_trainer.progress.usage import download_commands, peft_snippet, vllm_command
@@ -44,13 +45,20 @@ def write_report(out_dir: Path) -> list[Path]:
     return [report, image]
 
 
-def report_page(data: Mapping[str, Any], *, live: bool = False) -> str:
-    """Return the report as HTML; with `live`, one that asks its server for newer data."""
-    return page("report", data, title=data["summary"]["job"], live=live)
+def report_page(data: Mapping[str, Any], *, live: str = "", home: str = "") -> str:
+    """Return the report as HTML. `live` and `home`: see `page`."""
+    reached = [(label, value) for label, (value,) in results([data])]
+    return page("report", data, title=data["summary"]["job"], live=live, home=home, run=data, results=reached)
 
 
-def report_data(out_dir: Path) -> dict[str, Any]:
-    """Return what the report shows, as JSON values. Raises FileNotFoundError if `out_dir` has no run_summary.json."""
+def report_data(out_dir: Path, *, samples: bool = True) -> dict[str, Any]:
+    """Return what the report shows, as JSON values.
+
+    `samples`: whether to read these too, which may be large.
+
+    Raises:
+        FileNotFoundError: `out_dir` has no run_summary.json.
+    """
     summary, rows = read_summary(out_dir), read_rows(out_dir / METRICS)
     steps = [row for row in rows if "loss" in row]
     return {
@@ -63,7 +71,7 @@ def report_data(out_dir: Path) -> dict[str, Any]:
         "phase_seconds": phase_seconds(steps),
         **curves(steps),
         "evaluations": evaluations(rows),
-        "samples": samples_by_step(out_dir),
+        "samples": samples_by_step(out_dir) if samples else {"training": [], "held_out": [], "left_out": []},
         "modules": collapse_layers(summary["adapter"]["modules"]),
         "snippets": snippets(summary),
     }

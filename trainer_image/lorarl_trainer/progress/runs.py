@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -125,6 +125,18 @@ def run_line(folder: Path) -> RunLine:
     return _line(folder) if (folder / SUMMARY).exists() else _start_line(folder)
 
 
+def newest_result(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[str, float | None]:
+    """Return the newest held-out score or loss of a run with its name, or else the newest reward; None before any.
+
+    `rows`: its newest steps. An evaluation before these is in the summary.
+    """
+    newer = evaluations_of(rows)
+    if evaluations := summary.get("evals") or newer:
+        first = next((each for each in newer if each["name"] == evaluations[0]["name"]), evaluations[0])
+        return f"held-out {first['metric']}", first["before"] if first["after"] is None else first["after"]
+    return "reward", next((row["reward_mean"] for row in reversed(rows) if row.get("reward_mean") is not None), None)
+
+
 def _start_line(folder: Path) -> RunLine:
     """Return the line of a run that has not loaded its model."""
     event = last_event(folder)
@@ -139,19 +151,13 @@ def _line(folder: Path) -> RunLine:
     summary, rows = read_summary(folder), read_rows(folder / METRICS)
     steps = [row for row in rows if "loss" in row]
     newest = max((folder / name).stat().st_mtime for name in (METRICS, SUMMARY) if (folder / name).exists())
-    score = ""
-    if evaluations := evaluations_of(rows):
-        first = evaluations[0]
-        value = first["before"] if first["after"] is None else first["after"]
-        score = f"held-out {first['metric']} {value:.3f}"
-    elif steps and steps[-1].get("reward_mean") is not None:
-        score = f"reward {steps[-1]['reward_mean']:.3f}"
+    name, value = newest_result(summary, rows)
     return RunLine(
         folder=folder,
         job=summary["job"],
         state=state_of(summary),
         step=steps[-1]["step"] if steps else 0,
         total_steps=summary["total_steps"],
-        score=score,
+        score="" if value is None else f"{name} {value:.3f}",
         changed=datetime.fromtimestamp(newest, UTC),
     )

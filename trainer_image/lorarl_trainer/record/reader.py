@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lorarl_trainer.checkpoint.runs import RUNS, RunOf, number_of, read_runs, record_files
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.progress.events_file import BEGAN, EVENTS
+from lorarl_trainer.progress.events_file import EVENTS, end_of, newest_start, parse_events
 from lorarl_trainer.progress.metrics_file import METRICS, SUMMARY
 from lorarl_trainer.progress.samples import SAMPLES
 from lorarl_trainer.record.folder import download
@@ -97,8 +96,7 @@ class JobRecord:
         return newest
 
     def _events(self, folder: str) -> list[dict[str, Any]]:
-        data = self._store.get(f"{self._job}/{folder}/{EVENTS}") or b""
-        return list(_parsed(data.decode(errors="replace").splitlines()))
+        return parse_events(self._store.get(f"{self._job}/{folder}/{EVENTS}") or b"")
 
 
 def history_of(
@@ -108,9 +106,8 @@ def history_of(
 
     `newest`: whether no later run has a record.
     """
-    began = max((number for number, event in enumerate(events) if event.get("event") == BEGAN), default=0)
-    events = events[began:]  # an earlier start may have used the same folder
-    end = next((event for event in reversed(events) if event.get("event") == "RunFinished"), None)
+    events = newest_start(events)
+    end = end_of(events)
     nothing: Mapping[str, Any] = {}
     started = next((event for event in reversed(events) if event.get("event") == "RunStarted"), nothing)
     saved = [int(event["step"]) for event in events if event.get("event") == "CheckpointDone"]
@@ -149,13 +146,3 @@ def split_uri(uri: str) -> tuple[str, str]:
 
 def _number(folder: str) -> int:
     return number_of(folder.partition("/")[2]) or 0
-
-
-def _parsed(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
-    for line in lines:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue  # a kill cut it short
-        if isinstance(event, dict):
-            yield event

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Buffer, Callable, Sequence
+from collections.abc import Buffer, Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,11 +34,19 @@ def same_bytes(one: Buffer, other: Buffer) -> bool:
 
 @dataclass(frozen=True)
 class Entry:
-    """An object in a listing: path relative to the store, size in bytes, version that changes with its content."""
+    """An object in a listing.
+
+    Attributes:
+        path: relative to the store.
+        size: in bytes.
+        version: changes with its content.
+        changed: when it was last written, in seconds since 1970.
+    """
 
     path: str
     size: int
     version: str
+    changed: float
 
 
 @dataclass(frozen=True)
@@ -103,6 +111,21 @@ class Store(ABC):
     @abstractmethod
     def entries(self, prefix: str = "") -> list[Entry]:
         """Return everything under the folder `prefix`, at any depth, sorted by path."""
+
+    @abstractmethod
+    def entries_named(self, names: Collection[str], seen: Callable[[int], None] = lambda _: None) -> list[Entry]:
+        """Return everything in the store whose name, the last part of its path, is one of these, in any order.
+
+        Folders below the store's own that this user may not read are left out. `seen` is called with the number of
+        objects that were looked at since the last call.
+        """
+
+    @abstractmethod
+    def end_of(self, entry: Entry, most_bytes: int) -> bytes | None:
+        """Return the end of an object: all of it if it is not longer than that; None if it is gone.
+
+        `entry`: as it was listed. Of an object that has become longer since, the end is that of then.
+        """
 
     @abstractmethod
     def folders(self, prefix: str = "") -> list[str]:

@@ -15,7 +15,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 from lorarl_trainer.errors import StorageError
@@ -82,6 +82,25 @@ class LocalStore(Store):
                             found.append(self._entry(file))
         return sorted(found, key=lambda entry: entry.path)
 
+    def entries_named(self, names: Collection[str], seen: Callable[[int], None] = lambda _: None) -> list[Entry]:
+        found, wanted = [], frozenset(names)
+        with self._explaining_errors("list", ""):
+            for folder, _, there in os.walk(self.root, onerror=self._raise_for_the_root):
+                seen(len(there))
+                for name in wanted.intersection(there):
+                    with contextlib.suppress(FileNotFoundError):
+                        found.append(self._entry(Path(folder, name)))
+        return found
+
+    def end_of(self, entry: Entry, most_bytes: int) -> bytes | None:
+        with self._explaining_errors("read", entry.path):
+            try:
+                with (self.root / entry.path).open("rb") as file:
+                    file.seek(max(0, entry.size - most_bytes))
+                    return file.read(most_bytes)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
     def folders(self, prefix: str = "") -> list[str]:
         with self._explaining_errors("list", prefix):
             try:
@@ -124,9 +143,14 @@ class LocalStore(Store):
             for folder in {self.root, self.root / prefix}:
                 _require_writable(folder)
 
+    def _raise_for_the_root(self, error: OSError) -> None:
+        if Path(error.filename) == self.root:
+            _raise_unless_gone(error)
+
     def _entry(self, file: Path) -> Entry:
         stat = file.stat()
-        return Entry(file.relative_to(self.root).as_posix(), stat.st_size, str(stat.st_mtime_ns))
+        path = file.relative_to(self.root).as_posix()
+        return Entry(path, stat.st_size, str(stat.st_mtime_ns), stat.st_mtime)
 
     def _write(self, path: str, data: Data | Path, wanted: Callable[[], bool]) -> bool:
         """Write `data`, or the content of the file `data`, to `path` if `wanted()` is true under the lock.

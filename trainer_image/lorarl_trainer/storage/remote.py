@@ -11,8 +11,9 @@ import math
 import os
 import secrets
 import threading
-from collections.abc import Buffer, Callable, Mapping, Sequence
+from collections.abc import Buffer, Callable, Collection, Mapping, Sequence
 from functools import lru_cache
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,8 @@ MAX_OBJECT_BYTES = 5 * 1024**3
 MAX_PARTS = 10_000
 """S3's limit per object."""
 DOWNLOAD_THREADS = 8
+PAGE = 1000
+"""Objects of a listing at a time: as many as a request returns."""
 
 
 class WriteConflictError(Exception):
@@ -144,6 +147,36 @@ class RemoteStore(Store):
     def entries(self, prefix: str = "") -> list[Entry]:
         found = self._ask("list", prefix, lambda: obstore.list(self._reader, prefix or None).collect())
         return sorted((_entry(item) for item in found), key=lambda entry: entry.path)
+
+    def entries_named(self, names: Collection[str], seen: Callable[[int], None] = lambda _: None) -> list[Entry]:
+        wanted = frozenset(names)
+
+        def attempt() -> list[Entry]:
+            found = []
+            for page in obstore.list(self._reader, chunk_size=PAGE):
+                seen(len(page))
+                found += [_entry(item) for item in page if item["path"].rpartition("/")[2] in wanted]
+            return found
+
+        return self._ask("list", "", attempt)
+
+    def end_of(self, entry: Entry, most_bytes: int) -> bytes | None:
+        if entry.size <= most_bytes:
+            return self.get(entry.path)
+
+        def attempt() -> bytes | None:
+            span = (entry.size - most_bytes, entry.size)
+            try:
+                return bytes(obstore.get(self._reader, entry.path, options={"range": span}).bytes())
+            except STORE_ERRORS as error:
+                answer = read_answer(error)
+                if answer.absent:
+                    return None
+                if answer.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:  # it has become shorter
+                    return self.get(entry.path)
+                raise
+
+        return self._ask("read", entry.path, attempt)
 
     def find(self, path: str) -> Entry | None:
         meta = self._meta(path)
@@ -290,7 +323,8 @@ class RemoteStore(Store):
 
 
 def _entry(meta: ObjectMeta) -> Entry:
-    return Entry(meta["path"], meta["size"], meta["e_tag"] or meta["last_modified"].isoformat())
+    changed = meta["last_modified"]
+    return Entry(meta["path"], meta["size"], meta["e_tag"] or changed.isoformat(), changed.timestamp())
 
 
 def _transient(error: BaseException) -> bool:

@@ -14,10 +14,11 @@ import yaml
 
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.progress import Noted, Progress, RunFinished
-from lorarl_trainer.progress.compare import LATEST, compare_page, compare_runs, distinct_names, results
+from lorarl_trainer.progress.compare import compare_page, compare_runs, distinct_names
 from lorarl_trainer.progress.environment import this_environment
 from lorarl_trainer.progress.events_file import EventsFile
 from lorarl_trainer.progress.metrics_file import MetricsFile, SummaryFile
+from lorarl_trainer.progress.results import LATEST, results
 from lorarl_trainer.progress.runs import find_run, find_runs
 from lorarl_trainer.progress.tables import age, table
 from lorarl_trainer.trained_adapters.source import find_adapter

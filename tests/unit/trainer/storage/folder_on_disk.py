@@ -39,7 +39,7 @@ class FolderOnDisk:
 
     def _file(self, path: Path) -> Entry:
         status = path.stat()
-        return Entry(str(path.relative_to(self.root)), status.st_size, str(status.st_mtime_ns))
+        return Entry(str(path.relative_to(self.root)), status.st_size, str(status.st_mtime_ns), status.st_mtime)
 
 
 def write_model(folder: Path) -> Path:

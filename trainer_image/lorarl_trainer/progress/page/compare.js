@@ -1,6 +1,6 @@
 // Several runs over each other: two tables, and one chart for each metric with one line for each run.
 
-const { runs, settings, results } = JSON.parse(byId("data").textContent);
+let { runs, settings, results } = JSON.parse(byId("data").textContent);
 let weight = 0;
 
 function runTable(id, rows) {
@@ -33,13 +33,21 @@ function renderComparison() {
     .filter(([, cards]) => cards.length));
 }
 
-byId("names").textContent = runs.map((run) => run.name).join(" · ");
-runTable("results", results);
-runTable("settings", settings);
-byId("settings-section").hidden = !settings.length;
+function render(comparison) {
+  ({ runs, settings, results } = comparison);
+  byId("names").textContent = runs.map((run) => run.name).join(" · ");
+  runTable("results", results);
+  runTable("settings", settings);
+  byId("settings-section").hidden = !settings.length;
+  renderComparison();
+}
+
 byId("smoothing").addEventListener("input", (event) => {
   weight = Number(event.target.value);
   byId("smoothing-text").textContent = weight ? weight.toFixed(2) : "off";
   renderComparison();
 });
-renderComparison();
+render({ runs, settings, results });
+if (document.documentElement.dataset.live) {
+  follow(`compare.json${location.search}`, render, (comparison) => comparison.runs.some((run) => run.state === "running"));
+}

@@ -11,28 +11,6 @@ function render(run) {
   renderSamples(run);
 }
 
-function follow() {
-  const live = byId("live");
-  live.hidden = false;
-  let etag = null;
-  async function ask() {
-    try {
-      const answer = await fetch("data.json", { headers: etag ? { "If-None-Match": etag } : {} });
-      if (answer.status === 200) {
-        etag = answer.headers.get("ETag");
-        render(await answer.json());
-      }
-      live.textContent = latest.state === "running" ? "live" : "up to date";
-      live.className = "live";
-    } catch {
-      live.textContent = "lorarl open has ended; this is its last state";
-      live.className = "live lost";
-    }
-    setTimeout(ask, document.hidden ? 10000 : 2000);
-  }
-  ask();
-}
-
 setUpSamples();
 byId("smoothing").addEventListener("input", (event) => {
   weight = Number(event.target.value);
@@ -40,4 +18,4 @@ byId("smoothing").addEventListener("input", (event) => {
   renderCurves(latest, weight, pickStep);
 });
 render(latest);
-if (document.documentElement.dataset.live) follow();
+if (document.documentElement.dataset.live) follow("data.json", render, (run) => run.state === "running");
