@@ -8,6 +8,7 @@ from lorarl_trainer.cli import (
     chat,
     compare,
     completion,
+    dashboard,
     drain,
     env,
     evaluate,
@@ -28,7 +29,7 @@ from lorarl_trainer.cli.help import Sections
 
 SECTIONS = {
     "Train": (init.command, validate.command, render.command, run.command, sweep.command, serve.command),
-    "Look at runs": (list_runs.command, open_run.command, compare.command),
+    "Look at runs": (list_runs.command, open_run.command, compare.command, dashboard.command),
     "Use an adapter": (evaluate.command, chat.command, merge.command),
     "Stores": (upload.command, purge.command),
     "Your machine": (setup.command, env.command, completion.command),
@@ -49,7 +50,8 @@ MEANT = {
     **dict.fromkeys(("delete", "rm", "clean"), "`lorarl purge RUN` deletes a run's checkpoints."),
     "tinker": "`lorarl serve --tinker` answers clients of Tinker's API.",
     **dict.fromkeys(("ls", "runs", "status", "ps"), "`lorarl list` shows the runs here."),
-    **dict.fromkeys(("report", "show", "plot", "dashboard"), "`lorarl open RUN` shows a run's report."),
+    **dict.fromkeys(("report", "show", "plot"), "`lorarl open RUN` shows a run's report."),
+    **dict.fromkeys(("ui", "web", "tensorboard"), "`lorarl dashboard` shows all runs in the browser."),
     **dict.fromkeys(("check", "lint"), "`lorarl validate job.yaml` checks a manifest; `lorarl run --dry-run` more."),
     **dict.fromkeys(("export", "fuse"), "`lorarl merge RUN --out FOLDER` writes one plain model."),
     **dict.fromkeys(("install", "doctor"), "`lorarl setup` installs the trainer's packages."),

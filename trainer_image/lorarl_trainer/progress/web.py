@@ -103,13 +103,7 @@ def _handler(respond: Respond, key: str | None) -> type[BaseHTTPRequestHandler]:
             if status := may_ask(self.headers, key):
                 more = {"WWW-Authenticate": 'Basic realm="lorarl"'} if status == HTTPStatus.UNAUTHORIZED else {}
                 return self._send(Answer(status.phrase.encode(), "text/plain", status=status, headers=more))
-            path, _, query = self.path.partition("?")
-            try:
-                answer = respond(path, parse_qs(query, keep_blank_values=True, max_num_fields=1000))
-            except Exception:  # noqa: BLE001 - one page that fails must not end the others
-                traceback.print_exc()
-                answer = _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
-            return self._send(answer or _plain(HTTPStatus.NOT_FOUND))
+            return self._send(_answer(respond, self.path))
 
         def do_HEAD(self) -> None:
             """Answer as to GET, without the body."""
@@ -133,6 +127,17 @@ def _handler(respond: Respond, key: str | None) -> type[BaseHTTPRequestHandler]:
             """Say nothing: a line every two seconds would bury the address."""
 
     return Handler
+
+
+def _answer(respond: Respond, target: str) -> Answer:
+    path, _, query = target.partition("?")
+    try:
+        return respond(path, parse_qs(query, keep_blank_values=True, max_num_fields=1000)) or _plain(
+            HTTPStatus.NOT_FOUND
+        )
+    except Exception:  # noqa: BLE001 - one page that fails must not end the others
+        traceback.print_exc()
+        return _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 def _plain(status: HTTPStatus) -> Answer:

@@ -1,7 +1,7 @@
 """The pages that a browser shows: one HTML file each, with its styles, its scripts and its data inside.
 
-`report` shows one run, `compare` several, `runs` lists all, and `message` says what there is in place of a page. The charts are drawn by uPlot (MIT licence), whose files and licence are in
-`uplot-1.6.32`, as npm publishes them.
+`report` shows one run, `compare` several. `runs` lists all, and `message` says why there is nothing to show. The charts
+are drawn by uPlot (MIT licence), whose files and licence are in `uplot-1.6.32`, as npm publishes them.
 """
 
 from __future__ import annotations

@@ -1,0 +1,6 @@
+"""`lorarl dashboard`: all runs of folders and stores on one page, for reading only.
+
+`found.py` finds the runs in a listing, `row.py` makes a run's row of its files, `place.py` follows one folder or store
+and keeps its rows, `index.py` keeps them on disk. `view.py` chooses what a page shows. `files.py` brings the files of
+one run here, and `site.py` answers with pages, most of them made by `progress/`.
+"""
