@@ -11,11 +11,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
+import re
+import statistics
+import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import batched
 from pathlib import Path
 from typing import Any
@@ -31,8 +37,10 @@ from support.s3_server import S3Server, s3_server  # noqa: E402
 
 READ = ("run_summary.json", "metrics.jsonl", "events.jsonl", "samples.jsonl")
 """The files of a record that the dashboard reads; of the others a listing has the names."""
-OTHERS = ("report.html", "reward.png", "logs/driver.log", "logs/worker-0.log", "starts/0001-after-step-0.yaml")
-OTHERS += ("tensorboard/events.out.tfevents.1.0",)
+OTHERS = (
+    *("report.html", "reward.png", "logs/driver.log", "logs/worker-0.log", "starts/0001-after-step-0.yaml"),
+    "tensorboard/events.out.tfevents.1.0",
+)
 CHECKPOINT = ("adapter_config.json", "adapter_model.safetensors", "checkpoint.json", "README.md", "state.safetensors")
 MODELS = ("hf://Qwen/Qwen3-4B-Instruct-2507", "hf://meta-llama/Llama-3.2-1B", "s3://team/models/smollm2")
 LONG_STEPS = 2000
@@ -134,7 +142,62 @@ def floor(store: Store, uri: str, keys: Mapping[str, str]) -> list[tuple[str, st
     seconds, count = timed(lambda: sum(len(page) for page in obstore.list(client)))
     rows = [(f"floor: listing {count:,} objects of the bucket, {count / seconds:,.0f} a second", show(seconds), "")]
     one, _ = timed(lambda: [store.get(f"sums-00001/runs/0001/{name}") for name in READ])
-    return [*rows, ("floor: the files of one run", show(one), "")]
+    return [*rows, ("floor: the files of one run, one at a time", show(one), "")]
+
+
+def measured(what: str, place: str, keys: Mapping[str, str], cache: Path, count: int) -> list[tuple[str, str, str]]:
+    """Return how long the first look takes, and the pages after a restart. Each page is the median of several."""
+    rows = []
+    with served(place, keys, cache) as (url, began):
+        while read(url).count('class="card doing"') or f">{count:,} runs<" not in read(url):
+            time.sleep(0.2)
+        rows.append(("first look, nothing kept from before", show(time.perf_counter() - began), ""))
+    with served(place, keys, cache) as (url, began):
+        read(url)
+        rows.append(("`lorarl dashboard` until its first page", show(time.perf_counter() - began), ""))
+        addresses = {
+            "first page": ("", "<= 1.0 s"),
+            "sorted by result": ("?sort=result", "<= 1.0 s"),
+            "filtered": ("?text=0012&state=succeeded", "<= 1.0 s"),
+        }
+        short, long = (run_of(url, name) for name in ("sums-00001", "sums-00100"))
+        addresses |= {
+            "curves of a run of 30 steps": (f"run/{short}/", "<= 0.5 s"),
+            f"curves of a run of {LONG_STEPS:,} steps": (f"run/{long}/", "<= 0.5 s"),
+            "curves of two runs over one another": (f"compare?run={short}&run={long}", ""),
+        }
+        for name, (address, target) in addresses.items():
+            once = statistics.median(timed(lambda at=url + address: read(at))[0] for _ in range(SHOWS))
+            rows.append((name, show(once), target))
+    return [(f"{what}: {name}", reached, target) for name, reached, target in rows]
+
+
+@contextmanager
+def served(place: str, keys: Mapping[str, str], cache: Path) -> Iterator[tuple[str, float]]:
+    """Run the command; yield its address, and when it was started."""
+    command = [sys.executable, "-m", "lorarl_trainer.cli", "dashboard", place, "--port", "0"]
+    environment = {**os.environ, **keys, "LORARL_CACHE": str(cache)}
+    began = time.perf_counter()
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r"http://\S+", process.stdout.readline())
+            assert found, "lorarl dashboard did not start"
+            yield found[0], began
+        finally:
+            process.terminate()
+
+
+def read(url: str) -> str:
+    with urllib.request.urlopen(url) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
+def run_of(url: str, name: str) -> str:
+    found = re.search(r"run/([0-9a-f]{16})/", read(f"{url}?text={name}"))
+    assert found, name
+    return found[1]
 
 
 def timed[T](work: Callable[[], T]) -> tuple[float, T]:
@@ -145,3 +208,7 @@ def timed[T](work: Callable[[], T]) -> tuple[float, T]:
 
 def show(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.0f} ms"
+
+
+if __name__ == "__main__":
+    main()

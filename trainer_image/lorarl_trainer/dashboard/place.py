@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
 from lorarl_trainer.dashboard.found import NAMES, FoundRun, find_runs
 from lorarl_trainer.dashboard.index import Index, index_path, load_index, save_index
 from lorarl_trainer.dashboard.row import Row, read_row
-from lorarl_trainer.errors import StorageError
+from lorarl_trainer.errors import LorarlError, StorageError
 from lorarl_trainer.record.publisher import EVERY_SECONDS
 from lorarl_trainer.storage import LocalStore, Store
 from lorarl_trainer.threads import in_parallel
 
 FOLDER_SECONDS = 2.0
 """How often a folder is looked at. A store is listed as often as a record in it changes."""
+AGAIN_SECONDS = 10.0
+"""How soon a place is looked at again if that failed."""
 MOST_LOOKING = 0.2
 """The share of the time that is spent on looking: many runs are looked at less often."""
 READERS = 16
@@ -64,7 +67,7 @@ class Place:
             self._asked.clear()
             began = time.monotonic()
             self.look()
-            usual = FOLDER_SECONDS if self.local else EVERY_SECONDS
+            usual = FOLDER_SECONDS if self.local else AGAIN_SECONDS if self.problem else EVERY_SECONDS
             time.sleep(max(usual, (time.monotonic() - began) / MOST_LOOKING))
             self._asked.wait()
 
@@ -73,14 +76,17 @@ class Place:
         self._looking, self._seen = True, 0
         try:
             self._look()
-        except StorageError as error:
+        except LorarlError as error:
             self.problem = str(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the page says so, and the next look follows
+            traceback.print_exc()
+            self.problem = f"a fault of lorarl: {type(error).__name__}: {error}"
         finally:
             self._looking, self._to_read = False, 0
 
     def _look(self) -> None:
         if isinstance(self.store, LocalStore) and not self.store.root.is_dir():
-            raise StorageError(f"{self.name}: there is no such folder. `lorarl run` makes {self.name} if it is `out`.")
+            raise StorageError("There is no such folder any more, or not yet: `lorarl run` makes the folder `out`.")
         now = time.time()
         found = {run.path: run for run in find_runs(self.store.entries_named(NAMES, self._count))}
         gone = self._rows.keys() - found.keys()

@@ -15,7 +15,7 @@ from typing import Any
 from lorarl_trainer.dashboard.files import Copies, Copy
 from lorarl_trainer.dashboard.place import Place
 from lorarl_trainer.dashboard.row import RUNNING, STARTING, Row, state_now
-from lorarl_trainer.dashboard.view import COLUMNS, PAGE, Group, Run, View, items_of, view_of
+from lorarl_trainer.dashboard.view import COLUMNS, PAGE, Group, Run, View, chosen, grouped, view_of
 from lorarl_trainer.errors import StorageError
 from lorarl_trainer.progress.compare import compare_page, comparison_of
 from lorarl_trainer.progress.events_file import EVENTS, parse_events
@@ -53,16 +53,17 @@ class Site:
 
     def _list(self, view: View) -> Answer:
         runs = self._runs()
-        items = items_of(runs, view)
+        fitting = chosen(runs, view)
+        items = fitting if view.folder else grouped(fitting)
         last = max(1, -(-len(items) // PAGE))
         at = min(view.page, last)
         doing = [(place.name, text) for place in self._places if (text := place.doing())]
-        shown = {
+        shown: dict[str, Any] = {
             "view": view,
             "items": [_line(item) for item in items[(at - 1) * PAGE : at * PAGE]],
             "columns": {name: heading for name, (heading, _, _) in COLUMNS.items()},
             "count": len(runs),
-            "fitting": len(items),
+            "fitting": len(fitting),
             "page_number": at,
             "last_page": last,
             "doing": doing,

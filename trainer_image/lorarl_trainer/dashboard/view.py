@@ -142,13 +142,13 @@ def chosen(runs: Sequence[Run], view: View) -> list[Run]:
 
     _, largest_first, key = COLUMNS[view.sort]
     fitting = [(key(run), run) for run in runs if fits(run)]
-    there = sorted(((value, run) for value, run in fitting if value is not None), key=lambda each: each[0])  # type: ignore[return-value,arg-type]
+    there = sorted(((value, run) for value, run in fitting if value is not None), key=lambda each: each[0])
     if largest_first != view.turned:
         there.reverse()
     return [run for _, run in there] + [run for value, run in fitting if value is None]
 
 
-def grouped(runs: Sequence[Run]) -> list[Item]:
+def grouped(runs: Sequence[Run]) -> Sequence[Item]:
     """Return the runs, those of a common folder as one item where the first of them is.
 
     A folder that holds all of them is no group.
@@ -166,9 +166,3 @@ def grouped(runs: Sequence[Run]) -> list[Item]:
         elif together[0] is run:
             items.append(Group(run.place, run.folder, together))
     return items
-
-
-def items_of(runs: Sequence[Run], view: View) -> list[Item]:
-    """Return the lines of a view on all its pages."""
-    fitting = chosen(runs, view)
-    return list(fitting) if view.folder else grouped(fitting)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+import socket
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -69,6 +70,12 @@ def open_server(
 
 
 class _Server(ThreadingHTTPServer):
+    request_queue_size = 64
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, handler)
+
     def handle_error(self, request: object, client_address: object) -> None:
         """Say nothing of a browser that has gone away."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
@@ -100,7 +107,7 @@ def _handler(respond: Respond, key: str | None) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             """Answer with a page or data; with nothing but a status if the asker has this version."""
-            if status := may_ask(self.headers, key):
+            if status := may_ask(dict(self.headers), key):
                 more = {"WWW-Authenticate": 'Basic realm="lorarl"'} if status == HTTPStatus.UNAUTHORIZED else {}
                 return self._send(Answer(status.phrase.encode(), "text/plain", status=status, headers=more))
             return self._send(_answer(respond, self.path))

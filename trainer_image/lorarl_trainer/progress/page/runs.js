@@ -89,5 +89,6 @@ function follow() {
 }
 
 for (const mark of marks()) if (mark.checked) chosen.add(mark.value);
+byId("filter").querySelector("button").hidden = true; // each input filters
 showChosen();
 follow();
