@@ -23,6 +23,8 @@ AGAIN_SECONDS = 10.0
 MOST_LOOKING = 0.2
 """The share of the time that is spent on looking: many runs are looked at less often."""
 READERS = 16
+AWAY = 2 * READERS
+"""After so many runs in a row that could not be read, a store is taken for away."""
 KEPT_EVERY = 2000
 """Runs that are read before the index is kept, so that a first look that is ended need not begin again."""
 
@@ -101,20 +103,27 @@ class Place:
         self.listed_at = now
         if gone or changed or first:
             self._keep()
-        self.problem = f"{len(failed)} runs could not be read, which is tried again. {failed[0]}" if failed else ""
+        count = f"{len(failed)} run{'s' if len(failed) > 1 else ''}"
+        self.problem = f"{count} could not be read, which is tried again. {failed[0]}" if failed else ""
 
     def _read_all(self, changed: Sequence[FoundRun]) -> list[str]:
         """Read the runs, the newest first; return what was said of those that could not be read."""
         self._read, self._to_read = 0, len(changed)
         failed: list[str] = []
+        in_a_row = 0
 
         def read(run: FoundRun) -> None:
+            nonlocal in_a_row
+            if in_a_row >= AWAY and not self.local:
+                return  # the next look reads it
             try:
                 row = read_row(self.store, run, Path(self.name).name)
             except StorageError as error:
                 failed.append(str(error))
+                in_a_row += 1
                 return
             with self._lock:
+                in_a_row = 0
                 self._read += 1
                 if row is None:  # deleted since it was listed
                     self._rows.pop(run.path, None)
@@ -124,8 +133,6 @@ class Place:
 
         for at in range(0, len(changed), KEPT_EVERY):
             in_parallel(read, changed[at : at + KEPT_EVERY], READERS)
-            if failed:
-                break  # the store is away: the next look reads the others
             if at + KEPT_EVERY < len(changed):
                 self._keep()
         return failed
