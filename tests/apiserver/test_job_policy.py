@@ -51,6 +51,7 @@ NAMING_SECRETS: list[Object] = [
     {"model": OTHERS},
     {"checkpoint": OTHERS},
     {"data": {"train": TRAIN, "credentialsSecret": "others"}},
+    {"rollout": {"servers": ["http://vllm:8000"], "credentialsSecret": "others"}},
     {"tracking": {"wandb": {"project": "p", "credentialsSecret": "others"}}},
     {"tracking": {"mlflow": {"trackingUri": "https://a", "experiment": "e", "credentialsSecret": "others"}}},
     {**GRPO, "reward": REWARD},

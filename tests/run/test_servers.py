@@ -98,6 +98,37 @@ def test_servers_that_take_no_adapter_stop_the_run_with_what_to_change(base: Pat
     assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora" in ended.stderr, ended.stderr
 
 
+@pytest.mark.long
+def test_servers_with_a_key_generate_for_who_has_it(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key is in nothing that the run leaves. A wrong one and none stop it at its start."""
+    key = "key-4d1f7c90"
+    secret = tmp_path / "secrets" / "vllm-key" / "OPENAI_API_KEY"
+    secret.parent.mkdir(parents=True)
+    monkeypatch.setenv("LORARL_SECRETS_DIR", str(tmp_path / "secrets"))
+    with vllm_server(base, tmp_path / "a.log", takes_adapters=True, key=key) as server:
+        job = served(base, tmp_path / "job", [server], credentialsSecret="vllm-key")
+        job.change(trainer={"steps": 2})
+        secret.write_text("another-key-8a3b")
+        refused = job.run()
+        assert refused.code == 1 and not refused.rows, refused
+        assert root(server) in refused.stderr
+        assert "It refuses the key of spec.rollout.credentialsSecret" in refused.stderr, refused.stderr
+        assert "another-key-8a3b" not in refused.stdout + refused.stderr
+
+        secret.write_text(f"{key}\n")
+        ended = job.run()
+        assert ended.code == 0, ended
+        assert server.adapters() == []
+        left = [file for file in job.folder.rglob("*") if file.is_file() and key.encode() in file.read_bytes()]
+        assert not left and key not in ended.stdout + ended.stderr
+
+        without = served(base, tmp_path / "none", [server]).run()
+        assert without.code == 1 and not without.rows, without
+        assert "name the Secret in spec.rollout.credentialsSecret" in without.stderr, without.stderr
+
+
 CORRECTED = {"correction": {"preset": "decoupled_token_is"}}
 TWO_ADAPTERS = ["--max-loras", "2"]
 

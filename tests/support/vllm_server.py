@@ -23,27 +23,40 @@ NAME = "teacher"
 
 @dataclass(frozen=True)
 class VllmServer:
-    """A server that answers. `url` is what a manifest names."""
+    """A server that answers. `url` is what a manifest names, and `key` what it wants."""
 
     url: str
     process: Process
+    key: str = ""
 
     def adapters(self) -> list[str]:
         """The names of those that it has."""
-        with urllib.request.urlopen(f"{self.url}/models", timeout=ANSWER_SECONDS) as answer:
+        request = urllib.request.Request(f"{self.url}/models", headers=self._headers)
+        with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
             return [card["id"] for card in json.load(answer)["data"] if card["parent"]]
 
     def write(self) -> Any:
         """What it answers to a request for one token."""
         body = json.dumps({"model": NAME, "prompt": [5, 6], "max_tokens": 1}).encode()
-        request = urllib.request.Request(f"{self.url}/completions", body, {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json", **self._headers}
+        request = urllib.request.Request(f"{self.url}/completions", body, headers)
         with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
             return json.load(answer)
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
 
 @contextmanager
 def vllm_server(
-    model: Path, log: Path, port: int | None = None, *, takes_adapters: bool = False, options: Sequence[str] = ()
+    model: Path,
+    log: Path,
+    port: int | None = None,
+    *,
+    takes_adapters: bool = False,
+    options: Sequence[str] = (),
+    key: str = "",
 ) -> Iterator[VllmServer]:
     """Serve a model in Hugging Face format until the block ends, on a free port if none is named.
 
@@ -54,6 +67,7 @@ def vllm_server(
     command += ["--served-model-name", NAME]
     command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager"]
     command += ["--enable-lora"] if takes_adapters else []
+    command += ["--api-key", key] if key else []
     command += options
     environment = {
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1" if takes_adapters else "0",
@@ -63,7 +77,7 @@ def vllm_server(
         "OMP_NUM_THREADS": "1",
     }
     with running(command, log, environment) as process:
-        server = VllmServer(f"http://127.0.0.1:{port}/v1", process)
+        server = VllmServer(f"http://127.0.0.1:{port}/v1", process, key)
 
         def answers() -> VllmServer | None:
             try:

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from lorarl_api.rules import Rule
-from lorarl_api.v1alpha1.common import Model
+from lorarl_api.v1alpha1.common import Model, SecretName
 from lorarl_api.v1alpha1.server_rules import SERVER_RULES
 
 ServerUrl = Annotated[str, Field(min_length=1, max_length=1024, examples=["http://127.0.0.1:8000"])]
@@ -55,6 +55,11 @@ class RolloutSpec(Model):
         description="Folder for the adapters, which workers and servers see under the same path. Each version has its "
         "own folder there. Default: served in the run's folder; in a cluster it must be set.",
         examples=["/mnt/adapters"],
+    )
+    credentials_secret: SecretName | None = Field(
+        None,
+        description="Name of a Secret with the key OPENAI_API_KEY, which each request to the servers carries. "
+        "Default: none is sent.",
     )
     server_timeout_seconds: float | None = Field(
         None,

@@ -37,7 +37,7 @@ SERVER_RULES: tuple[Rule, ...] = (
         "servers",
         f"{_UNLESS} || self.servers.all(url, !url.contains('@'))",
         "not contain credentials",
-        "Remove them from the addresses, and renew them.",
+        "Remove them from the addresses, and renew them. A key belongs into the Secret of rollout.credentialsSecret.",
     ),
     Rule(
         "servers",
@@ -52,6 +52,7 @@ SERVER_RULES: tuple[Rule, ...] = (
         "Write it as /FOLDER.",
     ),
     _of_servers("serverFolder"),
+    _of_servers("credentialsSecret"),
     _of_servers("serverTimeoutSeconds"),
     _of_servers("maxStaleness", "self.maxStaleness == 0", "be 0, the default,"),
     Rule(

@@ -215,7 +215,7 @@ def _template(
 
 
 def _workers_secrets(spec: LoRARLJobSpec) -> list[str]:
-    """The Secrets that workers read. Those of data and trackers are the driver's."""
+    """The Secrets that workers read. Those of data, trackers and servers are the driver's."""
     return [name for name in (spec.model.credentials_secret, spec.checkpoint.credentials_secret) if name]
 
 

@@ -72,6 +72,7 @@ def test_the_policy_for_jobs_knows_each_secret_that_a_job_can_name() -> None:
         *(f"spec.tracking.{tracker}.credentialsSecret" for tracker in ("wandb", "mlflow")),
         *(f"spec.{part}.{each}.credentialsSecret" for part in REWARDS for each in ("source", "server")),
         "spec.environment.source.credentialsSecret",
+        "spec.rollout.credentialsSecret",
         "spec.algorithm.distillation.server.credentialsSecret",
         "spec.publish[].aibrix.credentialsSecret",
     }

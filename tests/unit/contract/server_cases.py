@@ -68,6 +68,7 @@ SERVER_CASES = [
     ),
     _alone("serverFolder", "/mnt/adapters"),
     _alone("serverTimeoutSeconds", 60.0),
+    _alone("credentialsSecret", "vllm-key"),
     Case(
         "nothing is generated ahead without servers",
         CORRECTED | {STALENESS: 1},

@@ -211,18 +211,19 @@ def test_secrets_are_named_and_never_read():
 
 
 def test_workers_mount_only_the_secrets_that_they_read():
-    """The keys of trackers and data stay in the head."""
+    """The keys of trackers, data and servers stay in the head."""
     spec = {
         "model": {"uri": "hf://a/b", "credentialsSecret": "model"},
         "data": {"train": {"uri": "s3://team/train.jsonl"}, "credentialsSecret": "data"},
         "checkpoint": {"uri": "s3://t", "credentialsSecret": "store"},
         "tracking": {"wandb": {"project": "p", "credentialsSecret": "tracker"}},
+        "rollout": {"servers": ["http://vllm:8000"], "credentialsSecret": "servers"},
     }
 
     def secrets(pod):
         return {volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
 
-    assert secrets(head(built(spec))["spec"]) == {"model", "data", "store", "tracker"}
+    assert secrets(head(built(spec))["spec"]) == {"model", "data", "store", "tracker", "servers"}
     assert secrets(workers(built(spec))["template"]["spec"]) == {"model", "store"}
 
 

@@ -61,7 +61,8 @@ from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.scorer import Scorers, open_scorers
 from lorarl_trainer.rewards.source import fetched_sources
 from lorarl_trainer.rollout.ahead import Ahead
-from lorarl_trainer.servers.pool import Servers, open_servers
+from lorarl_trainer.servers.open import open_servers
+from lorarl_trainer.servers.pool import Servers
 from lorarl_trainer.session import RunCheckpoints, Session, starting_curriculum, starting_kl_coefficient
 from lorarl_trainer.storage.base_model import base_model_name, is_remote
 from lorarl_trainer.storage.secrets import Secrets, read_secrets

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import PurePath
 from typing import Any
 
@@ -17,6 +18,7 @@ import aiohttp
 import numpy as np
 
 from lorarl_trainer.samples.arrays import Floats, Ints
+from lorarl_trainer.servers.key import REFUSED, WANTED, ServerKey
 
 START_OPTIONS = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora"
 _SLOTS = re.compile(r'vllm:lora_requests_info{[^}]*max_lora="(\d+)"')
@@ -36,6 +38,10 @@ class UnreachableError(ServerError):
 
 class UnknownAdapterError(ServerError):
     """It has no adapter of this name. It had one if it answered before: it was started again."""
+
+
+class RefusedKeyError(ServerError):
+    """It refuses the key, or wants one and got none."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +81,12 @@ class Answer:
 class VllmServer:
     """Asks one server. All its methods run in one event loop, and raise ServerError."""
 
-    def __init__(self, url: str, session: aiohttp.ClientSession, timeout_seconds: float) -> None:
-        """Take a server's URL, with or without /v1. The session is the caller's to close."""
+    def __init__(
+        self, url: str, session: aiohttp.ClientSession, timeout_seconds: float, key: ServerKey | None = None
+    ) -> None:
+        """Take a server's URL, with or without /v1. The session is the caller's to close, and attaches the key."""
         self.url = url.rstrip("/").removesuffix("/v1")
-        self._session, self._seconds = session, timeout_seconds
+        self._session, self._seconds, self._key = session, timeout_seconds, key
 
     async def models(self) -> list[Model]:
         """Return the base model and its adapters."""
@@ -122,6 +130,15 @@ class VllmServer:
         return answer_of(self.url, said, with_logprobs=sampling.get("logprobs") is not None)
 
     async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> str:
+        sent = self._key.value if self._key else ""
+        status, text = await self._answered(method, path, body)
+        if status == HTTPStatus.UNAUTHORIZED and self._key and self._key.renew(sent):
+            status, text = await self._answered(method, path, body)
+        if status != HTTPStatus.OK:
+            raise refusal(self.url, path, status, text, with_key=self._key is not None)
+        return text
+
+    async def _answered(self, method: str, path: str, body: Mapping[str, Any] | None) -> tuple[int, str]:
         try:
             async with self._session.request(
                 method,
@@ -130,24 +147,22 @@ class VllmServer:
                 timeout=aiohttp.ClientTimeout(total=self._seconds),
                 allow_redirects=False,
             ) as answer:
-                text = await answer.text(errors="replace")
-                status = answer.status
+                return answer.status, await answer.text(errors="replace")
         except TimeoutError:
             raise UnreachableError(f"{self.url}{path} took more than {self._seconds:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise UnreachableError(f"{self.url} cannot be reached ({type(error).__name__}: {error})") from None
-        if status != 200:
-            raise refusal(self.url, path, status, text)
-        return text
 
 
-def refusal(url: str, path: str, status: int, text: str) -> ServerError:
-    """Return what a status other than 200 means, with a fix where one is known."""
+def refusal(url: str, path: str, status: int, text: str, *, with_key: bool = False) -> ServerError:
+    """Return what a status other than 200 means, with a fix where one is known. `with_key`: the request had one."""
     said = f"{url}{path} answers with status {status}: {_quoted(_message(text))}"
     if path != _LOAD and ("does not exist" in text or "cannot be found" in text):
         return UnknownAdapterError(said)
     if status in (502, 503, 504):
         return UnreachableError(said)
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        return RefusedKeyError(f"{said}. {REFUSED if with_key else WANTED}")
     if hint := _hint(path, status, text):
         return ServerError(f"{said}. {hint}")
     return ServerError(said)
@@ -184,7 +199,7 @@ def _hint(path: str, status: int, text: str) -> str:
             return f"Start the server with {START_OPTIONS}."
     if path == _GENERATE and status in (404, 405):
         return "It needs vLLM 0.26 or newer."
-    return "The server wants a key, which lorarl does not send." if status in (401, 403) else ""
+    return ""
 
 
 def _json_of(url: str, text: str) -> Any:

@@ -14,7 +14,7 @@ import secrets
 import shutil
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,13 +23,14 @@ from typing import Any, cast
 import aiohttp
 import numpy as np
 
-from lorarl_api.v1alpha1 import LoRARLJob, LoRARLJobSpec
+from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import RolloutServerError, StaleAdapterError
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.requests import GenerationRequest
 from lorarl_trainer.samples.sample import Sample
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.servers.client import ServerError, VllmServer
+from lorarl_trainer.servers.key import ServerKey
 from lorarl_trainer.servers.lane import Asked, Lane, Watched
 from lorarl_trainer.servers.proof import Proof
 from lorarl_trainer.servers.requests import sampling_params, server_for
@@ -37,8 +38,6 @@ from lorarl_trainer.servers.server import Server, Version
 
 AT_ONCE = 256
 """Requests that a server gets at a time: as many as vLLM runs by default. The others wait for whichever has room."""
-SERVED = "served"
-"""The folder of adapter versions in a run's."""
 PAUSE_SECONDS = 2.0
 """Between two attempts to reach a server."""
 
@@ -68,10 +67,15 @@ class Servers:
             folder: where its adapter versions go.
             warn: takes what the user should know about a server.
             pause_seconds: see `PAUSE_SECONDS`.
+
+        Raises:
+            InputError: the Secret with their key lacks it.
         """
         self._rollout, self._folder, self._warn, self._pause = spec.rollout, folder, warn, pause_seconds
         self._patience = spec.rollout.effective_server_timeout
         self.urls = tuple(url.rstrip("/").removesuffix("/v1") for url in spec.servers)
+        secret = spec.rollout.credentials_secret
+        self._key = ServerKey(secret) if secret else None
         self._start_of_names = f"lorarl-{secrets.token_hex(4)}"
         self._servers: list[Server] = []
         self._session: aiohttp.ClientSession | None = None
@@ -123,7 +127,7 @@ class Servers:
         finally:
             self._taking = False
             self._changed.set()
-        refused = [server for server in self._servers if server.why_not and not server.may_return]
+        refused = [server for server in self._servers if server.is_wrong]
         if refused and self._proof is None:
             raise RolloutServerError(_none_left(refused))
         await self._until_one_serves()
@@ -158,11 +162,13 @@ class Servers:
             # A server runs its requests side by side, so nothing limits the connections here. Each request has its own:
             # vLLM ends those that were idle for 5 s, and a request that is sent on one just then gets no answer.
             connector = aiohttp.TCPConnector(limit=0, force_close=True)
-            self._session = aiohttp.ClientSession(connector=connector, trust_env=True)
+            middlewares = (self._key.attach,) if self._key else ()
+            self._session = aiohttp.ClientSession(connector=connector, trust_env=True, middlewares=middlewares)
             longest = self._rollout.max_prompt_tokens + self._rollout.max_response_tokens
             versions = self._rollout.max_staleness + 1
             self._servers = [
-                Server(VllmServer(url, self._session, self._patience), longest, versions) for url in self.urls
+                Server(VllmServer(url, self._session, self._patience, self._key), longest, versions)
+                for url in self.urls
             ]
         return self._servers
 
@@ -335,6 +341,8 @@ class Servers:
         proof.require(server.url, version.number, samples, scores)
 
     def _says_no(self, server: Server, error: ServerError) -> None:
+        if self._key:
+            error = type(error)(self._key.hide(str(error)))
         if type(server.why_not) is not type(error):
             said = str(error).rstrip(".")
             self._warn(f"spec.rollout.servers: {said}. It gets no requests until it serves the newest adapter")
@@ -358,23 +366,6 @@ class Servers:
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left)
-
-
-@contextlib.asynccontextmanager
-async def open_servers(job: LoRARLJob, out_dir: Path, warn: Callable[[str], None]) -> AsyncIterator[Servers | None]:
-    """Yield a job's servers, which forget its adapter when the block ends; None without any.
-
-    `out_dir`: the run's folder, where adapters go unless the job names another one. `warn`: see `Servers`.
-    """
-    if not job.spec.servers:
-        yield None
-        return
-    named = job.spec.rollout.server_folder
-    servers = Servers(job.spec, Path(named, job.name) if named else (out_dir / SERVED).absolute(), warn)
-    try:
-        yield servers
-    finally:
-        await servers.close()
 
 
 async def _ended(tasks: Iterable[asyncio.Task[None]]) -> None:

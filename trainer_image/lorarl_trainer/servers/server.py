@@ -12,6 +12,7 @@ from lorarl_trainer.samples.sample import Completion
 from lorarl_trainer.servers.client import (
     Answer,
     Model,
+    RefusedKeyError,
     ServerError,
     UnknownAdapterError,
     UnreachableError,
@@ -58,8 +59,13 @@ class Server:
 
     @property
     def may_return(self) -> bool:
-        """Whether it did not answer, or has lost the adapter, as when it starts again."""
-        return isinstance(self.why_not, UnreachableError | UnknownAdapterError)
+        """Whether it did not answer, has lost the adapter, as when it starts again, or wants another key."""
+        return isinstance(self.why_not, UnreachableError | UnknownAdapterError | RefusedKeyError)
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether what it did needs a person, at the start of a run."""
+        return self.why_not is not None and not isinstance(self.why_not, UnreachableError | UnknownAdapterError)
 
     async def bring(
         self, version: Version, prove: Callable[[Server], Awaitable[None]], in_use: Collection[str] = ()

@@ -15,8 +15,8 @@ from lorarl_trainer.masked import SECRETS_DIR_VARIABLE
 type Secrets = Mapping[str, Mapping[str, str]]
 """Keys and values of each Secret, by the Secret's name."""
 
-JUDGE_KEY = "OPENAI_API_KEY"
-"""The key of a server that scores completions."""
+API_KEY = "OPENAI_API_KEY"
+"""The key of a server that scores completions, or that generates them."""
 
 
 def secrets_dir() -> Path:
@@ -60,6 +60,26 @@ def read_secret(name: str, field: str = "credentialsSecret", key: str = "AWS_ACC
     return values
 
 
+def read_api_key(name: str, field: str) -> str:
+    """Return the key of a server, from the Secret `name` of the manifest's `field`.
+
+    Raises:
+        InputError: the Secret has none, or one that no header can carry.
+    """
+    if (key := read_secret(name, field, API_KEY).get(API_KEY)) is None:
+        raise InputError(
+            field, f"{name!r} without the key {API_KEY}", f"a Secret with the key {API_KEY}", f"Add {API_KEY}."
+        )
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise InputError(
+            field,
+            f"{name!r}, whose {API_KEY} is empty, or has white space or letters beyond ASCII",
+            "one line with the key alone",
+            f"Write the key again as the whole value of {API_KEY}.",
+        )
+    return key
+
+
 def read_secrets(spec: LoRARLJobSpec) -> Secrets:
     """Read every Secret that the manifest names. Raises InputError if one is missing or cannot be read."""
     return {name: read_secret(name, field, _usual_key(spec, field)) for field, name in spec.secrets.items()}
@@ -68,7 +88,8 @@ def read_secrets(spec: LoRARLJobSpec) -> Secrets:
 def _usual_key(spec: LoRARLJobSpec, field: str) -> str:
     """Return a key that the Secret of a field has in most cases."""
     for part, key in (
-        (".server.", JUDGE_KEY),
+        (".server.", API_KEY),
+        (".rollout.", API_KEY),
         (".wandb.", "WANDB_API_KEY"),
         (".mlflow.", "MLFLOW_TRACKING_TOKEN"),
     ):

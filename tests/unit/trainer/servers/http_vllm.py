@@ -29,6 +29,7 @@ class Vllm:
         slots: adapters that it generates with at a time, as its metrics say.
         held: whether it does not answer a generation by this adapter yet.
         most_adapters: that it had at a time.
+        key: that requests for models and generation must carry; None for none. A refusal repeats what it got.
         before: is called with the number of a generation before it is answered; it may change the server.
     """
 
@@ -44,6 +45,7 @@ class Vllm:
     slots: int = 1
     held: Callable[[str], bool] = lambda name: False
     most_adapters: int = 0
+    key: str | None = None
     before: Callable[[int], None] = lambda number: None
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     used: list[asyncio.Transport | None] = field(default_factory=list)
@@ -70,6 +72,9 @@ class Vllm:
         self.used.append(request.transport)
         if request.path == "/inference/v1/generate":
             self.before(len(self.generated))
+        given = request.headers.get("Authorization", "")
+        if self.key is not None and request.path.startswith(("/v1", "/inference")) and given != f"Bearer {self.key}":
+            return _error(401, f"Unauthorized: {given}")
         if self.down:
             assert request.transport is not None
             request.transport.abort()

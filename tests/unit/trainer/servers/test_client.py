@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 
 from lorarl_trainer.servers.client import (
+    RefusedKeyError,
     ServerError,
     UnknownAdapterError,
     UnreachableError,
@@ -111,7 +112,8 @@ def test_an_answer_without_evidence_is_refused(changed: dict[str, Any], kind: ty
         ),
         ("/v1/load_lora_adapter", 404, '{"detail":"Not Found"}', ServerError, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"),
         ("/inference/v1/generate", 404, '{"detail":"Not Found"}', ServerError, "vLLM 0.26 or newer"),
-        ("/v1/models", 401, '{"error":"Unauthorized"}', ServerError, "wants a key"),
+        ("/v1/models", 401, '{"error":"Unauthorized"}', RefusedKeyError, "name the Secret in spec.rollout.credentials"),
+        ("/v1/models", 403, "RBAC: access denied", RefusedKeyError, "wants a key"),
         ("/v1/models", 503, "no healthy upstream", UnreachableError, "503"),
         (
             "/inference/v1/generate",

@@ -72,9 +72,15 @@ def servers_of(count: int) -> Iterator[list[Vllm]]:
 
 
 def run(
-    of: Sequence[Vllm], make: Callable[[Run], Coroutine[Any, Any, None]], *, seconds: float = 5.0, staleness: int = 0
+    of: Sequence[Vllm],
+    make: Callable[[Run], Coroutine[Any, Any, None]],
+    *,
+    seconds: float = 5.0,
+    staleness: int = 0,
+    secret: str | None = None,
+    proof: Proof | None = PROOF,
 ) -> Run:
-    """Let a run use servers that prove each version."""
+    """Let a run use servers that prove each version. `proof`: None is the start of a run. `secret`: with their key."""
     urls = [one.url for one in of]
     rollout = RolloutSpec(
         servers=urls,
@@ -82,13 +88,15 @@ def run(
         max_response_tokens=8,
         server_timeout_seconds=seconds,
         max_staleness=staleness,
+        credentials_secret=secret,
     )
     spec: Any = SimpleNamespace(rollout=rollout, servers=urls)
 
     async def whole() -> Run:
         found = Run(Servers(spec, Path("/adapters"), lambda text: found.warnings.append(text), pause_seconds=0.02))
         found.servers.begin((3,), score)
-        found.servers.hold_to(PROOF)
+        if proof:
+            found.servers.hold_to(proof)
         try:
             await make(found)
         finally:

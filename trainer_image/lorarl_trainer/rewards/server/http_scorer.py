@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from lorarl_trainer.errors import InputError
 from lorarl_trainer.rewards.scores import Outcome, ToScore
 from lorarl_trainer.rewards.server.client import Client, Read
-from lorarl_trainer.storage.secrets import JUDGE_KEY, read_secret
+from lorarl_trainer.storage.secrets import read_api_key
 
 
 class HttpScorer(ABC):
@@ -83,8 +82,5 @@ class HttpScorer(ABC):
     def _headers(self) -> dict[str, str]:
         if (name := self._secret) is None:
             return {}
-        field = f"{self.field}.credentialsSecret"
-        if (key := read_secret(name, field, JUDGE_KEY).get(JUDGE_KEY)) is None:
-            expected = f"a Secret with the key {JUDGE_KEY}"
-            raise InputError(field, f"{name!r} without the key {JUDGE_KEY}", expected, f"Add {JUDGE_KEY}.")
+        key = read_api_key(name, f"{self.field}.credentialsSecret")
         return {"Authorization": f"Bearer {key}"}

@@ -52,7 +52,8 @@ class Names:
         """Pass a request on: https://asgi.readthedocs.io/en/latest/specs/www.html."""
         path, method = scope.get("path"), scope.get("method")
         if path in _OURS and not self._is_ours(scope):
-            await _answer(send, 404, {"error": {"message": f"{path} is not served here", "code": 404}})
+            said = f"{path} is not served here: lorarl serve loads the adapters of its run itself"
+            await _answer(send, 404, {"error": {"message": said, "code": 404}})
         elif method == "GET" and path == _MODELS:
             await self._app(scope, receive, self._listing(send))
         elif method == "POST" and path not in _OURS:
