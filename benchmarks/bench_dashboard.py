@@ -22,6 +22,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import batched
 from pathlib import Path
 from typing import Any
@@ -166,7 +167,7 @@ def measured(what: str, place: str, keys: Mapping[str, str], cache: Path, count:
             "curves of eight runs over one another": [f"compare?run={'&run='.join([*short, long[0]])}"] * SHOWS,
         }
         for name, addresses in pages.items():
-            once = statistics.median(timed(lambda at=url + address: read(at))[0] for address in addresses)
+            once = statistics.median(timed(partial(read, url + address))[0] for address in addresses)
             rows.append((name, show(once), target_of(name)))
     return [(f"{what}: {name}", reached, target) for name, reached, target in rows]
 
