@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from lorarl_trainer.launch import guard
 from lorarl_trainer.rewards.code.confinement import signal_at_parents_end
+
+GRACE_SECONDS = 10.0
+"""For a child to end by SIGTERM, before its guard kills it."""
 
 
 def start_child(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -33,3 +38,13 @@ def start_child(command: Sequence[str], log: Path, environment: Mapping[str, str
             # There is no other thread yet: torch, which has some, is imported later.
             preexec_fn=partial(signal_at_parents_end, os.getpid(), signal.SIGTERM),  # noqa: PLW1509
         )
+
+
+def guarded(child: subprocess.Popen[bytes], grace_seconds: float = GRACE_SECONDS) -> subprocess.Popen[bytes]:
+    """Let all processes of a child be killed if this process is, and SIGTERM has not ended them in time.
+
+    Returns the guard, which is to be killed after the child's end.
+    """
+    command = [sys.executable, "-I", guard.__file__, str(os.getpid()), str(child.pid), str(grace_seconds)]
+    none = subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=none, stdout=none, stderr=none, start_new_session=True)

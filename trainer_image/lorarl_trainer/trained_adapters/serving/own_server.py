@@ -20,7 +20,7 @@ import numpy as np
 
 from lorarl_api.v1alpha1 import served_rank
 from lorarl_trainer.errors import InputError, LorarlError
-from lorarl_trainer.launch.child_process import start_child
+from lorarl_trainer.launch.child_process import guarded, start_child
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.servers.client import UnreachableError, VllmServer
 from lorarl_trainer.trained_adapters.serving import names
@@ -108,17 +108,19 @@ class OwnServer:
         self._withheld = {} if settings.on_gpu else {names.WITHHELD: settings.served}
         self._key = os.urandom(16).hex()
         self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
 
     def start(self) -> bool:
         """Start it, and return whether that was the first time.
 
-        It gets SIGTERM if this process is killed, and Ctrl-C in the terminal does not reach it by itself.
+        It ends if this process is killed, also while it starts. Ctrl-C in the terminal does not reach it by itself.
         """
         if self._process is not None:
             return False
         ours = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", names.KEY: self._key, **self._withheld}
         ours |= {names.FILE: str(self._names_file.absolute())}
         self._process = start_child(self._command, self._log, ours)
+        self._guard = guarded(self._process)
         return True
 
     def must_run(self) -> None:
@@ -190,3 +192,6 @@ class OwnServer:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        if self._guard is not None:
+            self._guard.kill()
+            self._guard.wait()

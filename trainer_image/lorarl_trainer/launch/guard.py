@@ -1,0 +1,34 @@
+"""Ends a group of processes some seconds after the process that started it: run as a program, by its path.
+
+A server that is still starting may not heed the SIGTERM that it gets then, and its own processes get none. Only the
+standard library is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+
+_ROUND_SECONDS = 0.1
+
+
+def main(parent: int, group: int, seconds: float) -> None:
+    """Wait for the parent's end, and then so long for that of the group, before it is killed."""
+    with contextlib.suppress(ProcessLookupError):
+        handle = os.pidfd_open(parent)
+        if os.getppid() == parent:  # otherwise the number may be that of another process by now
+            select.select([handle], [], [])
+    until = time.monotonic() + seconds
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < until:
+            os.killpg(group, 0)
+            time.sleep(_ROUND_SECONDS)
+        os.killpg(group, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))
