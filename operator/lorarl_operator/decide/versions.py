@@ -70,11 +70,11 @@ def not_better(entry: PublishSpec, found: PublishedVersion, reached: PublishedVe
 
 
 def stored_entries(status: Mapping[str, Any]) -> dict[str, PublishedStatus]:
-    """`status.published` by name, without what an older CRD or a manual edit may have left there."""
+    """`status.published` by name, without what another CRD or a manual edit may have left there."""
     found = {}
     for raw in status.get("published") or ():
         try:
-            entry = PublishedStatus.model_validate(raw)
+            entry = PublishedStatus.model_validate(raw, extra="ignore")
         except ValidationError:
             continue
         found[entry.name] = entry

@@ -92,7 +92,7 @@ def item_of(raw: Mapping[str, Any]) -> Item:
 def _recorded(meta: Mapping[str, Any]) -> PublishedVersion | None:
     text = (meta.get("annotations") or {}).get(ANNOTATION_VERSION, "")
     try:
-        version = PublishedVersion.model_validate_json(text)
+        version = PublishedVersion.model_validate_json(text, extra="ignore")  # a later operator may write more
     except ValidationError:
         return None
     return version if version.model == meta["name"] else None

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from lorarl_api.v1alpha1 import LoRARLJobStatus
 from lorarl_operator.decide.publish_reasons import Publishing
 from lorarl_operator.decide.served import Fault
+from lorarl_operator.decide.versions import stored_entries
+from lorarl_operator.manifests.model_adapter import item_of
 from unit.operator.publishing_world import ENTRY, World, model
 
 
@@ -255,6 +257,18 @@ def test_a_changed_target_changes_the_objects_in_place() -> None:
         "podSelector": {"matchLabels": {"pool": "b"}},
     }
     assert len(world.created) == 1
+
+
+def test_what_a_later_operator_wrote_beside_is_not_in_the_way() -> None:
+    """After a downgrade, what it does not know in full is still known by the rest."""
+    world = serving(10, 0.6)
+    entry, notes = world.entry, world.objects[model(10)]["metadata"]["annotations"]
+    known, of_object = stored_entries(world.status), item_of(world.objects[model(10)]).version
+    assert known and of_object is not None
+    entry["later"] = entry["version"]["later"] = {"a": 1}
+    notes["lorarl.io/version"] = json.dumps(json.loads(notes["lorarl.io/version"]) | {"later": 1})
+    assert stored_entries({"published": [entry]}) == known
+    assert item_of(world.objects[model(10)]).version == of_object
 
 
 def test_a_server_that_restarts_changes_no_version() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -34,6 +35,11 @@ class Best:
     value: float
     measured_by: str = ""
     adapter_sha256: str = ""
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any]) -> Best:
+        """Parse what latest.json has of it. A later version may have written more."""
+        return cls(**{one.name: raw[one.name] for one in fields(cls) if one.name in raw})
 
 
 @dataclass(frozen=True)
@@ -172,7 +178,7 @@ class Latest:
                 tuple(raw["checkpoints"]),
                 tuple(raw["deleting"]),
                 Owner(raw["job"], raw["jobUid"], raw["namespace"], raw["cluster"]),
-                Best(**raw["best"]) if raw.get("best") else None,
+                Best.of(raw["best"]) if raw.get("best") else None,
                 raw["finishedAt"],
             )
             if latest.finished_at is not None and datetime.fromisoformat(latest.finished_at).tzinfo is None:

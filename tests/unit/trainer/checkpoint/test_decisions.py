@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from lorarl_trainer.checkpoint import Latest, Manifest, Owner, differences
 from lorarl_trainer.checkpoint.contents import folder_name, step_of
 from lorarl_trainer.checkpoint.latest import Best, BestBy, retention
+from lorarl_trainer.checkpoint.runs import RunOf
 from support.checkpoints import checkpoint
 
 STEPS = st.lists(st.integers(0, 60), unique=True, max_size=8)
@@ -82,6 +84,26 @@ def test_what_is_written_is_read_back() -> None:
     kept = (folder_name(5), folder_name(10))
     latest = Latest(3, "writer", "host", "then").publishing(folder_name(10), manifest, "now", kept, ("iter_0000001",))
     assert Latest.from_bytes(latest.to_bytes()) == latest
+
+
+def test_what_a_later_version_writes_beside_is_not_in_the_way() -> None:
+    """Versions that differ by one read each other's checkpoints: keys may be added, at any depth."""
+    manifest = replace(Manifest.of(checkpoint(10), "job", 3, "2026-01-01T00:00:00Z", {}), kept_from=5)
+    kept, best = (folder_name(5), folder_name(10)), Best(folder_name(5), 5, "eval_score", 1.0, "digest")
+    before = replace(Latest(3, "writer", "host", "then"), best=best, checkpoints=kept[:1])
+    latest = before.publishing(folder_name(10), manifest, "now", kept, (), best)
+    of_run = RunOf(Owner("job", "uid"), 2, "writer", "host", "now")
+    for record in (manifest, latest, of_run):
+        later = _with_more(json.loads(record.to_bytes()))
+        assert type(record).from_bytes(json.dumps(later).encode()) == record
+
+
+def _with_more(value: Any) -> Any:
+    """JSON with a further key in each object, but for those whose keys are names of files and settings."""
+    if not isinstance(value, dict):
+        return value
+    free = ("files", "identity")
+    return {key: inner if key in free else _with_more(inner) for key, inner in value.items()} | {"later": {"a": 1}}
 
 
 def test_the_best_checkpoint_is_one_that_is_kept() -> None:
