@@ -115,7 +115,7 @@ def look(word: str) -> str:
 
 def test_a_run_with_tools_counts_their_calls_and_shows_them(tmp_path: Path, base: Path) -> None:
     """Resumed to the same bytes: see the long test."""
-    ended = _with_tools(tmp_path / "whole", base, "megatron").run()
+    ended = with_tools(tmp_path / "whole", base, "megatron").run()
     assert ended.code == 0, ended.stderr
     rows = [row for row in ended.rows if "reward_mean" in row]
     assert sum(row["tools/calls"] for row in rows) > 0 and all("tools/malformed" in row for row in rows)
@@ -126,10 +126,10 @@ def test_a_run_with_tools_counts_their_calls_and_shows_them(tmp_path: Path, base
 
 @pytest.mark.long
 def test_a_run_with_tools_and_a_resumed_one_end_in_the_same_bytes(tmp_path: Path, base: Path, backend: str) -> None:
-    whole_as_resumed(*(_with_tools(tmp_path / name, base, backend) for name in ("whole", "resumed")))
+    whole_as_resumed(*(with_tools(tmp_path / name, base, backend) for name in ("whole", "resumed")))
 
 
-def _with_tools(folder: Path, base: Path, backend: str) -> Job:
+def with_tools(folder: Path, base: Path, backend: str) -> Job:
     """A job in which a turn with a vowel is a malformed call: a model of random weights never writes a whole one."""
     model = shutil.copytree(base, folder / "base")
     long = json.loads((model / "config.json").read_text()) | {"max_position_embeddings": 1024}
@@ -169,7 +169,7 @@ def play(row, llm):
 
 def test_an_agent_is_trained_by_base_url_alone(tmp_path: Path, base: Path) -> None:
     """Evaluations are greedy. Resumed to the same bytes: see the long test."""
-    ended = _asked(tmp_path / "whole", base).run("trainer.steps=2")
+    ended = asked(tmp_path / "whole", base).run("trainer.steps=2")
     assert ended.code == 0, ended.stderr
     rows = [row for row in ended.rows if "reward_mean" in row]
     assert all(1 < row["episode/turns"] <= 2 for row in rows)
@@ -181,10 +181,11 @@ def test_an_agent_is_trained_by_base_url_alone(tmp_path: Path, base: Path) -> No
 
 @pytest.mark.long
 def test_a_run_with_an_agent_and_a_resumed_one_end_in_the_same_bytes(tmp_path: Path, base: Path) -> None:
-    whole_as_resumed(*(_asked(tmp_path / name, base) for name in ("whole", "resumed")))
+    whole_as_resumed(*(asked(tmp_path / name, base) for name in ("whole", "resumed")))
 
 
-def _asked(folder: Path, base: Path) -> Job:
+def asked(folder: Path, base: Path) -> Job:
+    """A job with an agent, whose episodes of one row fail."""
     job = Job(folder, base)
     (job.folder / "my_agent.py").write_text(AGENT)
     job.change(

@@ -131,7 +131,7 @@ def play(worker: Colocated, folder: Path, played: Sequence[EncodedRow]) -> Score
     bridge = Bridge(PromptEncoder(tokenizer, chat_template=True, stop_ids=STOP, vocabulary_size=size))
     decoders = partial(tokenizer.batch_decode, skip_special_tokens=True), tokenizer.batch_decode
     agents = Agents(worker.spec, Speech(bridge, *decoders, partial(Letters, tokenizer)))
-    episodes = Episodes(worker.spec, environment, bridge, *decoders, together=True, agents=agents)
+    episodes = Episodes(worker.spec, environment, bridge, *decoders, together=True, agents=lambda: agents)
     requests = [
         GenerationRequest([1], "a test", 100 + n, stop_token_ids=ENDS, adapter=worker.version)
         for n in range(len(played))

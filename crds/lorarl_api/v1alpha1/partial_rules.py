@@ -77,12 +77,6 @@ def _staleness() -> Iterator[Rule]:
     yield from _off_policy(field, unless, unset, "known before it is generated ahead")
     yield Rule(
         field,
-        f"{unless} || !has(self.environment)",
-        f"{unset} beside environment, which plays the episodes of one step at a time",
-        f"Remove {field}.",
-    )
-    yield Rule(
-        field,
         f"{unless} || !has(self.algorithm.kl) || !has(self.algorithm.kl.target)",
         f"{unset} with algorithm.kl.target, which needs samples of the newest adapter to measure the divergence",
         "Remove algorithm.kl.target, or rollout.maxStaleness.",

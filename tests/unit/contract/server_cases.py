@@ -14,6 +14,7 @@ REPLAY = "spec.trainer.routerReplay"
 CORRECTED = {"spec.algorithm": {"type": "grpo", "correction": {"preset": "decoupled_token_is"}}}
 STALENESS = "spec.rollout.maxStaleness"
 AHEAD = SERVERS | CORRECTED | {STALENESS: 1}
+PLAYED_AHEAD = AHEAD | PLAYED
 
 
 def _of_engines(field: str, bad: object, good: object | None = None) -> Case:
@@ -97,13 +98,6 @@ SERVER_CASES = [
         AHEAD,
         STALENESS,
         "Remove one of the two",
-    ),
-    Case(
-        "episodes are of one step at a time",
-        AHEAD | PLAYED,
-        SERVERS | CORRECTED | PLAYED,
-        STALENESS,
-        "Remove rollout.maxStaleness.",
     ),
     Case(
         "a divergence is kept by fresh samples",

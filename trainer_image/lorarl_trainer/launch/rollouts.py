@@ -48,10 +48,12 @@ def make_rollouts(
     `replay`: a folder with the samples of another run, which are trained on instead; None for this run's own.
     """
     paths = inputs.eval_fields(spec)
-    # On a CPU, turns go together: a job has the same bytes again there, whatever takes how long.
+    # On a CPU, turns go together: a job has the same bytes again there, whatever takes how long. Generated ahead, which
+    # version makes a turn depends on that anyway.
     reward: Scorer | Episodes | None = scorers.reward
     if scorers.environment is not None:
-        reward = episodes_of(spec, scorers, vocabulary, together=not spec.on_gpu)
+        together = not spec.on_gpu and not spec.rollout.max_staleness
+        reward = episodes_of(spec, scorers, vocabulary, together=together)
     evaluations = {
         name: Evaluation.of(name, source, paths[name], rows.evals[name], scorer, spec.rollout)
         for name, source in spec.data.evaluations
@@ -119,12 +121,13 @@ def speech_of(spec: LoRARLJobSpec, vocabulary: inputs.Vocabulary) -> Speech:
 
 def episodes_of(spec: LoRARLJobSpec, scorers: Scorers, vocabulary: inputs.Vocabulary, *, together: bool) -> Episodes:
     """Return what plays a job's episodes, once its environment is ready. `together`: see `Turns`."""
-    environment, reward, tools, agents = scorers.environment, scorers.reward, None, None
+    environment, reward, tools = scorers.environment, scorers.reward, None
+    agents: Callable[[], Agents] | None = None
     assert spec.environment is not None and environment is not None, "the job has one"
     if reward is not None:
         parser = CallParser(vocabulary.tokenizer, environment.tools, spec.environment.tool_format)
         tools = Tools(parser, reward)
     if spec.environment.agent is not None:
-        agents = Agents(spec, speech_of(spec, vocabulary))
+        agents = partial(Agents, spec, speech_of(spec, vocabulary))
     bridge, decoders = bridge_of(spec, vocabulary), (vocabulary.decode, vocabulary.decode_prompts)
     return Episodes(spec, environment, bridge, *decoders, together=together, tools=tools, agents=agents)

@@ -46,12 +46,14 @@ class Course:
         turns: turns that the model made.
         seconds: that the environment took.
         tools: None without tools.
+        versions: of the adapter that made its turns.
     """
 
     turns: int
     seconds: float
     ended: End
     tools: ToolUse | None = None
+    versions: int = 1
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,12 @@ tokens. Only those are trained. While one episode waits for its environment, the
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -45,15 +47,29 @@ class Tools:
 
 
 @dataclass(frozen=True)
+class _Play:
+    """What the episodes of one step or evaluation share.
+
+    Attributes:
+        version: the adapter version with which their turns are asked for.
+        agents: let an agent play; None without one.
+    """
+
+    turns: Turns
+    version: int
+    agents: Agents | None
+
+
+@dataclass(frozen=True)
 class Episodes:
-    """Plays episodes with a job's environment.
+    """Plays episodes with a job's environment: those of a step or an evaluation, and of several side by side.
 
     Attributes:
         tools: None with a class, which opens, answers and rewards episodes, and with an agent.
-        agents: let an agent play; None without one.
+        agents: makes what lets an agent play; None without one.
         decode: turns the tokens of turns into texts, without special tokens.
         decode_all: the same with special tokens, for people.
-        together: see `Turns`.
+        together: see `Turns`. Only one step or evaluation is played at a time then.
     """
 
     spec: LoRARLJobSpec
@@ -63,7 +79,7 @@ class Episodes:
     decode_all: Callable[[Sequence[Any]], list[str]]
     together: bool
     tools: Tools | None = None
-    agents: Agents | None = None
+    agents: Callable[[], Agents] | None = None
 
     @property
     def field(self) -> str:
@@ -78,7 +94,10 @@ class Episodes:
         starts: Sequence[int],
         adapter_version: int,
     ) -> ScoredRollouts:
-        """Play an episode of each row, whose turns this adapter version generates, and no other.
+        """Play an episode of each row, whose turns this adapter version generates.
+
+        No other generates any, unless the requests let newer ones. Then each turn is by the newest, which may change
+        within an episode.
 
         Args:
             workers: they generate the turns.
@@ -96,13 +115,15 @@ class Episodes:
         played = [Played(row, [] if self.tools else None) for row in rows]
         waiting = iter(range(len(rows)))
         players = min(len(rows), self._limits.concurrency)
-        turns = Turns(workers, players, together=self.together)
+        turns, agents = Turns(workers, players, together=self.together), self.agents() if self.agents else None
+        play = _Play(turns, adapter_version, agents)
 
         async def play_next() -> None:
-            for number in waiting:  # shared: each player takes the next one
-                await self._play(number, played[number], requests[number], starts[number], turns, adapter_version)
+            async with self._places:
+                for number in waiting:  # shared: each player takes the next one
+                    await self._play(number, played[number], requests[number], starts[number], play)
 
-        async with self.agents.serving() if self.agents else contextlib.nullcontext():
+        async with agents.serving() if agents else contextlib.nullcontext():
             await turns.of_all([play_next() for _ in range(players)])
         outcomes = [one.outcome for one in played if one.outcome is not None]
         scores = collect(outcomes, FIELD)
@@ -120,19 +141,22 @@ class Episodes:
             courses=[one.course for one in played],
         )
 
+    @cached_property
+    def _places(self) -> asyncio.Semaphore:
+        """The episodes that are played at a time. Whoever began to wait first is next, so an earlier step is."""
+        return asyncio.Semaphore(self._limits.concurrency)
+
     @property
     def _limits(self) -> EnvironmentSpec:
         assert self.spec.environment is not None, "it makes this job's episodes"
         return self.spec.environment
 
-    async def _play(
-        self, number: int, played: Played, request: GenerationRequest, start: int, turns: Turns, version: int
-    ) -> None:
+    async def _play(self, number: int, played: Played, request: GenerationRequest, start: int, play: _Play) -> None:
         """Play one episode to its end, or until its environment fails."""
         try:
             async with self.environment.episode(start) as episode:
                 try:
-                    played.outcome = await self._converse(number, played, episode, request, turns, version)
+                    played.outcome = await self._converse(number, played, episode, request, play)
                 finally:
                     played.seconds = episode.seconds
             played.outcome = played.outcome or await self._scored(played)
@@ -151,8 +175,7 @@ class Episodes:
         played: Played,
         episode: Episode,
         request: GenerationRequest,
-        turns: Turns,
-        version: int,
+        play: _Play,
     ) -> Outcome | None:
         """Let the model and the environment speak; return the reward of an agent, which has its own."""
 
@@ -165,14 +188,14 @@ class Episodes:
                 max_tokens=room,
                 stop_token_ids=tuple(sorted({*own, *stops})) if stops else request.stop_token_ids,
             )
-            made = await turns.of(number, wanted)
-            require_version([made], version)
+            made = await play.turns.of(number, wanted)
+            require_version([made], play.version, newer=request.newer)
             played.turns.append(made)
             played.append(made.tokens.tolist(), made=True)
             return made
 
-        if self.agents is not None:
-            return await self.agents.play(played, episode, ask)
+        if play.agents is not None:
+            return await play.agents.play(played, episode, ask)
         if self.tools is None:
             played.row = await self._opened(played.row, episode)
         for room in self._rooms(played):

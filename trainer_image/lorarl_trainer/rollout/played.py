@@ -56,16 +56,17 @@ class Played:
         """How it went."""
         faults = self.results
         used = None if faults is None else ToolUse(len(faults), faults.count(MALFORMED), faults.count(FAILED))
-        return Course(len(self.turns), self.seconds, self.ended, used)
+        versions = len({turn.adapter_version for turn in self.turns})
+        return Course(len(self.turns), self.seconds, self.ended, used, versions)
 
     def completion(self, version: int) -> Completion:
-        """Return all after the prompt, by this adapter version."""
+        """Return all after the prompt, by the oldest version that made a turn; by this one if none was made."""
         kept = [turn.kept for turn in self.turns if turn.kept is not None]
         return Completion(
             tokens=np.array(self.response, np.int64),
             logprobs=np.concatenate([np.empty(0, np.float32), *(turn.logprobs for turn in self.turns)]),
             finished=self.ended != "tokens",
-            adapter_version=version,
+            adapter_version=min((turn.adapter_version for turn in self.turns), default=version),
             kept=np.concatenate(kept) if kept and len(kept) == len(self.turns) else None,
             routing=self.turns[-1].routing if self.turns else None,
             mask=np.array(self.mask, np.bool_),

@@ -23,7 +23,7 @@ class Completion:
     Attributes:
         logprobs: log-probability of each at the sampling temperature, in nats, [T]; empty for greedy ones.
         finished: it ended by itself; False if it was cut off at maxResponseTokens.
-        adapter_version: the version that generated all of it.
+        adapter_version: the version that generated all of it. Of an episode whose turns several made, the oldest.
         kept: how many tokens, the most probable ones, were possible in the place of each, [T]; None if all were.
         routing: the experts that each token was sent to, of the prompt and of all but the last of the response; None
             without experts.
@@ -57,7 +57,8 @@ class Sample:
             expect; None without a critic.
         routing: see `Completion.routing`, [T - 1, layers, experts of a token]; None if the rollout's is not known.
         fresh: the newest adapter generated all of it, so engine and trainer must agree about it.
-        version: the adapter version that generated it; of one that was continued, the last. None for the data's own.
+        version: the adapter version that generated it; of one that was continued, the last, and of an episode, the
+            oldest. None for the data's own.
         targets: the tokens whose log-probabilities are trained, in the places of the trained ones; None for these.
     """
 

@@ -63,6 +63,8 @@ class Lane:
         began = time.perf_counter()
         try:
             await self._watched(lambda: [self._ended()])
+            while self._left:  # submitted while the wait ended
+                await self._watched(lambda: [self._ended()])
         finally:
             await self._give_up(self)
         return Generated({"generate": time.perf_counter() - began})

@@ -40,6 +40,7 @@ class Chance:
         step: that the training is at.
         reach: how far beyond it the requests were, at most.
         serve: the version by which a request is answered, of that with which it was sent.
+        made_by: the versions with which each step's requests were sent.
     """
 
     stream: random.Random
@@ -50,6 +51,7 @@ class Chance:
     serve: Callable[[int], int] = lambda version: version
     queued: list[Asked] = field(default_factory=list)
     sent: list[tuple[Asked, int]] = field(default_factory=list)
+    made_by: dict[int, set[int]] = field(default_factory=dict)
 
     def lane(self) -> Generators:
         async def watched(make: Callable[[], Sequence[Any]]) -> None:
@@ -62,7 +64,7 @@ class Chance:
         return Lane(self.queue, give_up, watched)
 
     def queue(self, asked: Sequence[Asked]) -> None:
-        step = int(asked[0].request.asked_by.removeprefix("in step "))
+        step = step_of(asked[0])
         self.steps.add(step)
         self.reach = max(self.reach, step - self.step)
         self.queued += asked
@@ -74,6 +76,7 @@ class Chance:
                 one = self.queued.pop(self.stream.randrange(len(self.queued)))
                 assert one.request.may_be_by(self.version)
                 self.sent.append((one, self.version))
+                self.made_by.setdefault(step_of(one), set()).add(self.version)
             elif self.sent:
                 one, version = self.sent.pop(self.stream.randrange(len(self.sent)))
                 tokens = np.array([one.request.seed or 0, version]) % 50
@@ -82,6 +85,10 @@ class Chance:
                     one.lane.took(one, made)
                 except LorarlError as error:
                     one.lane.fail(error)
+
+
+def step_of(asked: Asked) -> int:
+    return int(asked.request.asked_by.removeprefix("in step "))
 
 
 def ahead(workers: Chance, most: int, last: int, position: int = 0, progress: Progress | None = None) -> Ahead:

@@ -1,4 +1,4 @@
-"""Servers that want a key: each request has it, a refusal is told without it, and another key is taken up."""
+"""Servers that want a key: each request has it, a refusal does not show it, and another key is taken up."""
 
 from __future__ import annotations
 
