@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,14 @@ from lorarl_api.yaml_reader import read_documents, read_value
 __all__ = ["Fault", "ManifestError", "documents", "faults", "load_job"]
 
 
-def load_job(source: str | Path, overrides: Sequence[str] = ()) -> LoRARLJob:
+def load_job(source: str | Path, overrides: Sequence[str] = (), reads: Collection[str] | None = None) -> LoRARLJob:
     """The job of a manifest that has exactly one.
 
     Args:
         source: A file (`Path`), or the YAML itself (`str`). Objects of other kinds are ignored.
         overrides: Assignments such as `spec.trainer.steps=5`, applied before validation. The value is YAML.
+        reads: The paths of what the caller reads of the job, with all below them; None for everything. An assignment of
+            anything else is refused, since nothing would come of it.
 
     Raises:
         ManifestError: The source cannot be read, has no job or several jobs, or the job has faults. The error has all
@@ -36,6 +38,8 @@ def load_job(source: str | Path, overrides: Sequence[str] = ()) -> LoRARLJob:
         )
     document = jobs[0]
     assign(document, overrides)
+    if reads is not None and (unread := [fault for one in overrides for fault in _unread(one, reads)]):
+        raise ManifestError(unread)
     if found := faults(document):
         raise ManifestError(found)
     return job_of(document)
@@ -118,6 +122,23 @@ def assign(document: Any, overrides: Sequence[str]) -> None:
     """
     for assignment in overrides:
         _assign(document, assignment)
+
+
+def _unread(assignment: str, reads: Collection[str]) -> Iterator[Fault]:
+    """The faults of an assignment of what is not read: of a mapping, all that is in it."""
+    path, _, text = assignment.partition("=")
+    for leaf, value in _leaves(path.strip(), read_value(text, f"--set {path}")):
+        if not any(f"{leaf}.".startswith(f"{one}.") or f"{one}.".startswith(f"{leaf}.") for one in reads):
+            wanted = f"a field that this command reads: {', '.join(sorted(reads))}"
+            yield Fault(f"--set {leaf}", shown(value), wanted, "Leave it out, for nothing would come of it.")
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, dict) or not value:
+        yield path, value
+        return
+    for key, inner in value.items():
+        yield from _leaves(f"{path}.{key}", inner)
 
 
 def _assign(document: Any, assignment: str) -> None:

@@ -60,11 +60,11 @@ def command(
 
     ADAPTER is a folder or URI with a PEFT adapter, or a run: its folder, or its job's name under out/.
     """
-    from lorarl_trainer.trained_adapters.chat import Answerer
+    from lorarl_trainer.trained_adapters.chat import READS, Answerer
     from lorarl_trainer.trained_adapters.source import find_adapter
 
     try:
-        source = find_adapter(adapter, job, overrides, base, checkpoint)
+        source = find_adapter(adapter, job, overrides, base, checkpoint, READS)
         answerer = Answerer(source, max_tokens=max_tokens, temperature=temperature or 0.0, seed=seed)
         if row is not None:
             answerer.ask_row(row, sys.stdout)

@@ -14,6 +14,9 @@ from lorarl_trainer.cli.help import Command
 EXIT_NOT_OURS = 77
 """EX_NOPERM of sysexits.h: another try would not delete anything either. The operator's clean-up Job knows it."""
 
+READS = ("metadata.name", "metadata.uid", "spec.checkpoint.uri", "spec.checkpoint.credentialsSecret")
+"""What a purge reads of a job."""
+
 
 @click.command(
     "purge",
@@ -52,7 +55,7 @@ def command(job: str, overrides: tuple[str, ...], yes: bool, until: datetime | N
     from lorarl_trainer.progress.runs import run_folder
 
     run = None if Path(job).is_file() else run_folder(job)
-    found = load_job(str(read_summary(run)["manifest"]) if run else Path(job), overrides)
+    found = load_job(str(read_summary(run)["manifest"]) if run else Path(job), overrides, READS)
     try:
         if until is None and (there := outlook(found)):
             print(there, file=sys.stderr, flush=True)

@@ -37,6 +37,14 @@ spec:
   checkpoint: {{uri: "file://{saved}"}}
   cluster: {{gpusPerNode: {gpus}}}
 """
+READS = (
+    *(f"spec.{part}" for part in ("adapter", "checkpoint", "cluster.gpusPerNode", "model")),
+    *(f"spec.data.{part}" for part in ("chatTemplateFile", "credentialsSecret")),
+    *(f"spec.rollout.{part}" for part in ("promptsPerStep", "maxPromptTokens", "maxResponseTokens")),
+    *(f"spec.rollout.{part}" for part in ("adapterSync", "verifySync", "offload", "gpuMemoryFraction", "servers")),
+    *(f"spec.trainer.{part}" for part in ("backend", "precision", "recompute", "seed", "tokensPerMicroBatch")),
+)
+"""What trainer and engine have of a job. All else is the clients' own."""
 SAVED = "saved"
 """The folder of saved weights in that of the service."""
 _ALONE = Rank(rank=0, world_size=1, local_rank=0, master_address=None, master_port=None)
@@ -55,7 +63,7 @@ def job_of(
     text = _MANIFEST.format(
         uri=uri, rank=rank, alpha=ALPHA, prompt=longest_prompt, completion=longest_completion, saved=saved, gpus=gpus
     )
-    job = load_job(text, overrides)
+    job = load_job(text, overrides, READS)
     if job.spec.world_size > 1:
         raise InputError(
             "spec.cluster", f"{job.spec.world_size} GPUs", "one for `lorarl serve`", "Use one GPU for each service."

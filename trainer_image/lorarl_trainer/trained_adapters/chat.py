@@ -16,11 +16,19 @@ from lorarl_trainer.data.rows import Row
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.samples.sampling import Sampling
-from lorarl_trainer.storage.secrets import read_secrets
+from lorarl_trainer.storage.secrets import read_named
 from lorarl_trainer.trained_adapters.episode import play_row
 from lorarl_trainer.trained_adapters.model import AdaptedModel, Decoding, load_adapted
+from lorarl_trainer.trained_adapters.source import READS as OF_ADAPTERS
 from lorarl_trainer.trained_adapters.source import Source
 
+READS = (
+    *OF_ADAPTERS,
+    *(f"spec.data.{part}" for part in ("train", "mixture", "chatTemplate", "chatTemplateArguments")),
+    *(f"spec.{part}" for part in ("environment", "reward", "rewards", "trainer.seed")),
+    *(f"spec.rollout.{part}" for part in ("maxPromptTokens", "maxResponseTokens", "stop")),
+)
+"""What questions read of a job: those of its rows too, and what plays their episodes."""
 _RESET, _QUIT = "/reset", ("/quit", "/exit")
 _COMMAND = re.compile(r"/[^\s/]*")
 """A single word: a prompt may begin with a path, or with a switch such as Qwen3's /no_think."""
@@ -109,7 +117,8 @@ def _row_of(job: LoRARLJob | None, number: int) -> tuple[LoRARLJob, str, Row]:
     if job is None:
         raise InputError(field, f"{number} of an unknown job", "the job that has the row", "Name it with --job.")
     path, source = next(iter(job.spec.data.sources.items()))
-    rows = inputs.read_source(job.spec, source, field=path, secrets=read_secrets(job.spec))
+    secrets = read_named(job.spec.data.credentials_secret, "spec.data.credentialsSecret")
+    rows = inputs.read_source(job.spec, source, field=path, secrets=secrets)
     row = next((row for row in rows if row.number == number), None)
     if row is None:
         expected = f"the number of a row of {source.origin}"

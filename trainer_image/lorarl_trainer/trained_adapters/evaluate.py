@@ -27,7 +27,7 @@ from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.storage.secrets import read_secrets
 from lorarl_trainer.trained_adapters.model import AdaptedModel, Decoding, load_adapted
 from lorarl_trainer.trained_adapters.play import play
-from lorarl_trainer.trained_adapters.request import Request, Task, resolve, settings
+from lorarl_trainer.trained_adapters.request import READS, Request, Task, resolve, settings
 from lorarl_trainer.trained_adapters.result import Result, Side
 from lorarl_trainer.trained_adapters.source import find_adapter
 
@@ -42,7 +42,7 @@ def evaluate(request: Request) -> Result:
         LorarlError: adapter, base model, data or reward cannot be used.
         ManifestError: the manifest has faults.
     """
-    source = find_adapter(request.adapter, request.job, request.overrides, request.base, request.checkpoint)
+    source = find_adapter(request.adapter, request.job, request.overrides, request.base, request.checkpoint, READS)
     task = resolve(request, source.job)
     with _scorers(task, source.folder) as scorers:
         not_yet: Any = scorers.reward  # what plays episodes needs the model's vocabulary

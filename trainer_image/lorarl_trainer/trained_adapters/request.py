@@ -15,6 +15,7 @@ from lorarl_trainer.launch.inputs import eval_fields
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.samples.columns import eval_column
 from lorarl_trainer.samples.sampling import Sampling
+from lorarl_trainer.trained_adapters.source import READS as OF_ADAPTERS
 from lorarl_trainer.trained_adapters.source import Checkpoint
 
 _FIELDS = ("promptField", "answerField", "systemField", "toolsField")
@@ -22,6 +23,16 @@ _OF_TRAINING = ("curriculum", "chatTemplateFile")  # the adapter's tokenizer has
 _OF_SAMPLING = ("maxPromptTokens", "maxResponseTokens", "temperature", "topP", "topK", "minP", "stop")
 _OF_STORE = ("uri", "credentialsSecret")
 """Parts of the spec's data, rollout and checkpoint: those that an evaluation does not need, or that it needs alone."""
+_OF_SCORING = ("reward", "rewards", "environment")
+_OF_DATA = ("train", "mixture", "eval", "evals", "chatTemplate", "chatTemplateArguments")
+READS = (
+    *OF_ADAPTERS,
+    *(f"spec.{part}" for part in _OF_SCORING),
+    *(f"spec.data.{part}" for part in _OF_DATA),
+    *(f"spec.rollout.{part}" for part in _OF_SAMPLING),
+    "spec.trainer.seed",
+)
+"""What an evaluation reads of a job."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +146,9 @@ def _needed(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "model": spec["model"],
         "adapter": {"targetModules": ["all-linear"]},  # the adapter's own files say what it is
-        **{key: spec[key] for key in ("reward", "rewards", "environment") if spec.get(key)},
+        **{key: spec[key] for key in _OF_SCORING if spec.get(key)},
+        # The games of an evaluation are those of the run.
+        "trainer": {key: value for key, value in spec.get("trainer", {}).items() if key == "seed"},
         "data": {key: value for key, value in spec["data"].items() if key not in _OF_TRAINING},
         "rollout": {key: value for key, value in spec.get("rollout", {}).items() if key in _OF_SAMPLING},
         "checkpoint": {key: value for key, value in spec["checkpoint"].items() if key in _OF_STORE},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -21,10 +21,21 @@ from lorarl_trainer.storage import open_store
 from lorarl_trainer.storage.base_model import fetch_model_folder
 from lorarl_trainer.storage.downloads import cache_dir, local_path
 from lorarl_trainer.storage.fingerprint import fingerprint
-from lorarl_trainer.storage.secrets import Secrets, read_secrets, secret_of
+from lorarl_trainer.storage.secrets import Secrets, read_named, secret_of
 
 Checkpoint = Literal["best", "newest"]
 ARGUMENT = "ADAPTER"
+READS = (
+    "spec.checkpoint.credentialsSecret",
+    "spec.cluster.gpusPerNode",
+    "spec.data.chatTemplateFile",
+    "spec.data.credentialsSecret",
+    "spec.model.credentialsSecret",
+    "spec.model.revision",
+    "spec.model.uri",
+    "spec.trainer.precision",
+)
+"""What finding and loading an adapter reads of its job. The adapter's own files say how it was trained."""
 _EXPECTED = "the folder or URI of a PEFT adapter, or a run: its folder, or its job's name under out/"
 
 
@@ -90,6 +101,7 @@ def find_adapter(
     overrides: Sequence[str],
     base: str | None = None,
     checkpoint: Checkpoint | None = None,
+    reads: Collection[str] = READS,
 ) -> Source:
     """Find an adapter and its base model; fetch them if they are elsewhere.
 
@@ -99,10 +111,11 @@ def find_adapter(
         overrides: assignments that change the manifest.
         base: the base model's folder or name, in place of the one that the adapter names.
         checkpoint: which of a run's; None for the best one if the run chose one, otherwise the newest.
+        reads: what of the job its caller looks at.
 
     Raises:
         LorarlError: there is no such adapter or base model.
-        ManifestError: the manifest has faults.
+        ManifestError: the manifest has faults, or `overrides` change what is not read.
     """
     run, named = run_folder(name), base is not None
     if run is None and (failure := early_failure_of(name)):
@@ -116,8 +129,8 @@ def find_adapter(
     if overrides and not manifest:
         got = f"{', '.join(overrides)} for {name}, an adapter without a job's manifest"
         raise InputError("--set", got, "a manifest that it changes", "Name the manifest with --job, or leave it out.")
-    job = load_job(manifest, overrides) if manifest else None
-    secrets = read_secrets(job.spec) if job else {}
+    job = load_job(manifest, overrides, reads) if manifest else None
+    secrets = _secrets(job) if job else {}
     folder = _adapter_folder(uri, secrets, job)
     if summary and not folder.is_dir():
         raise _gone(name, folder)
@@ -156,6 +169,14 @@ def _which(uri: str, best: Mapping[str, Any] | None) -> str:
         return f"the best checkpoint, of step {best['step']}: {best['metric']} {best['value']:.4g}"
     step = re.search(r"iter_(\d+)", uri)
     return f"the newest checkpoint, of step {int(step[1])}" if step else "the newest checkpoint"
+
+
+def _secrets(job: LoRARLJob) -> Secrets:
+    """Return those that lead to adapter and base model: keys of trackers or servers need not be on this machine."""
+    return {
+        **read_named(job.spec.model.credentials_secret, "spec.model.credentialsSecret"),
+        **read_named(job.spec.checkpoint.credentials_secret, "spec.checkpoint.credentialsSecret"),
+    }
 
 
 def _base_of(job: LoRARLJob, secrets: Secrets) -> str:

@@ -42,3 +42,9 @@ def test_other_rows_are_read_by_the_columns_of_the_training() -> None:
     changes = [f"spec.data.train.{name}={column}" for name, column in columns.items()]
     task = resolve(Request("out/examples", data="questions.jsonl", reward="numeric"), load_job(JOB, changes))
     assert task.source.model_dump(by_alias=True) | columns == task.source.model_dump(by_alias=True)
+
+
+def test_the_games_of_an_evaluation_are_those_of_the_run() -> None:
+    """They follow from the run's seed."""
+    changes = ["spec.algorithm.type=grpo", "spec.environment.function='my_env:Episode'", "spec.trainer.seed=5"]
+    assert resolve(Request("out/examples"), load_job(JOB, changes)).spec.trainer.seed == 5

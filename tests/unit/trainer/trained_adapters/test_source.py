@@ -32,14 +32,24 @@ def made_adapter(folder: Path, base: Path) -> Path:
 
 
 def test_what_changes_a_manifest_needs_one(tmp_path: Path) -> None:
-    base, change = made_base(tmp_path / "base", 1.0), ["spec.trainer.steps=7"]
+    base, change = made_base(tmp_path / "base", 1.0), ["spec.model.uri=file:other"]
     adapter = made_adapter(tmp_path / "adapter", base)
-    with pytest.raises(InputError, match=r"--set: got spec.trainer.steps=7 for .* Name the manifest with --job"):
+    with pytest.raises(InputError, match=r"--set: got spec.model.uri=file:other for .* Name the manifest with --job"):
         find_adapter(str(adapter), None, change)
     job = tmp_path / "job.yaml"
     job.write_text(json.dumps(SMALLEST))
     changed = find_adapter(str(adapter), job, change, str(base)).job
-    assert changed is not None and changed.spec.trainer.steps == 7
+    assert changed is not None and changed.spec.model.uri == "file:other"
+
+
+def test_secrets_that_lead_to_nothing_here_need_not_be_here(tmp_path: Path) -> None:
+    """Those of trackers, judges and servers stay where the run was."""
+    base = made_base(tmp_path / "base", 1.0)
+    job = tmp_path / "job.yaml"
+    servers = {"servers": ["http://vllm:8000"], "serverFolder": "/adapters", "credentialsSecret": "of-servers"}
+    tracking = {"wandb": {"project": "p", "credentialsSecret": "of-trackers"}}
+    job.write_text(json.dumps(SMALLEST | {"spec": SMALLEST["spec"] | {"rollout": servers, "tracking": tracking}}))
+    assert find_adapter(str(made_adapter(tmp_path / "adapter", base)), job, (), str(base)).job is not None
 
 
 def test_another_base_model_of_the_same_shape_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

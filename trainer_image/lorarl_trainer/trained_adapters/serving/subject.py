@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from lorarl_api.load import load_job
+from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_api.v1alpha1.stores import WRITABLE
 from lorarl_trainer.checkpoint.contents import ADAPTER, step_of
 from lorarl_trainer.errors import InputError, in_one_line
@@ -18,10 +19,14 @@ from lorarl_trainer.progress.runs import run_folder, state_of
 from lorarl_trainer.storage import Store, open_store
 from lorarl_trainer.storage.fingerprint import fingerprint
 from lorarl_trainer.storage.retries import HASTY
-from lorarl_trainer.storage.secrets import read_secrets, secret_of
+from lorarl_trainer.storage.secrets import read_named, secret_of
 from lorarl_trainer.trained_adapters.serving.fit import Terms, rank_of
 from lorarl_trainer.trained_adapters.serving.versions import Choice, Version, read_latest
 from lorarl_trainer.trained_adapters.source import ARGUMENT, Source, find_adapter
+from lorarl_trainer.trained_adapters.source import READS as OF_ADAPTERS
+
+READS = (*OF_ADAPTERS, "spec.data.chatTemplate", "spec.data.chatTemplateArguments")
+"""What serving reads of a job."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ def find_subject(request: Request) -> Subject:
     if home is None and request.choice is not None:
         got = f"{request.choice}, but {name} is one adapter"
         raise InputError("--checkpoint", got, "a run, or the folder of a job's checkpoints", "Leave it out.")
-    source = find_adapter(name, request.job, request.overrides, request.base, "newest" if run else None)
+    source = find_adapter(name, request.job, request.overrides, request.base, "newest" if run else None, READS)
     return Subject(_name(source), source, run, home)
 
 
@@ -118,19 +123,21 @@ def _home(request: Request) -> Store | None:
         summary = read_summary(run)
         if not (uri := str(summary.get("adapter_uri") or "")):
             return None
-        job = load_job(str(summary["manifest"]), request.overrides)
-        keys = secret_of(read_secrets(job.spec), job.spec.checkpoint.credentials_secret)
+        keys = _keys(load_job(str(summary["manifest"]), request.overrides, READS).spec)
         return open_store(uri.removesuffix(f"/{ADAPTER}").rpartition("/")[0], keys, field=ARGUMENT, retries=HASTY)
     is_uri = request.name.partition(":")[0] in WRITABLE
     if not is_uri and not Path(request.name).is_dir():
         return None
-    keys = {}
-    if request.job is not None:
-        spec = load_job(request.job, request.overrides).spec
-        keys = secret_of(read_secrets(spec), spec.checkpoint.credentials_secret)
+    keys = _keys(load_job(request.job, request.overrides, READS).spec) if request.job is not None else {}
     uri = request.name if is_uri else f"file://{Path(request.name).absolute()}"
     home = open_store(uri, keys, field=ARGUMENT, retries=HASTY)
     return home if read_latest(home) is not None else None
+
+
+def _keys(spec: LoRARLJobSpec) -> Mapping[str, str]:
+    """Return the keys of the job's store."""
+    name = spec.checkpoint.credentials_secret
+    return secret_of(read_named(name, "spec.checkpoint.credentialsSecret"), name)
 
 
 def _name(source: Source) -> str:
