@@ -143,7 +143,7 @@ class Episodes:
 
     @cached_property
     def _places(self) -> asyncio.Semaphore:
-        """The episodes that are played at a time. Whoever began to wait first is next, so an earlier step is."""
+        """The episodes that are played at a time. The first to wait is next, so an earlier step is."""
         return asyncio.Semaphore(self._limits.concurrency)
 
     @property

@@ -159,7 +159,7 @@ def test_however_long_episodes_take_the_bounds_hold(seed: int, most: int, last: 
     )
 
 
-def test_a_turn_is_by_the_newest_version_and_its_episode_as_old_as_the_first() -> None:
+def test_each_turn_is_by_the_newest_version() -> None:
     workers, world = Chance(random.Random(0)), World(random.Random(0))
 
     async def run() -> None:
