@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,6 +34,7 @@ from lorarl_operator.decide.decision import (
     Event,
     RemoveFinalizer,
     Want,
+    waves,
 )
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import FINALIZER, Evidence, Job, Observed, Refusal
@@ -139,7 +140,7 @@ class Controller:
         log.warning("%s/%s: retry in %.1f s: %s", *key, delay, error)
 
     def _tell(self, key: Key, error: Exception) -> None:
-        """Let whoever looks at the job read of a fault of ours. Its status may say nothing yet."""
+        """Say a fault of ours in an Event of the job, whose status may say nothing yet."""
         if (observed := self._cache.observe(key)) is not None:
             what = f"The operator cannot handle this job: {type(error).__name__}: {error}"
             told = Event("Warning", News.OPERATOR_FAULT, sentences(what, "It tries again, at least once per minute."))
@@ -214,7 +215,7 @@ class Controller:
 
     async def _act_all(self, key: Key, job: Job, actions: Sequence[Action]) -> None:
         """Act in order, but run independent applies together: each Role and RoleBinding takes up to 100 ms."""
-        for together in _waves(actions):
+        for together in waves(actions):
             if len(together) == 1:
                 await self._act(key, job, together[0])
                 continue
@@ -370,21 +371,6 @@ class Controller:
 def _head(job: Job) -> dict[str, Any]:
     meta = {"namespace": job.namespace, "name": job.name, "uid": job.uid}
     return {"apiVersion": LORARLJOBS.api_version, "kind": LORARLJOBS.kind, "metadata": meta}
-
-
-def _waves(actions: Sequence[Action]) -> Iterator[Sequence[Action]]:
-    """The actions in order, with adjacent applies grouped. A RoleBinding needs its Role, so it stays alone."""
-    wave: list[Action] = []
-    for action in actions:
-        if isinstance(action, Apply) and action.manifest["kind"] != "RoleBinding":
-            wave.append(action)
-            continue
-        if wave:
-            yield wave
-        wave = []
-        yield [action]
-    if wave:
-        yield wave
 
 
 def _controller(manifest: dict[str, Any]) -> str:

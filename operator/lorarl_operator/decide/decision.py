@@ -12,6 +12,7 @@ its successor continues from the state in the cluster.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
@@ -84,6 +85,21 @@ class DeleteJob:
 
 
 Action = Apply | Create | Delete | DeletePod | AddFinalizer | RemoveFinalizer | DeleteJob
+
+
+def waves(actions: Sequence[Action]) -> Iterator[Sequence[Action]]:
+    """The actions in order, with adjacent applies grouped. A RoleBinding needs its Role, so it stays alone."""
+    wave: list[Action] = []
+    for action in actions:
+        if isinstance(action, Apply) and action.manifest["kind"] != "RoleBinding":
+            wave.append(action)
+            continue
+        if wave:
+            yield wave
+        wave = []
+        yield [action]
+    if wave:
+        yield wave
 
 
 class Want(Enum):

@@ -82,7 +82,7 @@ class Copies:
     """The newest copies, those of the runs that were looked at last."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: for copies of files; emptied by whoever made it."""
+        """`folder`: for copies of files; which its maker empties."""
         self._folder, self._lock = folder, threading.Lock()
         self._copies: OrderedDict[tuple[str, str], Copy] = OrderedDict()
         self._made = 0

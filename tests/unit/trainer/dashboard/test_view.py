@@ -103,7 +103,7 @@ def test_the_events_of_the_newest_start_say_how_a_run_stands(
     assert row_of(EMPTY, summary, [], events).state == state
 
 
-def test_an_evaluation_before_the_end_of_the_metrics_is_that_of_the_summary() -> None:
+def test_an_old_evaluation_is_that_of_the_summary() -> None:
     evals = [{"name": "", "metric": "score", "before": 0.2, "after": 0.6}]
     rows = [{"step": 8, "loss": 0.1, "reward_mean": 0.4, "seconds": {"generate": 2.0, "other": 1.0}}]
     row = row_of(EMPTY, {**SUMMARY, "evals": evals}, rows, [])
