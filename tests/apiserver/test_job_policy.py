@@ -51,7 +51,12 @@ NAMING_SECRETS: list[Object] = [
     {"model": OTHERS},
     {"checkpoint": OTHERS},
     {"data": {"train": TRAIN, "credentialsSecret": "others"}},
-    {"rollout": {"servers": ["http://vllm:8000"], "credentialsSecret": "others"}},
+    {
+        **GRPO,
+        "reward": {"type": "exact"},
+        "rollout": {"servers": ["http://vllm:8000"], "serverFolder": "/mnt/adapters", "credentialsSecret": "others"},
+        "cluster": {"podTemplateOverrides": {"head": {"spec": {}}, "worker": {"spec": {}}}},
+    },
     {"tracking": {"wandb": {"project": "p", "credentialsSecret": "others"}}},
     {"tracking": {"mlflow": {"trackingUri": "https://a", "experiment": "e", "credentialsSecret": "others"}}},
     {**GRPO, "reward": REWARD},

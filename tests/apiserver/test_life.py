@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from lorarl_operator.control.cache import WATCHED
 from support.cluster import pods
 from support.cluster.audit import account, writes
 from support.cluster.lorarljobs import condition, events, lorarljob, phase, report, wait_event
@@ -134,7 +135,7 @@ def test_nothing_is_written_while_nothing_changes(p: Platform, replica: Operator
 
 def test_probes_and_metrics(replica: Operator) -> None:
     assert replica.probe("/healthz") == (200, "ok\n")
-    assert replica.probe("/readyz") == (200, "ok\n")
+    until(30, "it has listed all", lambda: replica.probe("/readyz") == (200, "ok\n"))
     assert replica.probe("/nothing")[0] == 404
-    assert replica.metric("lorarl_operator_watches") == 6
+    until(30, "all is watched", lambda: replica.metric("lorarl_operator_watches") == len(WATCHED))
     assert replica.resident_bytes < 150e6
