@@ -201,24 +201,6 @@ def test_a_store_that_goes_away_is_not_asked_for_every_run(
     assert len(rows(place)) == 2 * AWAY
 
 
-def test_no_store_is_asked_while_no_page_is_open(
-    s3: S3Server, proxy: FaultProxy, bucket: str, s3_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record_whole(s3_store, "first", tmp_path)
-    with dashboard_of(s3, proxy, bucket, tmp_path / "cache", monkeypatch) as client:
-        until(lambda: "1 run<" in client.get().text)
-
-        def quiet() -> bool:
-            before = len(proxy.requests)
-            time.sleep(1.0)  # ten times as long as between two looks
-            return len(proxy.requests) == before
-
-        until(quiet)
-        before = len(proxy.requests)
-        client.get()
-        until(lambda: len(proxy.requests) > before)
-
-
 def test_copies_of_the_runs_seen_last_are_kept(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lorarl_trainer.dashboard import files
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from lorarl_trainer.dashboard.place import Place
 from lorarl_trainer.dashboard.row import UNREADABLE, Row, read_row
 from lorarl_trainer.progress import Noted, RunFinished
 from lorarl_trainer.storage import LocalStore
+from lorarl_trainer.threads import begin
 from support.other_user import as_a_user, open_folder
 from unit.trainer.dashboard.recorded import record, recorded
 from unit.trainer.progress.runs import grpo_step, run_started
@@ -190,3 +192,24 @@ def test_a_run_that_may_not_be_read_hides_no_other() -> None:
 def _looked_by_another(out: Path, cache: Path) -> tuple[list[str], str]:
     place = looked(out, cache)
     return list(rows(place)), place.problem
+
+
+def test_no_place_is_looked_at_while_no_page_is_open(
+    out: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, reads: list[str]
+) -> None:
+    recorded(out / "a")
+    monkeypatch.setattr(place_module, "FOLDER_SECONDS", 0.0)
+    place, waits = Place(str(out), LocalStore(out), cache), threading.Semaphore(0)
+
+    class Asked(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.release()
+            return super().wait(timeout)
+
+    monkeypatch.setattr(place, "_asked", Asked())
+    begin(place.follow)
+    assert waits.acquire(timeout=30), "after the first look it waits for a page"
+    recorded(out / "b")
+    assert reads == ["a"]
+    place.rows()
+    assert waits.acquire(timeout=30) and reads == ["a", "b"]

@@ -15,12 +15,15 @@ function showChosen() {
   button.disabled = chosen.size < 2 || chosen.size > Number(byId("choose").dataset.most);
 }
 
+// What an element is in each view: the address of a heading changes when it is sorted by.
+function keyOf(node) { return node.closest("thead th")?.className ?? node.id + (node.value || node.getAttribute("href")); }
+
 function replaceList(html) {
   const list = new DOMParser().parseFromString(html, "text/html").getElementById("list");
   const focused = document.activeElement, inside = byId("list").contains(focused);
-  const key = inside && (focused.value || focused.getAttribute("href") || focused.id);
+  const key = inside ? keyOf(focused) : null;
   byId("list").replaceWith(document.adoptNode(list));
-  if (key) [...byId("list").querySelectorAll("a, input, button")].find((n) => [n.value, n.getAttribute("href"), n.id].includes(key))?.focus();
+  if (key) [...byId("list").querySelectorAll("a, input, button")].find((node) => keyOf(node) === key)?.focus();
   showChosen();
 }
 
