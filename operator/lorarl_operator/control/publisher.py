@@ -6,18 +6,16 @@ Like the controller, it remembers nothing that the cluster does not have, except
 
 from __future__ import annotations
 
-import asyncio
 import json
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
 from lorarl_api.faults import ManifestError
-from lorarl_operator import logs, metrics
 from lorarl_operator.control.cache import Cache, Key
 from lorarl_operator.control.event_recorder import EventRecorder
+from lorarl_operator.control.worker import Worker
 from lorarl_operator.control.workqueue import WorkQueue
 from lorarl_operator.decide.models import Job
 from lorarl_operator.decide.publish_reasons import Publishing
@@ -25,11 +23,9 @@ from lorarl_operator.decide.publishing import PublishDecision, decide_publishing
 from lorarl_operator.decide.served import Change, Fault, Item, Put, Remove, Step
 from lorarl_operator.decide.valid_spec import checked_spec
 from lorarl_operator.kube.client import Client
-from lorarl_operator.kube.errors import ApiError, NotLeaderError
+from lorarl_operator.kube.errors import ApiError
 from lorarl_operator.kube.resources import LORARLJOBS, MODEL_ADAPTERS
 from lorarl_operator.manifests.model_adapter import item_of, selector
-
-log = logging.getLogger(__name__)
 
 MANAGER = "lorarl-publisher"
 """Field manager of its part of a job's status."""
@@ -66,38 +62,7 @@ class Publisher:
 
     async def work(self) -> None:
         """Publish forever. A job that fails does not stop the others."""
-        while True:
-            key = await self._queue.get()
-            with logs.about(namespace=key[0], job=key[1]):
-                try:
-                    await self._work_on(key)
-                finally:
-                    self._queue.done(key)
-
-    async def _work_on(self, key: Key) -> None:
-        try:
-            await self._publish(key)
-        except ApiError as error:
-            if error.conflict or error.not_found:  # The watch is about to bring the news.
-                self._queue.add_after(key, CONFLICT_SECONDS)
-            else:
-                self._failed(key, f"api-{error.status or 'timeout'}", error, error.retry_after or 0.0)
-        except asyncio.CancelledError as error:
-            if (task := asyncio.current_task()) is None or task.cancelling():
-                raise
-            self._failed(key, "cancelled", error)  # Not this worker was cancelled, but its request: see Controller.
-        except NotLeaderError as error:
-            self._failed(key, "fenced", error)
-        except Exception as error:
-            log.exception("%s/%s: publishing failed", *key)
-            self._failed(key, type(error).__name__, error)
-        else:
-            self._queue.forget(key)
-
-    def _failed(self, key: Key, cause: str, error: BaseException, at_least: float = 0.0) -> None:
-        metrics.ERRORS.labels(cause).inc()
-        delay = self._queue.add_rate_limited(key, at_least)
-        log.warning("%s/%s: publishing is tried again in %.1f s: %s", *key, delay, error)
+        await Worker(self._queue, self._publish, "job", "publishing", CONFLICT_SECONDS).work()
 
     async def _publish(self, key: Key) -> None:
         observed = self._cache.observe(key)

@@ -6,10 +6,8 @@ except why the API server refused the job of a trial.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,9 +15,9 @@ from datetime import timedelta
 from http import HTTPStatus
 
 from lorarl_api.faults import ManifestError
-from lorarl_operator import logs, metrics
 from lorarl_operator.control.cache import Cache, Key
 from lorarl_operator.control.event_recorder import EventRecorder
+from lorarl_operator.control.worker import Worker
 from lorarl_operator.control.workqueue import WorkQueue
 from lorarl_operator.decide.models import Job
 from lorarl_operator.decide.sweep import decide_sweep
@@ -36,10 +34,8 @@ from lorarl_operator.decide.sweep_models import (
 from lorarl_operator.decide.sweep_reasons import Sweeping
 from lorarl_operator.decide.sweep_trials import ENDED
 from lorarl_operator.kube.client import Client, Manifest
-from lorarl_operator.kube.errors import ApiError, NotLeaderError
+from lorarl_operator.kube.errors import ApiError
 from lorarl_operator.kube.resources import LORARLJOBS, LORARLSWEEPS
-
-log = logging.getLogger(__name__)
 
 WORKERS = 4
 CONFLICT_SECONDS = 0.2
@@ -95,38 +91,7 @@ class Sweeper:
 
     async def work(self) -> None:
         """Run sweeps forever. One that fails does not stop the others."""
-        while True:
-            key = await self._queue.get()
-            with logs.about(namespace=key[0], sweep=key[1]):
-                try:
-                    await self._work_on(key)
-                finally:
-                    self._queue.done(key)
-
-    async def _work_on(self, key: Key) -> None:
-        try:
-            await self._sweep(key)
-        except ApiError as error:
-            if error.conflict or error.not_found:  # The watch is about to bring the news.
-                self._queue.add_after(key, CONFLICT_SECONDS)
-            else:
-                self._failed(key, f"api-{error.status or 'timeout'}", error, error.retry_after or 0.0)
-        except asyncio.CancelledError as error:
-            if (task := asyncio.current_task()) is None or task.cancelling():
-                raise
-            self._failed(key, "cancelled", error)  # Not this worker was cancelled, but its request: see Controller.
-        except NotLeaderError as error:
-            self._failed(key, "fenced", error)
-        except Exception as error:
-            log.exception("%s/%s: the sweep failed", *key)
-            self._failed(key, type(error).__name__, error)
-        else:
-            self._queue.forget(key)
-
-    def _failed(self, key: Key, cause: str, error: BaseException, at_least: float = 0.0) -> None:
-        metrics.ERRORS.labels(cause).inc()
-        delay = self._queue.add_rate_limited(key, at_least)
-        log.warning("%s/%s: the sweep is tried again in %.1f s: %s", *key, delay, error)
+        await Worker(self._queue, self._sweep, "sweep", "the sweep", CONFLICT_SECONDS).work()
 
     async def _sweep(self, key: Key) -> None:
         sweep = self._cache.sweep(key)
