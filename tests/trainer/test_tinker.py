@@ -297,8 +297,9 @@ def test_a_key_is_needed_where_there_is_one(worker: Colocated, tmp_path: Path) -
 
     serve(worker, tmp_path, scenario, key="tml-1")
     Address("127.0.0.1", 0, None).require_key()
-    with pytest.raises(InputError, match="LORARL_TINKER_API_KEY"):
-        Address("0.0.0.0", 0, None).require_key()
+    for none in (None, ""):
+        with pytest.raises(InputError, match="LORARL_TINKER_API_KEY"):
+            Address("0.0.0.0", 0, none).require_key()
 
 
 def test_200_random_histories_never_serve_another_adapters_weights(worker: Colocated) -> None:

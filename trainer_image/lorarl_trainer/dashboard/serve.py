@@ -15,7 +15,7 @@ from lorarl_trainer.dashboard.place import Place
 from lorarl_trainer.dashboard.site import Site
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.progress.web import HOST, open_server
-from lorarl_trainer.servers.hosts import is_loopback
+from lorarl_trainer.servers.hosts import require_key
 from lorarl_trainer.storage import LocalStore, RetryPolicy, open_store
 from lorarl_trainer.storage.downloads import cache_dir
 from lorarl_trainer.threads import begin
@@ -42,9 +42,8 @@ class Address:
         Raises:
             InputError: it names the option and the variable.
         """
-        if self.key is None and not is_loopback(self.host):
-            hint = f"Set {KEY} to a long random text. A browser asks for it as the password, with any user name."
-            raise InputError("--host", f"{self.host} without {KEY}", "a key where other machines can connect", hint)
+        hint = f"Set {KEY} to a long random text. A browser asks for it as the password, with any user name."
+        require_key(self.host, self.key, KEY, hint)
 
 
 def open_places(names: Sequence[str], cache: Path) -> list[Place]:

@@ -10,8 +10,8 @@ from typing import Any
 
 from aiohttp import web
 
-from lorarl_trainer.errors import InputError, LorarlError
-from lorarl_trainer.servers.hosts import is_loopback
+from lorarl_trainer.errors import LorarlError
+from lorarl_trainer.servers.hosts import require_key
 from lorarl_trainer.tinker import requests
 from lorarl_trainer.tinker.promises import Reply
 from lorarl_trainer.tinker.refusals import RefusedError
@@ -45,9 +45,8 @@ class Address:
         Raises:
             InputError: it names the option and the variable.
         """
-        if self.key is None and not is_loopback(self.host):
-            hint = f"Set {KEY} to a long random text that begins with tml-, which clients send as TINKER_API_KEY."
-            raise InputError("--host", f"{self.host} without {KEY}", "a key where other machines can connect", hint)
+        hint = f"Set {KEY} to a long random text that begins with tml-, which clients send as TINKER_API_KEY."
+        require_key(self.host, self.key, KEY, hint)
 
 
 class Server:

@@ -13,11 +13,11 @@ from pathlib import Path
 from types import FrameType
 
 from lorarl_trainer.devices.nvidia_smi import largest_gpu
-from lorarl_trainer.errors import InputError, LorarlError
+from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.launch.local import only_run_in
 from lorarl_trainer.loading import ask_server
 from lorarl_trainer.servers.client import ServerError
-from lorarl_trainer.servers.hosts import is_loopback
+from lorarl_trainer.servers.hosts import require_key
 from lorarl_trainer.storage.base_model import base_model_name
 from lorarl_trainer.trained_adapters.own_tokenizer import own_template
 from lorarl_trainer.trained_adapters.serving.check import Check
@@ -55,10 +55,8 @@ def serve(request: Request, print_line: Callable[[str], None]) -> None:
     def say(word: str, line: str) -> None:
         print_line(f"{word:<9} {line}")
 
-    if not (is_loopback(request.host) or os.environ.get(API_KEY)):
-        hint = f"Set {API_KEY} to a long random text, which clients send as a bearer token."
-        got = f"{request.host} without {API_KEY}"
-        raise InputError("--host", got, "a key where other machines can connect", hint)
+    hint = f"Set {API_KEY} to a long random text, which clients send as a bearer token."
+    require_key(request.host, os.environ.get(API_KEY), API_KEY, hint)
     with _ctrl_c() as asked:
         if not published(request.name):
             say("waiting", f"{request.name} has published no adapter yet")
