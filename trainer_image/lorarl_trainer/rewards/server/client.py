@@ -42,10 +42,15 @@ class Client:
         `first_pause_seconds`: before the first repeat; each further one waits twice as long. `hint`: returns what to
         add to a message about a status and the text that came with it.
         """
+
+        async def attach(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+            request.headers.update(headers)
+            return await send(request)
+
         self._url, self._hint, self._retries, self._most = url, hint, retries, remembered
         self._limit, self._pause = timeout_seconds, first_pause_seconds
         self._session = aiohttp.ClientSession(
-            headers=dict(headers),
+            middlewares=(attach,),  # as headers of the session, they could not stand beside an entry of ~/.netrc
             timeout=aiohttp.ClientTimeout(total=timeout_seconds),
             # A server may end an idle connection as a request arrives. Only a repeat makes good for that.
             connector=aiohttp.TCPConnector(limit=concurrency, force_close=not retries),

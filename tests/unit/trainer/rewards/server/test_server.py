@@ -207,12 +207,17 @@ def test_as_many_requests_run_at_a_time_as_allowed(ask, server: Server) -> None:
 
 
 def test_the_key_of_the_secret_is_sent(ask, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry of ~/.netrc does not take its place."""
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password other\n")
+    (tmp_path / "netrc").chmod(0o600)
     (tmp_path / "judge-key").mkdir()
     (tmp_path / "judge-key" / "OPENAI_API_KEY").write_text("sk-7\n")
     monkeypatch.setenv("LORARL_SECRETS_DIR", str(tmp_path))
-    ask("5", credentials_secret="judge-key")
     ask("6")
-    assert [headers.get("Authorization") for headers in server.headers] == ["Bearer sk-7", None]
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    [scored] = ask("5", credentials_secret="judge-key")
+    assert scored == Outcome(0.5)
+    assert [headers.get("Authorization") for headers in server.headers] == [None, "Bearer sk-7"]
 
 
 def test_a_secret_without_the_key_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
