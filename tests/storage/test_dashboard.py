@@ -6,9 +6,10 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,10 @@ from support.records import record_run
 from support.s3_server import S3Server
 from support.stores import QUICK
 from unit.trainer.dashboard.recorded import Client, served
+from unit.trainer.dashboard.recorded import until as until_within
 from unit.trainer.progress.runs import grpo_run, grpo_step, run_finished, run_started, sampled
 
+until = partial(until_within, seconds=30.0)  # a store that failed is asked again after ten
 SAVED = CheckpointDone(step=4, uri="s3://x", version=5, sha256="", published_at="")
 FAILED = RunFinished(state="failed", step=4, adapter_uri=None, total_seconds=1.0, reason="X", message="CUDA error")
 
@@ -46,13 +49,6 @@ def record_whole(store: Store, job: str, folder: Path, steps: int = 5) -> None:
     """A run that ended well, whose folder is a new one."""
     start, *rest = grpo_run(folder, total=steps)
     record_run(store, job, folder / job, [start, sampled(1), *rest], "", attempt=1)
-
-
-def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from http.server import ThreadingHTTPServer
@@ -20,6 +20,7 @@ from lorarl_trainer.progress import Event, Progress
 from lorarl_trainer.progress.events_file import EventsFile
 from lorarl_trainer.progress.metrics_file import MetricsFile, SummaryFile
 from lorarl_trainer.progress.samples import SamplesFile
+from support.cluster.processes import until as wait
 from unit.trainer.progress.runs import grpo_run, run_started, sampled
 
 
@@ -84,3 +85,8 @@ def _answering(server: ThreadingHTTPServer) -> Iterator[Client]:
     finally:
         server.shutdown()
         thread.join()
+
+
+def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    """Wait for what a page says: a place is looked at in the background."""
+    wait(seconds, "the page says so", condition, patience=1.0)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
@@ -19,7 +18,7 @@ from lorarl_trainer.dashboard.site import MOST
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.progress import Noted, RunFinished, Warned
 from lorarl_trainer.progress.web import may_ask
-from unit.trainer.dashboard.recorded import Client, record, recorded, served
+from unit.trainer.dashboard.recorded import Client, record, recorded, served, until
 from unit.trainer.progress.runs import grpo_run, grpo_step, run_started, sampled
 
 ATTACK = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
@@ -39,13 +38,6 @@ def client(out: Path, tmp_path: Path) -> Iterator[Client]:
     with served([out], tmp_path / "cache") as found:
         until(lambda: listed(found, 3))
         yield found
-
-
-def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def listed(client: Client, count: int) -> bool:
