@@ -115,7 +115,9 @@ def test_a_run_is_served_by_lines_that_can_be_copied(reference: Ended, reference
         assert "letters is letters-step-16" in service.says("now  ")
         printed = shlex.split(service.says("curl").partition(" ")[2])
         answer = json.loads(subprocess.run(printed, capture_output=True, check=True).stdout)
-        assert answer["choices"][0]["text"] and answer["model"].startswith(f"{NAME}-step-16@")
+        said = answer["choices"][0]
+        assert said["message"]["content"] if "/chat/" in printed[1] else said["text"]
+        assert answer["model"].startswith(f"{NAME}-step-16@")
         assert service.models()[1:] == [NAME, f"{NAME}-step-16"]
         ours = psutil.Process(service.process.pid).children(recursive=True)
         assert len(ours) > 1

@@ -63,11 +63,16 @@ def serve_command() -> str:
     return "vllm serve"
 
 
-def ask_server(model: str, question: str = QUESTION, url: str = "http://127.0.0.1:8000", key: str | None = None) -> str:
-    """Return the command that asks a server for this model's completion of a question.
+def ask_server(
+    model: str, *, chat: bool, question: str = QUESTION, url: str = "http://127.0.0.1:8000", key: str | None = None
+) -> str:
+    """Return the command that asks a server for this model's answer to a question.
 
-    `url` is by default that of `serve_command`. `key` names the environment variable with the server's key.
+    `chat`: the model has a chat template, with which it was trained. `url` is by default that of `serve_command`. `key`
+    names the environment variable with the server's key.
     """
-    request = json.dumps({"model": model, "prompt": question, "max_tokens": 64})
+    asked = {"messages": [{"role": "user", "content": question}]} if chat else {"prompt": question}
+    request = json.dumps({"model": model, **asked, "max_tokens": 64})
+    route = "chat/completions" if chat else "completions"
     bearer = f' -H "Authorization: Bearer ${key}"' if key else ""
-    return f"curl {url}/v1/completions -H 'Content-Type: application/json'{bearer} -d {shlex.quote(request)}"
+    return f"curl {url}/v1/{route} -H 'Content-Type: application/json'{bearer} -d {shlex.quote(request)}"

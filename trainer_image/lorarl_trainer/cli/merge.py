@@ -45,6 +45,7 @@ def command(
     files of both. Nothing is left behind if they differ.
     """
     from lorarl_trainer.loading import ask_server, serve_command
+    from lorarl_trainer.lora.chat_template import folder_chat_template
     from lorarl_trainer.trained_adapters.merge import merge
     from lorarl_trainer.trained_adapters.source import find_adapter
 
@@ -54,4 +55,5 @@ def command(
     if merged.computed:
         print(f"check     {merged.computed} adapted weights are W + scale B A, computed again from the files")
     print(f"vLLM      {serve_command()} {shlex.quote(str(out))}")
-    print(f"          {ask_server(str(out))}")
+    chat = source.chats and folder_chat_template(out) is not None
+    print(f"          {ask_server(str(out), chat=chat)}")

@@ -306,7 +306,8 @@ class OpenRun:
     async def _report_start(self, built: Built, resumed: Resumed) -> None:
         """Report how the run starts, and keep its manifest for the next start to compare with."""
         out_dir = self.launch.out_dir
-        started = _started(self.launch, built, resumed, self.prepared.rows)
+        chat = self.launch.job.spec.data.chat_template and bool(self.prepared.model.vocabulary.tokenizer.chat_template)
+        started = _started(self.launch, built, resumed, self.prepared.rows, chat=chat)
         if self.launch.runtime.in_pods:
             started = replace(started, pods=await self.workers.pods())
         self.progress.emit(started)
@@ -355,7 +356,7 @@ async def _fetch_model(
         return workers, await workers.fetch_model()
 
 
-def _started(launch: Launch, built: Built, resumed: Resumed, rows: inputs.EncodedData) -> RunStarted:
+def _started(launch: Launch, built: Built, resumed: Resumed, rows: inputs.EncodedData, *, chat: bool) -> RunStarted:
     job, spec = launch.job, launch.job.spec
     return RunStarted(
         job=job.name,
@@ -371,6 +372,7 @@ def _started(launch: Launch, built: Built, resumed: Resumed, rows: inputs.Encode
             total_parameters=built.total_parameters,
             expert_rank=built.expert_rank,
             shares_outer=spec.adapter.shares_outer,
+            chat=chat,
         ),
         total_steps=spec.trainer.steps,
         resumed_from_step=resumed.step or None,

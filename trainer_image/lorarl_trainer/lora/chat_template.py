@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 TEMPLATE_FILE, TOKENIZER_CONFIG = "chat_template.jinja", "tokenizer_config.json"
@@ -23,6 +24,16 @@ def read_chat_template(read: Callable[[str], bytes | None]) -> str | None:
     except (ValueError, AttributeError, TypeError, KeyError):
         return None
     return found if isinstance(found, str) else None
+
+
+def folder_chat_template(folder: Path) -> str | None:
+    """Return the chat template of a folder on this machine, see `read_chat_template`."""
+
+    def read(name: str) -> bytes | None:
+        file = folder / name
+        return file.read_bytes() if file.is_file() else None
+
+    return read_chat_template(read)
 
 
 def same_template(one: object, other: object) -> bool:

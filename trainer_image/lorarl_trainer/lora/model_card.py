@@ -27,16 +27,20 @@ _METHODS = {
 
 
 def model_card(
-    metadata: Mapping[str, Any], config: Mapping[str, Any], results: Mapping[str, Mapping[str, float]]
+    metadata: Mapping[str, Any],
+    config: Mapping[str, Any],
+    results: Mapping[str, Mapping[str, float]],
+    *,
+    chat: bool = False,
 ) -> bytes:
     """Return the content of README.md.
 
     `metadata`: the content of lorarl_metadata.json, with or without what `launch.provenance` adds. `results`: columns
     of values by name, such as the step's mean reward. The ends of a value's 95% interval have its name and _low and
-    _high.
+    _high. `chat`: it was trained with the chat template in its folder.
     """
     front = yaml.safe_dump(_front_matter(metadata), sort_keys=False, allow_unicode=True)
-    body = "\n\n".join(_sections(metadata, config, results))
+    body = "\n\n".join(_sections(metadata, config, results, chat=chat))
     return f"---\n{front}---\n\n{body}\n".encode()
 
 
@@ -57,7 +61,11 @@ def _front_matter(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sections(
-    metadata: Mapping[str, Any], config: Mapping[str, Any], results: Mapping[str, Mapping[str, float]]
+    metadata: Mapping[str, Any],
+    config: Mapping[str, Any],
+    results: Mapping[str, Mapping[str, float]],
+    *,
+    chat: bool,
 ) -> Iterator[str]:
     spec, base = _spec(metadata), metadata["baseModel"]
     yield f"# {metadata['job']}, step {metadata['step']}"
@@ -74,7 +82,7 @@ def _sections(
             yield "In brackets: 95% intervals. `eval_score` is of held-out rows."
     yield "## How to load it"
     merged, quantization = _is_served_merged(metadata, config), metadata.get(QUANTIZATION)
-    yield _loading(str(base), config, merged=merged, quantization=quantization)
+    yield _loading(str(base), config, merged=merged, chat=chat, quantization=quantization)
     yield "## Training"
     yield _table(["", ""], list(_facts(metadata, spec)))
     if versions := metadata.get("versions"):
@@ -114,13 +122,14 @@ def _numbers(config: Mapping[str, Any]) -> str:
     )
 
 
-def _loading(base: str, config: Mapping[str, Any], *, merged: bool, quantization: str | None) -> str:
+def _loading(base: str, config: Mapping[str, Any], *, merged: bool, chat: bool, quantization: str | None) -> str:
     """Return what asks the adapter a question.
 
     Args:
         base: the base model's name.
         config: the adapter's.
         merged: vLLM does not serve such an adapter beside its base.
+        chat: it was trained with the chat template in its folder.
         quantization: how the base was held in the training, if not as its files are.
     """
     rank = served_rank(max(int(config["r"]), *(config.get("rank_pattern") or {"": 0}).values()))
@@ -131,7 +140,7 @@ def _loading(base: str, config: Mapping[str, Any], *, merged: bool, quantization
         serve = f"lorarl merge . --out merged\n{serve_command()} merged"
     modules = config.get("target_modules", ())
     python = "\n".join(ask_with_peft(base, ".", revision, modules=modules, quantization=quantization))
-    asked = ask_server("merged" if merged else "adapter")
+    asked = ask_server("merged" if merged else "adapter", chat=chat)
     return f"In this folder:\n\n```python\n{python}\n```\n\n```\n{serve}\n```\n\n```\n{asked}\n```"
 
 

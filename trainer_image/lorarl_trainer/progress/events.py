@@ -68,6 +68,8 @@ class AdapterSummary:
     """Rank on each expert's layers; None if no expert has an adapter."""
     shares_outer: bool = False
     """The experts of a layer share the matrices on the side of the hidden state."""
+    chat: bool = False
+    """It was trained with the chat template that is published with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,7 @@ def final_message(summary: Mapping[str, Any], out_dir: Path | None = None) -> st
             "PEFT      in Python:",
             peft_snippet(summary),
             f"vLLM      {vllm_command(summary)}",
-            f"          {ask_server(summary['job'])}",
+            f"          {ask_server(summary['job'], chat=summary['adapter'].get('chat', False))}",
             *([_best_line(best)] if (best := summary.get("best")) else []),
             f"Adapter   {uri}",
         ]

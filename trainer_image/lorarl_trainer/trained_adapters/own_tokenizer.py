@@ -8,7 +8,7 @@ from typing import Any
 from lorarl_trainer.checkpoint.contents import TOKENIZER_FILES
 from lorarl_trainer.errors import InputError, in_one_line
 from lorarl_trainer.launch.inputs import read_template_file
-from lorarl_trainer.lora.chat_template import read_chat_template, same_template
+from lorarl_trainer.lora.chat_template import folder_chat_template, same_template
 from lorarl_trainer.storage.secrets import read_named
 from lorarl_trainer.trained_adapters.source import ARGUMENT, Source
 
@@ -56,7 +56,7 @@ def own_template(source: Source) -> Any:
     Raises:
         LorarlError: the job's template cannot be read.
     """
-    its_own = read_chat_template(lambda name: _content(source, name))
+    its_own = folder_chat_template(source.adapter)
     if its_own is None and source.job and source.job.spec.data.chat_template_file:
         secret = source.job.spec.data.credentials_secret
         return read_template_file(source.job.spec, read_named(secret, "spec.data.credentialsSecret"))
@@ -75,11 +75,6 @@ def _load_whole(source: Source) -> Any:
             "tokenizer files in Hugging Face format, or none",
             "Remove them from the adapter's folder to use the base model's.",
         ) from error
-
-
-def _content(source: Source, name: str) -> bytes | None:
-    file = source.adapter / name
-    return file.read_bytes() if file.is_file() else None
 
 
 def _say(what: str) -> None:

@@ -28,6 +28,7 @@ ARGUMENT = "ADAPTER"
 READS = (
     "spec.checkpoint.credentialsSecret",
     "spec.cluster.gpusPerNode",
+    "spec.data.chatTemplate",
     "spec.data.chatTemplateFile",
     "spec.data.credentialsSecret",
     "spec.model.credentialsSecret",
@@ -85,6 +86,11 @@ class Source:
     def label(self) -> str:
         """What the user called it, and which checkpoint that is."""
         return f"{self.name} ({self.which})" if self.which else self.name
+
+    @property
+    def chats(self) -> bool:
+        """Whether a chat template, if there is one, is a part of what the adapter was trained on."""
+        return self.job is None or self.job.spec.data.chat_template
 
     def base_folder(self) -> Path:
         """The base model's files on this machine, once it was loaded."""

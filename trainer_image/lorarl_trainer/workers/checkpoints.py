@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES, TOKENIZER_FILES
 from lorarl_trainer.checkpoint.open import open_checkpoints
-from lorarl_trainer.lora.chat_template import TEMPLATE_FILE
+from lorarl_trainer.lora.chat_template import TEMPLATE_FILE, read_chat_template
 from lorarl_trainer.lora.files import QUANTIZATION
 from lorarl_trainer.models.supported_models import is_served_merged
 from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, CardResults, DriverState, JobCheckpoints, Resumed
@@ -73,7 +73,10 @@ class CheckpointingWorker(Worker):
             return Resumed(0, DriverState(), 0, None, started.warnings)
         checkpoint = started.found.checkpoint
         # The previous run may have ended before it evaluated this step.
-        self._card = checkpoint.step, partial(model_card, checkpoint.adapter_metadata, checkpoint.adapter_config)
+        self._card = (
+            checkpoint.step,
+            partial(model_card, checkpoint.adapter_metadata, checkpoint.adapter_config, chat=self._chats),
+        )
         published = store.published(started.found)
         if published is None:  # the previous run could not publish it
             self._uploader.submit(checkpoint)
@@ -140,6 +143,7 @@ class CheckpointingWorker(Worker):
             **({"baseModelCommit": commit} if commit else {}),
             **({"servedMerged": True} if is_served_merged(read_model_config(self._model_path)) else {}),
         }
+        card = partial(model_card, metadata, config, chat=self._chats)
         checkpoint = build_checkpoint(
             step,
             adapter_version,
@@ -156,9 +160,9 @@ class CheckpointingWorker(Worker):
             },
             state_tensors=[write_tensors(part) for part in in_parts(taken.state, STATE_FILE_BYTES)],
             tokenizer=self.tokenizer,
-            card=model_card(metadata, config, results),
+            card=card(results),
         )
-        self._card = step, partial(model_card, metadata, config)
+        self._card = step, card
         self._uploader.submit(checkpoint)
 
     def complete(self, step: int, results: CardResults, value: float | None) -> None:
@@ -210,6 +214,10 @@ class CheckpointingWorker(Worker):
         files = [self._model_path / name for name in TOKENIZER_FILES]
         found = {file.name: file.read_bytes() for file in files if file.is_file()}
         return found if self._chat_template is None else found | {TEMPLATE_FILE: self._chat_template.encode()}
+
+    @property
+    def _chats(self) -> bool:
+        return self._spec.data.chat_template and read_chat_template(self.tokenizer.get) is not None
 
     def uploads(self) -> list[Published]:
         """Return the checkpoints published so far. Raises LorarlError if one could not be published."""

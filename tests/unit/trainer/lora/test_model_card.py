@@ -80,6 +80,12 @@ def test_what_vllm_does_not_serve_is_merged(config: dict[str, Any], more: dict[s
     assert ("# The training had the base in nf4." in text) == ("baseModelQuantization" in more)
 
 
+@pytest.mark.parametrize("chat", [True, False])
+def test_the_server_is_asked_as_the_model_was_trained(chat: bool) -> None:
+    text = model_card(metadata(), CONFIG, {}, chat=chat).decode()
+    assert ("/v1/chat/completions" in text, "/v1/completions" in text) == (chat, not chat)
+
+
 def test_every_source_of_a_mixture_is_named() -> None:
     sources = [
         {"name": "sums", "uri": "hf://org/sums"},

@@ -1,6 +1,7 @@
 """The commands that a run prints at its end can be pasted into a shell."""
 
 import ast
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -40,6 +41,18 @@ def test_the_last_line_is_the_adapters_uri() -> None:
     ]
     assert peft_snippet(summary()) in message
     assert lines[-1].endswith("file:///runs/addition/iter_0000030/lora_adapter")
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_the_server_is_asked_as_the_model_was_trained(chat: bool) -> None:
+    asked = next(
+        line for line in final_message(summary(adapter={"rank": 16, "chat": chat})).splitlines() if "curl" in line
+    )
+    words = shlex.split(asked)
+    assert words[1].endswith("/v1/chat/completions" if chat else "/v1/completions")
+    request = json.loads(words[-1])
+    assert request["model"] == "addition"
+    assert request["messages"][0]["role"] == "user" if chat else request["prompt"]
 
 
 def test_a_run_on_this_machine_names_the_commands_that_use_its_adapter() -> None:

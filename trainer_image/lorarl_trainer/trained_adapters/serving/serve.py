@@ -106,7 +106,11 @@ def _serve(request: Request, subject: Subject, folder: Path, asked: threading.Ev
         _first(lineup, subject, request)
         base = f", and {check.base}" if on_gpu else ""
         say("ready", f"{server.url}/v1 serves {subject.name}, which is {lineup.main}{base}; Ctrl-C ends it")
-        say("ask", ask_server(subject.name, url=server.url, key=API_KEY if os.environ.get(API_KEY) else None))
+        key = API_KEY if os.environ.get(API_KEY) else None
+        say(
+            "ask",
+            ask_server(subject.name, chat=source.chats and settings.template is not None, url=server.url, key=key),
+        )
         while not asked.wait(_ROUND_SECONDS):
             server.must_run()
             if subject.home is not None:
