@@ -47,7 +47,7 @@ from lorarl_api.v1alpha1.pods import (
 from lorarl_api.v1alpha1.publish import AibrixTarget, PublishSpec
 from lorarl_api.v1alpha1.reward import NamedReward, RewardSpec
 from lorarl_api.v1alpha1.reward_source import RewardSource
-from lorarl_api.v1alpha1.rollout import RolloutSpec
+from lorarl_api.v1alpha1.rollout import RolloutSpec, SeparateEnginesSpec
 from lorarl_api.v1alpha1.runtime import CheckpointSpec, MlflowSpec, TrackingSpec, TrainerSpec, WandbSpec
 from lorarl_api.v1alpha1.scoring import CodeReward, LengthPenalty, RepetitionPenalty, ServerReward
 from lorarl_api.v1alpha1.status import (
@@ -155,6 +155,7 @@ __all__ = [
     "RewardSource",
     "RewardSpec",
     "RolloutSpec",
+    "SeparateEnginesSpec",
     "ServerReward",
     "StoppedStatus",
     "SweepObjective",

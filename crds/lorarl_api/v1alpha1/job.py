@@ -21,7 +21,7 @@ from lorarl_api.v1alpha1.publish import PublishSpec
 from lorarl_api.v1alpha1.retries import RetryRule
 from lorarl_api.v1alpha1.reward import NamedReward, RewardSpec
 from lorarl_api.v1alpha1.reward_source import RewardSource
-from lorarl_api.v1alpha1.rollout import RolloutSpec
+from lorarl_api.v1alpha1.rollout import RolloutSpec, SeparateEnginesSpec
 from lorarl_api.v1alpha1.runtime import CheckpointSpec, TrackingSpec, TrainerSpec
 from lorarl_api.v1alpha1.spec_rules import CLUSTER_RULES, SPEC_RULES
 from lorarl_api.v1alpha1.status import LoRARLJobStatus
@@ -192,7 +192,12 @@ class LoRARLJobSpec(Checked):
     @property
     def generates(self) -> bool:
         """Whether the workers have engines: to train on completions, or for an evaluation that scores them."""
-        return self._wants_completions and not self.rollout.servers
+        return self._wants_completions and not self.rollout.servers and not self.rollout.separate_engines
+
+    @property
+    def separate_engines(self) -> SeparateEnginesSpec | None:
+        """The engines that generate on GPUs that the workers do not use; None where nothing or something else does."""
+        return self.rollout.separate_engines if self._wants_completions else None
 
     @property
     def servers(self) -> list[str]:

@@ -36,9 +36,35 @@ class PartialSpec(Model):
     )
 
 
+class SeparateEnginesSpec(Model):
+    """Engines of vLLM on GPUs that the trainer does not use: the run starts them, and ends them with itself."""
+
+    count: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Engines. Each has the whole base model, and tensorParallelSize GPUs beside cluster.gpusPerNode. "
+        "For a CPU job, each is a process that shares the CPUs with the trainer.",
+    )
+    tensor_parallel_size: int = Field(
+        1, ge=1, le=64, description="GPUs that each engine is split over. 1 for CPU jobs."
+    )
+    gpu_memory_fraction: float = Field(
+        0.9, gt=0.0, lt=1.0, description="Share of a GPU's memory that each engine takes: what its weights leave is its "
+        "KV cache. On CPU, the KV cache takes what it needs, up to 4 GiB."
+    )
+
+
 class RolloutSpec(Model):
     """How vLLM generates."""
 
+    separate_engines: SeparateEnginesSpec | None = Field(
+        None,
+        description="Generate on GPUs that the trainer does not use, with engines that the run starts. Only with "
+        "`lorarl run`. Each new adapter is loaded into all of them, and must give the trainer's log-probabilities "
+        "there. Default: each worker has an engine, which shares its GPU with the trainer.",
+        examples=[{"count": 1}],
+    )
     servers: list[ServerUrl] | None = Field(
         None,
         min_length=1,
@@ -65,17 +91,17 @@ class RolloutSpec(Model):
         None,
         gt=0.0,
         le=86_400.0,
-        description="Longest time of a request to a server. A run waits as long for the first server to come back if "
-        "none is left. Default: 600.",
+        description="Longest time of a request to a server or a separate engine. A run waits as long for the first one "
+        "to come back if none is left. Default: 600.",
         examples=[1800.0],
     )
     max_staleness: int = Field(
         0,
         ge=0,
         le=16,
-        description="Only with servers: how many versions older than the one that a step updates its completions may "
-        "be. 0 generates and trains in turns. Above 0, as many later steps are generated while a step trains, and each "
-        "server needs --max-loras of one more.",
+        description="Only with separateEngines or servers: how many versions older than the one that a step updates "
+        "its completions may be. 0 generates and trains in turns. Above 0, as many later steps are generated while a "
+        "step trains, and each server needs --max-loras of one more.",
         examples=[1],
     )
 

@@ -260,12 +260,10 @@ SPEC_RULES: tuple[Rule, ...] = (
         "Remove rollout.temperature.",
     ),
     _default_without_rollouts("topP", "self.rollout.topP == 1.0", "1, the default,"),
-    _default_without_rollouts("topK", "!has(self.rollout.topK)", "absent"),
     _default_without_rollouts("minP", "self.rollout.minP == 0.0", "0, the default,"),
     _default_without_rollouts("stop", "size(self.rollout.stop) == 0", "empty"),
     _default_without_rollouts("adapterSync", "self.rollout.adapterSync == 'tensor'", "tensor, the default,"),
     _default_without_rollouts("verifySync", "!self.rollout.verifySync", "false, the default,"),
-    _default_without_rollouts("offload", "!has(self.rollout.offload)", "absent"),
     # 0.5 and 1 were the defaults once, and the API server wrote them into objects.
     _default_without_rollouts(
         "gpuMemoryFraction",
@@ -277,7 +275,10 @@ SPEC_RULES: tuple[Rule, ...] = (
         "!has(self.rollout.tensorParallelSize) || self.rollout.tensorParallelSize == 1",
         "absent or 1",
     ),
-    _default_without_rollouts("servers", "!has(self.rollout.servers)", "absent"),
+    *(
+        _default_without_rollouts(field, f"!has(self.rollout.{field})", "absent")
+        for field in ("topK", "offload", "servers", "separateEngines")
+    ),
     *off_policy_rules(),
     *environment_rules(),
     Rule(

@@ -9,6 +9,8 @@ from unit.contract.manifests import SFT, TAUGHT, VOLUMES, Case
 
 URL = "http://vllm:8000"
 SERVERS: dict[str, Any] = VOLUMES | {"spec.rollout.servers": [URL], "spec.rollout.serverFolder": "/mnt/adapters"}
+ENGINES = "spec.rollout.separateEngines"
+SEPARATE: dict[str, Any] = {ENGINES: {"count": 2}}
 FP8 = {"spec.model.quantization": "fp8"}
 REPLAY = "spec.trainer.routerReplay"
 CORRECTED = {"spec.algorithm": {"type": "grpo", "correction": {"preset": "decoupled_token_is"}}}
@@ -68,14 +70,20 @@ SERVER_CASES = [
         "Write it as /FOLDER.",
     ),
     _alone("serverFolder", "/mnt/adapters"),
-    _alone("serverTimeoutSeconds", 60.0),
+    Case(
+        "the workers' own engines have no time limit",
+        {"spec.rollout.serverTimeoutSeconds": 60.0},
+        SERVERS | {"spec.rollout.serverTimeoutSeconds": 60.0},
+        "spec.rollout.serverTimeoutSeconds",
+        "Remove rollout.serverTimeoutSeconds, add rollout.separateEngines",
+    ),
     _alone("credentialsSecret", "vllm-key"),
     Case(
         "nothing is generated ahead without servers",
         CORRECTED | {STALENESS: 1},
         AHEAD,
         STALENESS,
-        "Remove rollout.maxStaleness, or name the servers",
+        "Remove rollout.maxStaleness, add rollout.separateEngines",
     ),
     Case("stale samples need a correction", SERVERS | {STALENESS: 1}, AHEAD, STALENESS, "Add algorithm.correction"),
     Case(
@@ -128,6 +136,16 @@ SERVER_CASES = [
     _of_engines("gpuMemoryFraction", 0.5),
     _of_engines("tensorParallelSize", 1),
     Case("no quantized base with servers", SERVERS | FP8, SERVERS, "spec.model.quantization", "or rollout.servers."),
+    # In a cluster separate engines are refused, so what is allowed here has none.
+    Case("engines are in one place", SERVERS | SEPARATE, SERVERS, ENGINES, "Remove one of the two."),
+    Case(
+        "an engine on CPU is not split",
+        {f"{ENGINES}.tensorParallelSize": 2},
+        {"spec.cluster.gpusPerNode": 1},
+        f"{ENGINES}.tensorParallelSize",
+        "Remove tensorParallelSize, or set",
+    ),
+    Case("separate engines generate something", SFT | SEPARATE, SFT, ENGINES, "Remove rollout.separateEngines."),
     Case(
         "no replay of routing with servers",
         SERVERS | {REPLAY: True},

@@ -55,7 +55,7 @@ MAY_CHANGE = frozenset(
         *(f"trainer.{one}" for one in ("tensorParallelSize", "contextParallelSize", "expertParallelSize")),
         *(f"rollout.{one}" for one in ("adapterSync", "verifySync", "offload", "gpuMemoryFraction")),
         *("rollout.tensorParallelSize", "rollout.servers", "rollout.serverFolder", "rollout.serverTimeoutSeconds"),
-        *("rollout.credentialsSecret", "rollout.maxStaleness"),
+        *("rollout.credentialsSecret", "rollout.maxStaleness", "rollout.separateEngines"),
     }
 )
 """Fields, and groups of them, with which a checkpoint may be resumed although they differ."""

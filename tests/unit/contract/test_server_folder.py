@@ -1,4 +1,4 @@
-"""In a cluster, servers see the adapters only on a volume that the workers mount."""
+"""In a cluster, servers see the adapters only on a volume that the workers mount, and no engine is separate."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ FOLDER = {"serverFolder": "/mnt/adapters"}
         (SERVERS, MOUNTED, False),
         (SERVERS | FOLDER, {}, False),
         (SERVERS | FOLDER, {"head": {"spec": {}}}, False),
+        ({"separateEngines": {"count": 1}}, {}, False),
     ],
 )
-def test_a_job_with_servers_names_a_mounted_folder(
+def test_a_cluster_takes_servers_with_a_mounted_folder(
     rollout: dict[str, Any], overrides: dict[str, Any], *, allowed: bool
 ) -> None:
-    [rule] = SERVER_CLUSTER_RULES
-    assert rule.holds({"rollout": rollout, "cluster": {"podTemplateOverrides": overrides}}) is allowed
+    document = {"rollout": rollout, "cluster": {"podTemplateOverrides": overrides}}
+    assert all(rule.holds(document) for rule in SERVER_CLUSTER_RULES) is allowed
