@@ -200,6 +200,12 @@ class LoRARLJobSpec(Checked):
         return self.rollout.separate_engines if self._wants_completions else None
 
     @property
+    def engine_gpus(self) -> int:
+        """GPUs of the separate engines, beside those of the workers; 0 without any, and for a CPU job."""
+        engines = self.separate_engines
+        return engines.count * engines.tensor_parallel_size if engines and self.on_gpu else 0
+
+    @property
     def servers(self) -> list[str]:
         """The servers that generate in the place of engines in the workers."""
         return list(self.rollout.servers or ()) if self._wants_completions else []

@@ -50,8 +50,11 @@ class SeparateEnginesSpec(Model):
         1, ge=1, le=64, description="GPUs that each engine is split over. 1 for CPU jobs."
     )
     gpu_memory_fraction: float = Field(
-        0.9, gt=0.0, lt=1.0, description="Share of a GPU's memory that each engine takes: what its weights leave is its "
-        "KV cache. On CPU, the KV cache takes what it needs, up to 4 GiB."
+        0.9,
+        gt=0.0,
+        lt=1.0,
+        description="Share of a GPU's memory that each engine takes: what its weights leave is its "
+        "KV cache. On CPU, the KV cache takes what it needs, up to 4 GiB.",
     )
 
 

@@ -82,9 +82,7 @@ SERVER_RULES: tuple[Rule, ...] = (
     _of_engines("topP", "self.topP == 1.0", "1, the default,", _KEPT),
     _of_engines("topK", "!has(self.topK)", "absent", _KEPT),
     _of_engines("minP", "self.minP == 0.0", "0, the default,", _KEPT),
-    _of_engines(
-        "adapterSync", "self.adapterSync == 'tensor'", "absent", "adapters reach them through files"
-    ),
+    _of_engines("adapterSync", "self.adapterSync == 'tensor'", "absent", "adapters reach them through files"),
     _of_engines("verifySync", "!self.verifySync", "false, the default,", "no one sees what they have in memory"),
     _of_engines("offload", "!has(self.offload)", "absent", "they share no GPU with the trainer"),
     _of_engines("gpuMemoryFraction", "!has(self.gpuMemoryFraction)", "absent", _OF_THE_SERVER),

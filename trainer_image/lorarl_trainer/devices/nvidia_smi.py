@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 
 from lorarl_trainer.devices.base import Gpu
@@ -19,6 +20,12 @@ def largest_gpu() -> Gpu | None:
 def gpu_count() -> int:
     """Return how many GPUs the driver names."""
     return len(_gpus())
+
+
+def visible_gpus() -> list[str]:
+    """Return the names by which CUDA_VISIBLE_DEVICES gives a process some of the GPUs that this one sees."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return [str(number) for number in range(gpu_count())] if given is None else [one for one in given.split(",") if one]
 
 
 def _gpus() -> list[Gpu]:

@@ -160,7 +160,8 @@ async def check_engine(session: Session) -> AgreementLimits | None:
         least, largest = (of[spec.precision] / rollout.temperature for of in (_LEAST_NOISE, _LARGEST_MEAN))
         limits = AgreementLimits.from_base(base, least) if tolerance is None else AgreementLimits(tolerance=tolerance)
         if tolerance is None:
-            require_same_base(check.by_server(samples, scores), least, largest)
+            if session.servers:
+                require_same_base(session.servers.origin, check.by_server(samples, scores), least, largest)
             if not base.mean <= largest:
                 raise PolicyDriftError(_base_differs(base))
         probe, effect = await check.probe(samples, scores)
@@ -179,7 +180,8 @@ async def check_engine(session: Session) -> AgreementLimits | None:
         scores = await check.score(samples)
         probed = Agreement.of_samples(samples, scores)
         allowed = allowed.for_probe(_ROUNDING[spec.precision] * effect)
-        require_probe(check.by_server(samples, scores), allowed)
+        if session.servers:
+            require_probe(session.servers.origin, check.by_server(samples, scores), allowed)
         if allowed.exceeded(probed):
             where = await _families(session, check, probe, allowed)
             raise PolicyDriftError(_probe_differs(base, probed, effect, where))

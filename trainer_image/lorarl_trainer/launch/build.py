@@ -22,6 +22,7 @@ from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.earlier_evaluations import recorded
+from lorarl_trainer.launch.elsewhere import Elsewhere, open_elsewhere
 from lorarl_trainer.launch.preparation import UNPUBLISHED, Prepared, Stored, look_into_stores, prepare
 from lorarl_trainer.launch.provenance import provenance
 from lorarl_trainer.launch.ray_cluster import RayCluster
@@ -61,8 +62,6 @@ from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.scorer import Scorers, open_scorers
 from lorarl_trainer.rewards.source import fetched_sources
 from lorarl_trainer.rollout.ahead import Ahead
-from lorarl_trainer.servers.open import open_servers
-from lorarl_trainer.servers.pool import Servers
 from lorarl_trainer.session import RunCheckpoints, Session, starting_curriculum, starting_kl_coefficient
 from lorarl_trainer.storage.base_model import base_model_name, is_remote
 from lorarl_trainer.storage.secrets import Secrets, read_secrets
@@ -158,13 +157,13 @@ async def open_run(launch: Launch, progress: Progress, interruption: Interruptio
             Noted(f"starting Ray and {spec.world_size} worker(s); imports of torch, Megatron and vLLM take longest")
         )
         async with (
-            open_servers(job, launch.out_dir, lambda text: progress.emit(Warned(text))) as servers,
-            RayCluster(spec, launch.runtime.log_dir, clock, servers) as cluster,
+            open_elsewhere(job, launch.out_dir, lambda text: progress.emit(Warned(text))) as elsewhere,
+            RayCluster(spec, launch.runtime.log_dir, clock, elsewhere.servers, elsewhere.shares) as cluster,
         ):
             fetching = _fetch_model(launch, cluster, interruption, progress, checks if fetch else None)
-            prepared, (workers, fingerprint) = await asyncio.gather(checks, fetching)
+            prepared, (workers, fingerprint), _ = await asyncio.gather(checks, fetching, elsewhere.start(checks))
             yield OpenRun(
-                launch, progress, interruption, scorers, cluster, prepared, workers, fingerprint, clock, servers
+                launch, progress, interruption, scorers, cluster, prepared, workers, fingerprint, clock, elsewhere
             )
 
 
@@ -174,7 +173,7 @@ class OpenRun:
 
     Attributes:
         workers: the present ones. They have the base model on their machines.
-        servers: what generates in the place of their engines; None if those do.
+        elsewhere: what generates in the place of their engines.
     """
 
     launch: Launch
@@ -186,7 +185,7 @@ class OpenRun:
     workers: WorkerGroup
     fingerprint: str
     clock: StartClock
-    servers: Servers | None = None
+    elsewhere: Elsewhere
 
     async def session_of_new_workers(self, before: Session) -> Session:
         """Replace the workers, as after a loss, and let the new ones continue from the newest checkpoint.
@@ -202,7 +201,7 @@ class OpenRun:
         with self.clock.part("base model"):
             self.fingerprint = await self.workers.fetch_model()
         session = await self.session()
-        if session.computes == before.computes and not self.servers:  # which may be others by now
+        if session.computes == before.computes and not self.elsewhere.servers:  # which may be others by now
             session.limits = before.limits
         return session
 
@@ -215,6 +214,7 @@ class OpenRun:
         stored = await self._stored()
         built = await self._built(stored)
         resumed = await self._resumed()
+        await self.elsewhere.ready(self.clock)
         for warning in self._warnings(stored, built, resumed):
             self.progress.emit(Warned(warning))
         session = await self._session_of(built, resumed)
@@ -299,7 +299,7 @@ class OpenRun:
             kl_coefficient=starting_kl_coefficient(spec, resumed),
             curriculum=curriculum,
             keep=dump.keep if dump else None,
-            servers=self.servers,
+            servers=self.elsewhere.servers,
             ahead=rollouts if isinstance(rollouts, Ahead) else None,
         )
 

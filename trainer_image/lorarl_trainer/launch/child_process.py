@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
-from lorarl_trainer.launch import guard
-from lorarl_trainer.rewards.code.confinement import signal_at_parents_end
+from lorarl_trainer.launch import bound, guard
 
 GRACE_SECONDS = 10.0
 """For a child to end by SIGTERM, before its guard kills it."""
@@ -20,7 +17,8 @@ GRACE_SECONDS = 10.0
 def start_child(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start a command. It gets SIGTERM when this process ends, also by a kill.
 
-    It has its own session, so Ctrl-C in the terminal does not reach it by itself. Call this from the main thread.
+    It has its own session, so Ctrl-C in the terminal does not reach it by itself. Call this from the main thread: the
+    kernel takes the end of the thread that calls it for that of the process.
 
     Args:
         command: what runs.
@@ -29,14 +27,12 @@ def start_child(command: Sequence[str], log: Path, environment: Mapping[str, str
     """
     with log.open("wb") as output:
         return subprocess.Popen(
-            command,
+            [sys.executable, "-I", bound.__file__, str(os.getpid()), *command],
             env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
-            # There is no other thread yet: torch, which has some, is imported later.
-            preexec_fn=partial(signal_at_parents_end, os.getpid(), signal.SIGTERM),  # noqa: PLW1509
         )
 
 

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from lorarl_api.v1alpha1 import SCHEDULING_PREFIXES, ClusterSpec, LoRARLJob, Model
+from lorarl_trainer.devices.nvidia_smi import visible_gpus
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.launch.engine_command import ENGINES, share_gpus
 from lorarl_trainer.progress import read_summary
 
 LOCK = "run.lock"
@@ -93,6 +95,24 @@ def require_large_files() -> None:
     if limit != resource.RLIM_INFINITY and limit < _LEAST_FILE_BYTES:
         expected = f"unlimited, or at least {_LEAST_FILE_BYTES:,} bytes"
         raise InputError("ulimit -f", f"{limit:,} bytes for one file", expected, "Raise it: ulimit -f unlimited.")
+
+
+def require_places_of_engines(job: LoRARLJob) -> None:
+    """Refuse separate engines that this machine has no GPUs for, or whose trainer is elsewhere.
+
+    Where no GPU is known, as in a dry run on another machine, nothing is refused.
+
+    Raises:
+        InputError: it names the field.
+    """
+    if job.spec.separate_engines is None:
+        return
+    if "RAY_ADDRESS" in os.environ:
+        got = f"engines on this machine, and workers at RAY_ADDRESS {os.environ['RAY_ADDRESS']}"
+        hint = "Unset RAY_ADDRESS, or start servers of vLLM and name them in rollout.servers."
+        raise InputError(ENGINES, got, "both on one machine", hint)
+    if gpus := visible_gpus():
+        share_gpus(job.spec, gpus)
 
 
 def require_gpu_packages(job: LoRARLJob) -> None:

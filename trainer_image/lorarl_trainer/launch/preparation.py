@@ -98,11 +98,13 @@ class Prepared:
 
     Attributes:
         stored: what the stores hold; None if the base model must be fetched first, to know its fingerprint.
+        base: the base model's folder; None likewise.
     """
 
     model: JudgedModel
     rows: inputs.EncodedData
     stored: Stored | None
+    base: Path | None
 
 
 async def prepare(
@@ -137,13 +139,13 @@ async def prepare(
     model, rows, _ = await asyncio.gather(
         judging, _rows(job.spec, secrets, clock, judging, scorers, on_bytes), scorers.ready()
     )
-    stored = None
+    stored, base = None, None
     if fetch_model or not is_remote(job.spec):
         fetch = clock.part("base model")(fetch_base_model) if is_remote(job.spec) else fetch_base_model
         base = await in_background(fetch, job.spec, secrets, on_bytes)
         await in_background(read_model_sizes, base.folder)  # refuses weights of another model than config.json's
         stored = await in_background(look_into_stores, job, secrets, unpublished, base.fingerprint, model.sizes, clock)
-    return Prepared(model, rows, stored)
+    return Prepared(model, rows, stored, base.folder if base else None)
 
 
 def _judge_model(spec: LoRARLJobSpec, secrets: Secrets, clock: StartClock, here: bool) -> JudgedModel:

@@ -13,6 +13,7 @@ from typing import Self
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError, LorarlError, NodeLostError, WorkerError, in_one_line
+from lorarl_trainer.launch.engine_command import GpuShares
 from lorarl_trainer.launch.places import require_places
 from lorarl_trainer.launch.ray_groups import Guard, start_apart
 from lorarl_trainer.servers.pool import Servers
@@ -31,9 +32,18 @@ class RayCluster:
     """Starts Ray and the workers in the background. They import their engines while the caller reads its inputs."""
 
     def __init__(
-        self, spec: LoRARLJobSpec, log_dir: Path | None, clock: StartClock, servers: Servers | None = None
+        self,
+        spec: LoRARLJobSpec,
+        log_dir: Path | None,
+        clock: StartClock,
+        servers: Servers | None = None,
+        shares: GpuShares | None = None,
     ) -> None:
-        """Nothing starts before `async with`. `servers`: see `WorkerGroup`."""
+        """Nothing starts before `async with`.
+
+        `servers`: see `WorkerGroup`. `shares`: whose GPUs are whose, where some are not the workers'.
+        """
+        self._shares = shares
         self._spec, self._log_dir, self._clock, self._servers = spec, log_dir, clock, servers
         self._abandoned = threading.Event()
         self._guard: Guard | None = None
@@ -87,7 +97,7 @@ class RayCluster:
 
     def _start(self) -> WorkerGroup | None:
         with self._clock.part("Ray"):
-            self._guard = _start_ray(self._spec, self._ahead)
+            self._guard = _start_ray(self._spec, self._ahead, self._shares)
         return None if self._abandoned.is_set() else self._new_group()
 
     def _start_again(self, machines: frozenset[str]) -> WorkerGroup | None:
@@ -112,8 +122,10 @@ class RayCluster:
                 raise NodeLostError("a machine was lost while the workers' processes started") from error
 
 
-def _start_ray(spec: LoRARLJobSpec, ahead: contextlib.ExitStack) -> Guard | None:
+def _start_ray(spec: LoRARLJobSpec, ahead: contextlib.ExitStack, shares: GpuShares | None) -> Guard | None:
     """Connect to Ray; return the guard of our own Ray, whose processes import ahead until `ahead` is closed.
+
+    With `shares`, it sees the trainer's GPUs alone, and so do the workers.
 
     Raises:
         InputError: the job asks for more GPUs than this machine has, or a folder that Ray writes to cannot be written.
@@ -134,6 +146,8 @@ def _start_ray(spec: LoRARLJobSpec, ahead: contextlib.ExitStack) -> Guard | None
     require_places()
     start_apart()
     ahead.enter_context(importing_ahead(spec))
+    if shares is not None and shares.trainer:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(shares.trainer)
     for attempt in range(1, _START_ATTEMPTS + 1):
         try:
             ray.init(

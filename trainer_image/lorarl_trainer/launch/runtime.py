@@ -17,6 +17,7 @@ from lorarl_trainer.launch.local import (
     require_gpu_packages,
     require_large_files,
     require_own_folder,
+    require_places_of_engines,
 )
 from lorarl_trainer.launch.room import LOGS, require_run_folder
 from lorarl_trainer.pods.drain import DRIVER, register
@@ -67,6 +68,7 @@ def local_runtime(job: LoRARLJob, out_dir: Path) -> Runtime:
     """
     refuse_cluster_jobs(job)
     require_gpu_packages(job)
+    require_places_of_engines(job)
     require_own_folder(job, out_dir)
     require_large_files()
     require_run_folder(out_dir)

@@ -5,7 +5,6 @@ The trials are processes of `lorarl run`. So each is what it would be alone, and
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from lorarl_api.load import load_job
 from lorarl_api.sweeps import trials as sweeps
 from lorarl_api.sweeps.objective import best_of, usual_goal
 from lorarl_api.v1alpha1 import LoRARLJob
-from lorarl_trainer.devices.nvidia_smi import gpu_count
+from lorarl_trainer.devices.nvidia_smi import visible_gpus
 from lorarl_trainer.errors import InputError, LorarlError
 from lorarl_trainer.launch.local import refuse_cluster_jobs
 from lorarl_trainer.progress.evaluations import evaluations_of
@@ -138,11 +137,10 @@ def shares(jobs: Sequence[LoRARLJob], at_once: int) -> list[dict[str, str]]:
     Raises:
         InputError: there are too few GPUs for so many.
     """
-    each = max(job.spec.cluster.gpus_per_node for job in jobs)
+    each = max(job.spec.cluster.gpus_per_node + job.spec.engine_gpus for job in jobs)
     if at_once == 1 or not each:
         return [{}] * at_once
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = [str(number) for number in range(gpu_count())] if given is None else [one for one in given.split(",") if one]
+    gpus = visible_gpus()
     if len(gpus) < each * at_once:
         hint = "Set a smaller --at-once."
         expected = f"{each * at_once} GPUs, of which each trial has {each} for itself"

@@ -14,6 +14,7 @@ from lorarl_trainer.planning.execution import ExecutionPlan, kv_cache_bytes
 from lorarl_trainer.planning.gpu_speeds import speed_of
 from lorarl_trainer.planning.layouts import layouts
 from lorarl_trainer.planning.memory import MemoryPlan, make_plan
+from lorarl_trainer.planning.separate import plan_engine, processes_on_host
 from lorarl_trainer.planning.step_time import StepSeconds, step_seconds, work_of
 from lorarl_trainer.planning.usual import usual_contexts, usual_keys, usual_tokens
 
@@ -43,6 +44,7 @@ class JobPlan:
         seconds: of its step; None on CPU, and if nothing fits.
         fitting: on GPUs, all plans that fit, of the layouts that were considered.
         too_large: on GPUs, the plans of these layouts that do not fit.
+        separate: what each separate engine takes; None for a job without any.
     """
 
     spec: LoRARLJobSpec
@@ -52,6 +54,7 @@ class JobPlan:
     seconds: StepSeconds | None = None
     fitting: Sequence[Candidate] = ()
     too_large: Sequence[ExecutionPlan] = ()
+    separate: MemoryPlan | None = None
 
     @property
     def execution(self) -> ExecutionPlan:
@@ -69,13 +72,13 @@ def choose_plan(spec: LoRARLJobSpec, model: ModelSizes, there: Gpu | Host, adapt
 
     `there`: a worker's GPU, or on CPU the machine, which its workers share. `adapters`: in the engine at a time.
     """
-    size = AdapterSize.of(spec.adapter, model)
+    size, separate = AdapterSize.of(spec.adapter, model), plan_engine(spec, model, there)
 
     def make(execution: ExecutionPlan, gpu: Gpu | Host) -> MemoryPlan:
         return make_plan(model, size, replace(execution, engine=replace(execution.engine, adapters=adapters)), gpu)
 
     if isinstance(there, Host):
-        return JobPlan(spec, model, there, _on_host(spec, model, there, make))
+        return JobPlan(spec, model, there, _on_host(spec, model, there, make), separate=separate)
     # The margin is for choices. A job of which little is left open may need all that is free.
     for margin in (_MARGIN, 0.0):
         gpu = replace(there, free=there.free - int(margin * there.total))
@@ -90,12 +93,13 @@ def choose_plan(spec: LoRARLJobSpec, model: ModelSizes, there: Gpu | Host, adapt
                     break
             smallest.append(min(plans, key=lambda plan: (plan.needed, -plan.execution.engine.kv_cache_bytes)))
         if fitting:
-            return _fastest(spec, model, there, fitting)
-    return JobPlan(spec, model, there, min(smallest, key=lambda plan: plan.needed))
+            return _fastest(spec, model, there, fitting, separate)
+    return JobPlan(spec, model, there, min(smallest, key=lambda plan: plan.needed), separate=separate)
 
 
 def _on_host(spec: LoRARLJobSpec, model: ModelSizes, there: Host, make: _MakePlan) -> MemoryPlan:
-    share = Host(there.total // spec.workers_per_node, there.free // spec.workers_per_node)
+    shares = processes_on_host(spec)
+    share = Host(there.total // shares, there.free // shares)
     plans = (make(execution, share) for execution in candidates.on_host(spec, model))
     found = next(plans)
     while not found.fits and (smaller := next(plans, None)):
@@ -103,16 +107,21 @@ def _on_host(spec: LoRARLJobSpec, model: ModelSizes, there: Host, make: _MakePla
     return found
 
 
-def _fastest(spec: LoRARLJobSpec, model: ModelSizes, gpu: Gpu, plans: Sequence[MemoryPlan]) -> JobPlan:
+def _fastest(
+    spec: LoRARLJobSpec, model: ModelSizes, gpu: Gpu, plans: Sequence[MemoryPlan], separate: MemoryPlan | None
+) -> JobPlan:
     work, speed = work_of(spec), speed_of(gpu.name)
-    fitting = [Candidate(plan, step_seconds(model, plan.execution, work, speed)) for plan in plans if plan.fits]
+    elsewhere = separate.execution if separate else None
+    fitting = [
+        Candidate(plan, step_seconds(model, plan.execution, work, speed, elsewhere)) for plan in plans if plan.fits
+    ]
     fastest = min(candidate.seconds.total for candidate in fitting)
     found = min(
         (candidate for candidate in fitting if candidate.seconds.total <= _AS_FAST * fastest),
         key=lambda candidate: (_departures(spec, model, candidate.memory.execution), candidate.seconds.total),
     )
     too_large = [plan.execution for plan in plans if not plan.fits]
-    return JobPlan(spec, model, gpu, found.memory, found.seconds, fitting, too_large)
+    return JobPlan(spec, model, gpu, found.memory, found.seconds, fitting, too_large, separate)
 
 
 def _departures(spec: LoRARLJobSpec, model: ModelSizes, plan: ExecutionPlan) -> int:

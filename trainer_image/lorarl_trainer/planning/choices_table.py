@@ -12,6 +12,7 @@ from lorarl_trainer.planning.choice import JobPlan
 from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.planning.gpu_speeds import is_known
 from lorarl_trainer.planning.memory import aligned
+from lorarl_trainer.planning.separate import engine_table, engine_title
 
 _AS_IN_MANIFEST = "as in the manifest"
 
@@ -50,13 +51,18 @@ _FIELDS = (
 
 def plan_title(spec: LoRARLJobSpec) -> str:
     """Return the line above `plan_table`."""
-    return "plan for each GPU:" if spec.on_gpu else "memory of each worker:"
+    if not spec.on_gpu:
+        return "memory of each worker:"
+    return "plan for each of the trainer's GPUs:" if spec.separate_engines else "plan for each GPU:"
 
 
 def plan_table(plan: JobPlan) -> str:
     """Return what was chosen, and what the job takes of the memory."""
-    memory = plan.memory.table()
-    return f"{choices_table(plan)}\n\n{memory}" if plan.seconds else memory
+    tables = [choices_table(plan)] if plan.seconds else []
+    tables.append(plan.memory.table())
+    if plan.separate:
+        tables.append(f"{engine_title(plan.spec)}\n{engine_table(plan.separate)}")
+    return "\n\n".join(tables)
 
 
 def choices_table(plan: JobPlan) -> str:
@@ -142,6 +148,8 @@ def _time(plan: JobPlan) -> str:
     parts = f"generation {_brief(seconds.generation)}, training {_brief(seconds.training)}"
     if seconds.moving >= 0.05:
         parts += f", releasing and restoring memory {_brief(seconds.moving)}"
+    if plan.separate:
+        parts += ", which overlap" if seconds.overlaps else ", in turns: rollout.maxStaleness lets them overlap"
     return (
         f"About {_brief(seconds.total)} s a step on {gpu}{like}, with prompts at their maximum length and "
         f"completions at half of theirs on average: {parts}."

@@ -35,6 +35,8 @@ def require_layout(spec: LoRARLJobSpec, model: ModelSizes) -> None:
         _require_trainer(model, spec.trainer.tensor_parallel_size)
     if spec.rollout.tensor_parallel_size is not None:
         _require_division("rollout", model, spec.rollout.tensor_parallel_size)
+    if spec.separate_engines is not None:
+        _require_division("rollout.separateEngines", model, spec.separate_engines.tensor_parallel_size)
 
 
 def layouts(spec: LoRARLJobSpec, model: ModelSizes) -> Iterator[tuple[int, int]]:

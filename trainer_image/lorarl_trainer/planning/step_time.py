@@ -62,7 +62,9 @@ class Work:
         workers: GPUs.
         longest, mean: tokens of the longest response, and of one on average.
         more_forwards: forward passes beside the one that has a backward pass. A backward pass counts as one too.
-        generates: whether the workers generate the responses; otherwise they are the data's, or come from servers.
+        generators: GPUs that generate the responses: the workers', or those of separate engines.
+        generates: whether the job does; otherwise they are the data's, or come from servers.
+        overlaps: a step's responses are generated while earlier ones are trained.
     """
 
     workers: int
@@ -72,7 +74,9 @@ class Work:
     longest: int
     mean: float
     more_forwards: int = 0
+    generators: int = 1
     generates: bool = True
+    overlaps: bool = False
 
     @property
     def spread(self) -> float:
@@ -104,7 +108,9 @@ def work_of(spec: LoRARLJobSpec) -> Work:
         + (spec.algorithm.teacher_adapter is not None)
         + (spec.algorithm.correction is not None and spec.algorithm.effective_updates_per_step > 1)
         + 3 * spec.algorithm.about.critic,  # its values, and its own update
+        generators=spec.engine_gpus or spec.world_size,
         generates=not spec.algorithm.about.from_data and not spec.servers,
+        overlaps=spec.separate_engines is not None and spec.rollout.max_staleness > 0,
     )
 
 
@@ -114,23 +120,31 @@ class StepSeconds:
 
     Attributes:
         moving: releasing and restoring memory.
+        overlaps: steps are generated while earlier ones are trained, so that the longer of the two counts.
     """
 
     generation: float
     training: float
     moving: float
+    overlaps: bool = False
 
     @property
     def total(self) -> float:
         """The whole step."""
+        if self.overlaps:
+            return max(self.generation, self.training)
         return self.generation + self.training + self.moving
 
 
-def step_seconds(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: Speed) -> StepSeconds:
-    """Estimate a step under a plan whose KV cache has a size."""
+def step_seconds(
+    model: ModelSizes, plan: ExecutionPlan, work: Work, speed: Speed, separate: ExecutionPlan | None = None
+) -> StepSeconds:
+    """Estimate a step under a plan whose KV cache has a size. `separate`: that of engines on other GPUs, if any."""
     training = training_seconds(model, plan, work, speed)
     if not work.generates:
         return StepSeconds(0.0, training, 0.0)
+    if separate is not None:
+        return StepSeconds(_generation(model, separate, work, speed), training, 0.0, work.overlaps)
     return StepSeconds(_generation(model, plan, work, speed), training, _moving(model, plan))
 
 
@@ -157,8 +171,8 @@ def decode_seconds(model: ModelSizes, plan: ExecutionPlan, speed: Speed, running
 
 
 def _generation(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: Speed) -> float:
-    completions = work.prompts * work.group * plan.layout.engine_ranks / work.workers
-    prompts = work.prompts * plan.layout.engine_ranks / work.workers
+    completions = work.prompts * work.group * plan.layout.engine_ranks / work.generators
+    prompts = work.prompts * plan.layout.engine_ranks / work.generators
     held = sequences_held(model, plan, work.prompt_tokens, work.mean, work.group)
     at_once = min(completions, plan.engine.sequences, max(1.0, held))
     seconds = _prefill(model, plan, work, speed, prompts)

@@ -20,6 +20,7 @@ from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.planning.layouts import require_layout
 from lorarl_trainer.planning.mixtures import require_mixture_job
 from lorarl_trainer.planning.remedies import require_fit
+from lorarl_trainer.planning.separate import require_engine_fits
 from lorarl_trainer.planning.usual import decide
 
 OLDEST_GPU = (8, 0)
@@ -59,22 +60,23 @@ def judge(spec: LoRARLJobSpec, config: Mapping[str, Any], there: Gpu | Host | No
         InputError: the model cannot be trained as the job asks, or not there; with the reason and the fix.
         OutOfMemoryError: other processes use the memory.
     """
+    has_engines = spec.generates or spec.separate_engines is not None
     require_supported(
         config,
         spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens,
-        rollouts=spec.generates,
+        rollouts=has_engines,
         backend=spec.trainer.backend,
     )
     model = sizes_of(config)
     require_mixture_job(spec, model)
     require_together(name for target in model.targets(spec.adapter) for name in target.hf_names)
     require_layout(spec, model)
-    if spec.servers and is_served_merged(config):
+    if is_served_merged(config) and (elsewhere := _generates_elsewhere(spec)):
         raise InputError(
-            "spec.rollout.servers",
+            elsewhere,
             "servers for a model with which vLLM by itself serves no adapters",
-            "another model, or no servers",
-            "Remove spec.rollout.servers: lorarl's own engine takes adapters with this model.",
+            "another model, or engines in the workers",
+            f"Remove {elsewhere}: the workers' own engines take adapters with this model.",
         )
     if spec.publish and is_served_merged(config):
         raise InputError(
@@ -83,9 +85,9 @@ def judge(spec: LoRARLJobSpec, config: Mapping[str, Any], there: Gpu | Host | No
             "another model, or nothing to publish",
             "Remove spec.publish: merge the adapter when it is trained (lorarl merge), and serve the whole model.",
         )
-    if spec.generates and not spec.on_gpu:
+    if has_engines and not spec.on_gpu:
         _require_heads_of_cpus(model)
-    if spec.generates and spec.on_gpu:
+    if has_engines and spec.on_gpu:
         _require_precision_of_gpus(spec, model)
     family = family_of(config).models
     told = *(_MERGED if is_served_merged(config) else ()), *(_FROZEN if model.frozen_experts else ())
@@ -97,7 +99,16 @@ def judge(spec: LoRARLJobSpec, config: Mapping[str, Any], there: Gpu | Host | No
         require_gpu(there)
     job_plan = choose_plan(spec, model, there)
     require_fit(job_plan)
+    if job_plan.separate:
+        require_engine_fits(job_plan.separate)
     return Verdict(family, (*_slower(spec, job_plan.execution), *told), job_plan)
+
+
+def _generates_elsewhere(spec: LoRARLJobSpec) -> str | None:
+    """Return the field that has servers of vLLM generate; None if the workers do, or nothing does."""
+    if spec.separate_engines:
+        return "spec.rollout.separateEngines"
+    return "spec.rollout.servers" if spec.servers else None
 
 
 def _require_heads_of_cpus(model: ModelShape) -> None:

@@ -1,10 +1,28 @@
-"""Who reaches a server by its address."""
+"""Who reaches a server by its address, and ports for servers that start later."""
 
 from __future__ import annotations
 
+import contextlib
+import random
+import socket
 from ipaddress import ip_address
 
 from lorarl_trainer.errors import InputError
+
+LOOPBACK = "127.0.0.1"
+
+
+def port_for_later(host: str = "") -> int:
+    """Return a port that no other process gets by chance before a process has imported torch and listens on it.
+
+    It is above the ports of Ray's workers (10002 to 19999) and below the ephemeral ports (from 32768). `host`: where it
+    is to be free; by default everywhere.
+    """
+    for port in random.SystemRandom().sample(range(20_000, 30_000), 1000):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((host, port))
+            return port
+    raise OSError("no port between 20000 and 29999 is free")
 
 
 def is_loopback(host: str) -> bool:

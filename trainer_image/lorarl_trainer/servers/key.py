@@ -1,8 +1,9 @@
-"""The key that servers want, from a Secret that the manifest names."""
+"""The key that servers want: from a Secret that the manifest names, or made for a run."""
 
 from __future__ import annotations
 
 import contextlib
+from typing import Self
 
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, hdrs
 
@@ -20,15 +21,19 @@ REFUSED = (
 class ServerKey:
     """One key for all servers. It reaches them in the header of each request, and nothing else."""
 
-    def __init__(self, secret: str) -> None:
+    def __init__(self, value: str, secret: str | None = None) -> None:
+        """Take the key, and the Secret that it is from, if any."""
+        self.value, self._secret = value, secret
+        self._sent = {value}
+
+    @classmethod
+    def of_secret(cls, secret: str) -> Self:
         """Read the key.
 
         Raises:
             InputError: the Secret has none.
         """
-        self._secret = secret
-        self.value = read_api_key(secret, FIELD)
-        self._sent = {self.value}
+        return cls(read_api_key(secret, FIELD), secret)
 
     async def attach(self, request: ClientRequest, send: ClientHandlerType) -> ClientResponse:
         """Send a request with the key: aiohttp's middleware, so that no entry of ~/.netrc takes its place."""
@@ -40,8 +45,9 @@ class ServerKey:
 
         Returns whether the key is another one now than a server has refused.
         """
-        with contextlib.suppress(InputError):  # what the server said tells more
-            self.value = read_api_key(self._secret, FIELD)
+        if self._secret is not None:
+            with contextlib.suppress(InputError):  # what the server said tells more
+                self.value = read_api_key(self._secret, FIELD)
         self._sent.add(self.value)
         return self.value != refused
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.servers.origin import Origin
 from lorarl_trainer.servers.pool import Servers
 
 SERVED = "served"
@@ -14,19 +15,22 @@ SERVED = "served"
 
 
 @contextlib.asynccontextmanager
-async def open_servers(job: LoRARLJob, out_dir: Path, warn: Callable[[str], None]) -> AsyncIterator[Servers | None]:
+async def open_servers(
+    job: LoRARLJob, origin: Origin | None, out_dir: Path, warn: Callable[[str], None]
+) -> AsyncIterator[Servers | None]:
     """Yield a job's servers, which forget its adapter when the block ends; None without any.
 
-    `out_dir`: the run's folder, where adapters go unless the job names another one. `warn`: see `Servers`.
-
-    Raises:
-        InputError: the Secret with their key lacks it.
+    Args:
+        job: the job.
+        origin: who started them; None if the workers' own engines generate.
+        out_dir: the run's folder, where adapters go unless the job names another one.
+        warn: see `Servers`.
     """
-    if not job.spec.servers:
+    if origin is None:
         yield None
         return
     named = job.spec.rollout.server_folder
-    servers = Servers(job.spec, Path(named, job.name) if named else (out_dir / SERVED).absolute(), warn)
+    servers = Servers(job.spec, origin, Path(named, job.name) if named else (out_dir / SERVED).absolute(), warn)
     try:
         yield servers
     finally:

@@ -30,14 +30,12 @@ from lorarl_trainer.samples.requests import GenerationRequest
 from lorarl_trainer.samples.sample import Sample
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.servers.client import ServerError, VllmServer
-from lorarl_trainer.servers.key import ServerKey
 from lorarl_trainer.servers.lane import Asked, Lane, Watched
+from lorarl_trainer.servers.origin import Origin
 from lorarl_trainer.servers.proof import Proof
 from lorarl_trainer.servers.requests import sampling_params, server_for
 from lorarl_trainer.servers.server import Server, Version
 
-AT_ONCE = 256
-"""Requests that a server gets at a time: as many as vLLM runs by default. The others wait for whichever has room."""
 PAUSE_SECONDS = 2.0
 """Between two attempts to reach a server."""
 
@@ -58,24 +56,26 @@ class Servers:
     """All servers, addressed together, in the place of the workers' engines."""
 
     def __init__(
-        self, spec: LoRARLJobSpec, folder: Path, warn: Callable[[str], None], *, pause_seconds: float = PAUSE_SECONDS
+        self,
+        spec: LoRARLJobSpec,
+        origin: Origin,
+        folder: Path,
+        warn: Callable[[str], None],
+        *,
+        pause_seconds: float = PAUSE_SECONDS,
     ) -> None:
         """Ask nothing yet.
 
         Args:
             spec: the job.
+            origin: who started them.
             folder: where its adapter versions go.
             warn: takes what the user should know about a server.
             pause_seconds: see `PAUSE_SECONDS`.
-
-        Raises:
-            InputError: the Secret with their key lacks it.
         """
         self._rollout, self._folder, self._warn, self._pause = spec.rollout, folder, warn, pause_seconds
         self._patience = spec.rollout.effective_server_timeout
-        self.urls = tuple(url.rstrip("/").removesuffix("/v1") for url in spec.servers)
-        secret = spec.rollout.credentials_secret
-        self._key = ServerKey(secret) if secret else None
+        self.origin, self._key = origin, origin.key
         self._start_of_names = f"lorarl-{secrets.token_hex(4)}"
         self._servers: list[Server] = []
         self._session: aiohttp.ClientSession | None = None
@@ -129,7 +129,7 @@ class Servers:
             self._changed.set()
         refused = [server for server in self._servers if server.is_wrong]
         if refused and self._proof is None:
-            raise RolloutServerError(_none_left(refused))
+            raise self._none_left(refused)
         await self._until_one_serves()
 
     def let_go(self) -> None:
@@ -145,6 +145,11 @@ class Servers:
     def lane(self, watched: Watched) -> Lane:
         """Return what takes the requests of one caller, beside those of others."""
         return Lane(self._queue, self._give_up, watched)
+
+    def fail(self, error: RolloutServerError) -> None:
+        """Let whoever waits for completions, now or next, hear that there will be none."""
+        self._failure = self._failure or error
+        self._changed.set()
 
     async def close(self) -> None:
         """End what runs, let the servers forget the adapters, and remove their files."""
@@ -168,7 +173,7 @@ class Servers:
             versions = self._rollout.max_staleness + 1
             self._servers = [
                 Server(VllmServer(url, self._session, self._patience, self._key), longest, versions)
-                for url in self.urls
+                for url in self.origin.urls
             ]
         return self._servers
 
@@ -228,11 +233,11 @@ class Servers:
         by_url = {server.url: server for server in self._servers}
         while self._waiting:
             wanted = self._waiting[0].request.server
-            url = wanted or server_for(counts, len(self._waiting), AT_ONCE)
+            url = wanted or server_for(counts, len(self._waiting), self.origin.at_once)
             if url is None:
                 return
             if url not in counts:
-                raise RolloutServerError(_none_left([by_url[url]]))
+                raise self._none_left([by_url[url]])
             version = self._require_version(self._waiting[0].request)
             counts[url] += 1
             running = _Running(by_url[url], version, self._waiting.popleft())
@@ -338,14 +343,14 @@ class Servers:
         assert self._provable, "a proof ends before the trainer's adapter changes"
         samples = [Sample.of(one.tokens, completion) for one, completion in zip(requests, made, strict=True)]
         scores = np.concatenate(await self._score(samples, proof.sampling.temperature))
-        proof.require(server.url, version.number, samples, scores)
+        proof.require(server.url, version.number, samples, scores, self.origin.if_wrong)
 
     def _says_no(self, server: Server, error: ServerError) -> None:
         if self._key:
             error = type(error)(self._key.hide(str(error)))
         if type(server.why_not) is not type(error):
             said = str(error).rstrip(".")
-            self._warn(f"spec.rollout.servers: {said}. It gets no requests until it serves the newest adapter")
+            self._warn(f"{self.origin.field}: {said}. It gets no requests until it serves the newest adapter")
         server.serves, server.why_not = False, error
 
     async def _until_one_serves(self) -> None:
@@ -362,10 +367,17 @@ class Servers:
                 since = since or time.monotonic()
                 left = since + self._patience - time.monotonic()
                 if not self._returning or left <= 0:
-                    raise RolloutServerError(_none_left(self._servers))
+                    raise self._none_left(self._servers)
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left)
+
+    def _none_left(self, servers: Iterable[Server]) -> RolloutServerError:
+        told = "; ".join(str(server.why_not or f"{server.url} does not serve") for server in servers)
+        return RolloutServerError(
+            f"{self.origin.field}: got no server that generates with the newest adapter ({told}), expected at least "
+            f"one. {self.origin.if_gone}"
+        )
 
 
 async def _ended(tasks: Iterable[asyncio.Task[None]]) -> None:
@@ -374,11 +386,3 @@ async def _ended(tasks: Iterable[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _none_left(servers: Iterable[Server]) -> str:
-    told = "; ".join(str(server.why_not or f"{server.url} does not serve") for server in servers)
-    return (
-        f"spec.rollout.servers: got no server that generates with the newest adapter ({told}), expected at least one. "
-        "Start the servers, and run the same command again: the next start resumes."
-    )

@@ -10,7 +10,7 @@ from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.requests import GenerationRequest
 from lorarl_trainer.samples.sample import Sample
 from lorarl_trainer.samples.sampling import Sampling
-from lorarl_trainer.servers.client import START_OPTIONS, ServerError
+from lorarl_trainer.servers.client import ServerError
 
 
 @dataclass(frozen=True)
@@ -37,21 +37,20 @@ class Proof:
             for prompt, seed in zip(self.prompts, self.seeds, strict=True)
         ]
 
-    def require(self, url: str, version: int, samples: Sequence[Sample], scores: Floats) -> None:
-        """Compare a server's samples with the trainer's log-probabilities of their tokens.
+    def require(self, url: str, version: int, samples: Sequence[Sample], scores: Floats, if_wrong: str) -> None:
+        """Compare a server's samples with the trainer's log-probabilities of their tokens. `if_wrong`: the fix.
 
         Raises:
             ServerError: they differ by more than rounding.
         """
         found = Agreement.of_samples(samples, scores)
         if self.limits.exceeded(found):
-            raise ServerError(differs(url, f"adapter version {version}", found))
+            raise ServerError(f"{differs(url, f'adapter version {version}', found)}. {if_wrong}")
 
 
 def differs(url: str, what: str, found: Agreement) -> str:
-    """Return that a server computes something else than the trainer, and what to look at."""
+    """Return that a server computes something else than the trainer."""
     return (
         f"{url} and the trainer do not compute the same with {what}: their log-probabilities of the same tokens differ "
-        f"by {found.mean:.2e} nats on average, expected rounding alone. Start the server with the base model of "
-        f"spec.model.uri, {START_OPTIONS}, and --logprobs-mode processed_logprobs"
+        f"by {found.mean:.2e} nats on average, expected rounding alone"
     )

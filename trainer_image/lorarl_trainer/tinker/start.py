@@ -42,6 +42,7 @@ READS = (
     *(f"spec.data.{part}" for part in ("chatTemplateFile", "credentialsSecret")),
     *(f"spec.rollout.{part}" for part in ("promptsPerStep", "maxPromptTokens", "maxResponseTokens")),
     *(f"spec.rollout.{part}" for part in ("adapterSync", "verifySync", "offload", "gpuMemoryFraction", "servers")),
+    "spec.rollout.separateEngines",
     *(f"spec.trainer.{part}" for part in ("backend", "precision", "recompute", "seed", "tokensPerMicroBatch")),
 )
 """What trainer and engine have of a job. All else is the clients' own."""
@@ -68,10 +69,10 @@ def job_of(
         raise InputError(
             "spec.cluster", f"{job.spec.world_size} GPUs", "one for `lorarl serve`", "Use one GPU for each service."
         )
-    if job.spec.servers:
-        raise InputError(
-            "--set spec.rollout.servers", "servers", "none: the service generates itself", "Remove the option."
-        )
+    for field, elsewhere in (("servers", job.spec.servers), ("separateEngines", job.spec.separate_engines)):
+        if elsewhere:
+            none = "none: the service generates itself"
+            raise InputError(f"--set spec.rollout.{field}", field, none, "Remove the option.")
     if job.spec.adapter.rank != rank or job.spec.adapter.alpha != ALPHA:
         raise InputError("--set spec.adapter", "another rank or alpha", f"alpha {ALPHA}", "Use --rank for the rank.")
     return job

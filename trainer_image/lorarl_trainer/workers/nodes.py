@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
-import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import NodeLostError
+from lorarl_trainer.servers.hosts import port_for_later
 from lorarl_trainer.threads import in_background
 from lorarl_trainer.workers.ahead import WITHOUT
 
@@ -103,7 +102,7 @@ class Nodes:
         """Return the address of the first worker's machine, and a port that is free there."""
         import ray
 
-        find = ray.remote(_free_port).options(num_cpus=0, scheduling_strategy=self.at(0), runtime_env=WITHOUT)
+        find = ray.remote(_meeting_point).options(num_cpus=0, scheduling_strategy=self.at(0), runtime_env=WITHOUT)
         address: tuple[str, int] = ray.get(find.remote())
         return address
 
@@ -129,15 +128,8 @@ def by_node(placement: Mapping[int, str]) -> list[list[int]]:
     return list(nodes.values())
 
 
-def _free_port() -> tuple[str, int]:
-    """Find a port that no other process gets by chance before a worker has imported torch and listens on it.
-
-    It is above the ports of Ray's workers (10002 to 19999) and below the ephemeral ports (from 32768).
-    """
+def _meeting_point() -> tuple[str, int]:
+    """Return this machine's address, and a port that is free."""
     import ray
 
-    for port in random.SystemRandom().sample(range(20_000, 30_000), 1000):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("", port))
-            return ray.util.get_node_ip_address(), port
-    raise OSError("no port between 20000 and 29999 is free")
+    return ray.util.get_node_ip_address(), port_for_later()

@@ -11,8 +11,8 @@ import yaml
 
 from lorarl_api.load import load_job
 from lorarl_api.sweeps.stopping import MedianRule
+from lorarl_trainer.devices import nvidia_smi
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.launch import sweep
 from lorarl_trainer.launch.early_stopping import EarlyStopping, forget, record, stopped
 from lorarl_trainer.launch.sweep import best, curve, grid, jobs_of, reached, shares, usual_objective
 from unit.contract.manifests import manifest
@@ -106,7 +106,7 @@ def test_trials_that_run_at_a_time_have_gpus_of_their_own(monkeypatch: pytest.Mo
     assert shares(jobs[:1], 3) == [{}, {}, {}], "a CPU is shared"
     assert shares(jobs, 1) == [{}]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(sweep, "gpu_count", lambda: 4)
+    monkeypatch.setattr(nvidia_smi, "gpu_count", lambda: 4)
     assert shares(jobs, 2) == [{"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "2,3"}]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7,1")
     assert shares(jobs[:2], 3)[2] == {"CUDA_VISIBLE_DEVICES": "1"}

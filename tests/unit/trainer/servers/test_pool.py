@@ -21,6 +21,7 @@ from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.requests import GenerationRequest
 from lorarl_trainer.samples.sample import Completion, Sample
 from lorarl_trainer.samples.sampling import Sampling
+from lorarl_trainer.servers.origin import of_manifest
 from lorarl_trainer.servers.pool import Servers
 from lorarl_trainer.servers.proof import Proof
 from unit.trainer.servers.http_vllm import LOGPROB, Vllm, serving_vllm
@@ -93,7 +94,10 @@ def run(
     spec: Any = SimpleNamespace(rollout=rollout, servers=urls)
 
     async def whole() -> Run:
-        found = Run(Servers(spec, Path("/adapters"), lambda text: found.warnings.append(text), pause_seconds=0.02))
+        origin = of_manifest(spec)
+        found = Run(
+            Servers(spec, origin, Path("/adapters"), lambda text: found.warnings.append(text), pause_seconds=0.02)
+        )
         found.servers.begin((3,), score)
         if proof:
             found.servers.hold_to(proof)

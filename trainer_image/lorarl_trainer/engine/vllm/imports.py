@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from lorarl_trainer.devices.imports import compile_at_first_call, import_without_compiler, stand_ins, without
+from lorarl_trainer.devices.vllm_environment import vllm_environment
 from lorarl_trainer.engine.vllm import binding, names
 from lorarl_trainer.engine.vllm.config import EngineConfig
 from lorarl_trainer.models.layer_kinds import has_latent_attention, has_sinks, keeps_states, shares_keys
@@ -29,16 +30,8 @@ _OPTIONAL = ("scipy", "sklearn", "pandas", "cv2")
 
 def environment() -> dict[str, str]:
     """Return the variables that vLLM reads. Set them before it is imported."""
-    # vLLM adds over GPUs through NVLink multicast, and ignores the variable that tells PyTorch that there is none.
-    no_multicast = os.environ.get("TORCH_SYMM_MEM_DISABLE_MULTICAST", "0") != "0"
-    return {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's core runs in this process
-        "VLLM_NO_USAGE_STATS": "1",
-        # With latent attention, vLLM would absorb weights into others, without their adapters.
-        "VLLM_MLA_DISABLE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # vLLM would bind threads to cores, the trainer's too
-        **({"VLLM_ALLREDUCE_USE_SYMM_MEM": "0"} if no_multicast else {}),
-    }
+    # The engine's core runs in this process.
+    return {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", **vllm_environment()}
 
 
 @contextmanager

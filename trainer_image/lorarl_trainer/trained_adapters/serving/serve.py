@@ -15,6 +15,7 @@ from types import FrameType
 from lorarl_trainer.devices.nvidia_smi import largest_gpu
 from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.launch.local import only_run_in
+from lorarl_trainer.launch.server_process import API_KEY
 from lorarl_trainer.loading import ask_server
 from lorarl_trainer.servers.client import ServerError
 from lorarl_trainer.servers.hosts import require_key
@@ -22,7 +23,7 @@ from lorarl_trainer.storage.base_model import base_model_name
 from lorarl_trainer.trained_adapters.own_tokenizer import own_template
 from lorarl_trainer.trained_adapters.serving.check import Check
 from lorarl_trainer.trained_adapters.serving.lineup import COPIES, Lineup, Say, names_file
-from lorarl_trainer.trained_adapters.serving.own_server import API_KEY, OwnServer, Settings
+from lorarl_trainer.trained_adapters.serving.own_server import OwnServer, Settings
 from lorarl_trainer.trained_adapters.serving.recorded import recorded_samples
 from lorarl_trainer.trained_adapters.serving.subject import Request, Subject, find_subject, published, terms_of
 from lorarl_trainer.trained_adapters.serving.versions import Version

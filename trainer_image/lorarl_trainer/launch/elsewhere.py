@@ -1,0 +1,63 @@
+"""What generates for a run outside its workers: engines on other GPUs of this machine, or servers that are named."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.devices.nvidia_smi import visible_gpus
+from lorarl_trainer.launch.engine_command import GpuShares, share_gpus
+from lorarl_trainer.launch.preparation import Prepared
+from lorarl_trainer.launch.room import LOGS
+from lorarl_trainer.launch.separate_engines import SeparateEngines, separate_engines
+from lorarl_trainer.servers.open import open_servers
+from lorarl_trainer.servers.origin import of_manifest
+from lorarl_trainer.servers.pool import Servers
+from lorarl_trainer.timing import StartClock
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """What generates outside the workers. Nothing of it is there if their own engines do.
+
+    Attributes:
+        servers: what gives requests to whichever has room.
+        engines: the processes of these servers, where the run starts them.
+        shares: which GPUs are the workers', and which the engines'.
+    """
+
+    servers: Servers | None = None
+    engines: SeparateEngines | None = None
+    shares: GpuShares | None = None
+
+    async def start(self, checks: Awaitable[Prepared]) -> None:
+        """Start engines, if there are any, as soon as checks have brought the base model to this machine."""
+        if self.engines is not None:
+            base = (await checks).base
+            assert base is not None, "it is fetched to this machine, on which the engines are"
+            self.engines.start(base)
+
+    async def ready(self, clock: StartClock) -> None:
+        """Wait until engines answer, if there are any. Raises LorarlError if one ends before."""
+        if self.engines is not None and self.servers is not None:
+            with clock.part("separate engines"):
+                await self.engines.ready(self.servers.fail)
+
+
+@contextlib.asynccontextmanager
+async def open_elsewhere(job: LoRARLJob, out_dir: Path, warn: Callable[[str], None]) -> AsyncIterator[Elsewhere]:
+    """Yield what generates outside a job's workers, which forgets its adapter, or ends, with the block.
+
+    `out_dir`: the run's folder. `warn`: takes what the user should know of a server or an engine.
+
+    Raises:
+        InputError: the machine has too few GPUs, or the Secret of the servers' key lacks it.
+    """
+    shares = share_gpus(job.spec, visible_gpus()) if job.spec.separate_engines else None
+    async with separate_engines(job.spec, shares, out_dir / LOGS, warn) as engines:
+        named = of_manifest(job.spec) if job.spec.servers else None
+        async with open_servers(job, engines.origin if engines else named, out_dir, warn) as servers:
+            yield Elsewhere(servers, engines, shares)

@@ -1,0 +1,105 @@
+"""How separate engines are started: which GPUs are whose, and each one's command and variables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.devices.host_cpus import host_cpus
+from lorarl_trainer.devices.registry import get_device
+from lorarl_trainer.devices.vllm_environment import vllm_environment
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.launch.server_process import API_KEY, LOADS_ADAPTERS, server_command
+from lorarl_trainer.planning.precision import PRECISIONS
+from lorarl_trainer.planning.separate import processes_on_host, sequences_at_once
+from lorarl_trainer.servers.hosts import LOOPBACK
+
+ENGINES = "spec.rollout.separateEngines"
+
+
+@dataclass(frozen=True)
+class GpuShares:
+    """Which of a machine's GPUs are whose, by the names that CUDA_VISIBLE_DEVICES takes. None on a CPU."""
+
+    trainer: tuple[str, ...]
+    engines: tuple[tuple[str, ...], ...]
+
+
+def share_gpus(spec: LoRARLJobSpec, gpus: Sequence[str]) -> GpuShares:
+    """Give the first GPUs to the trainer, and the next ones to one separate engine after the other.
+
+    Raises:
+        InputError: there are too few.
+    """
+    engines = spec.separate_engines
+    assert engines is not None, "a job without them divides nothing"
+    if not spec.on_gpu:
+        return GpuShares((), ((),) * engines.count)
+    trained, each = spec.cluster.gpus_per_node, engines.tensor_parallel_size
+    if len(gpus) < trained + spec.engine_gpus:
+        raise InputError(
+            ENGINES,
+            f"{engines.count} x {each} GPU(s) for engines beside {trained} for the trainer",
+            f"at most {len(gpus)} in all, the number of GPUs in this machine",
+            "Lower its count or spec.cluster.gpusPerNode, or remove it, so that both share each GPU.",
+        )
+    starts = range(trained, trained + spec.engine_gpus, each)
+    return GpuShares(tuple(gpus[:trained]), tuple(tuple(gpus[start : start + each]) for start in starts))
+
+
+def engine_command(spec: LoRARLJobSpec, model: Path, port: int) -> list[str]:
+    """Return the command of one engine, which generates as an engine in a worker does.
+
+    `model`: the folder with the trainer's own base model.
+    """
+    engines, rollout = spec.separate_engines, spec.rollout
+    assert engines is not None, "a job without them starts none"
+    common = server_command(
+        str(model),
+        dtype=PRECISIONS[spec.precision].dtype,
+        host=LOOPBACK,
+        port=port,
+        rank=spec.adapter.rank,
+        adapters=rollout.max_staleness + 1,
+    )
+    return [
+        *(*common, "--max-model-len", str(rollout.max_prompt_tokens + rollout.max_response_tokens)),
+        *("--max-num-seqs", str(sequences_at_once(spec)), "--logprobs-mode", "processed_logprobs"),
+        *("--generation-config", "vllm"),  # what is sampled is the manifest's alone
+        *("--mamba-ssm-cache-dtype", "float32"),  # as the trainer has it
+        "--disable-uvicorn-access-log",
+        *(_on_gpu(engines.tensor_parallel_size, engines.gpu_memory_fraction) if spec.on_gpu else _on_cpu()),
+    ]
+
+
+def _on_gpu(ranks: int, fraction: float) -> list[str]:
+    return [
+        *("--tensor-parallel-size", str(ranks), "--gpu-memory-utilization", f"{fraction:g}"),
+        # Logits in float32, as the trainer computes them.
+        *("--hf-overrides", json.dumps({"head_dtype": "float32"})),
+        # As in a worker: torch.compile takes 25 s of a start, and only decoding gains from graphs.
+        *("--compilation-config", json.dumps({"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"})),
+    ]
+
+
+def _on_cpu() -> list[str]:
+    # vLLM 0.26 ends on a CPU when it splits a prompt.
+    return ["--enforce-eager", "--no-enable-chunked-prefill"]
+
+
+def engine_environment(spec: LoRARLJobSpec, gpus: Sequence[str], key: str, cache_gib: int) -> dict[str, str]:
+    """Return the variables of one engine's process.
+
+    Args:
+        spec: the job.
+        gpus: its own, by their names; none on a CPU.
+        key: what its clients have to send.
+        cache_gib: on a CPU, the size of its KV cache in GiB.
+    """
+    threads = max(1, host_cpus() // processes_on_host(spec))
+    device = get_device(spec.cluster.gpus_per_node).environment(threads)
+    own = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {"VLLM_CPU_KVCACHE_SPACE": str(cache_gib)}
+    return {**device, **vllm_environment(), **LOADS_ADAPTERS, API_KEY: key, **own}

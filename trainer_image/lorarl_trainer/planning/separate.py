@@ -1,0 +1,120 @@
+"""What a separate engine takes: it has whole GPUs, and its copy of the base model, with no trainer beside it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.devices.base import Gpu, Host
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.models.model_sizes import ModelSizes
+from lorarl_trainer.planning.adapter_size import AdapterSize
+from lorarl_trainer.planning.candidates import HOST_KV_CACHE
+from lorarl_trainer.planning.execution import EnginePlan, ExecutionPlan, kv_cache_bytes, sequences_held
+from lorarl_trainer.planning.memory import CONTEXT_BYTES, HOST_BYTES, MemoryPlan, aligned, gigabytes
+from lorarl_trainer.planning.memory_lines import Line, engine_lines, host_engine_lines
+from lorarl_trainer.planning.usual import MOST_SEQUENCES, decide
+
+_FIELD = "spec.rollout.separateEngines"
+
+
+def sequences_at_once(spec: LoRARLJobSpec) -> int:
+    """Return how many completions a separate engine generates at a time: its share of all steps that are begun."""
+    engines = spec.separate_engines
+    assert engines is not None, "a job without them starts none"
+    steps = spec.rollout.max_staleness + 1
+    completions = spec.rollout.prompts_per_step * spec.algorithm.effective_group_size * steps
+    return min(-(-completions // engines.count), MOST_SEQUENCES)
+
+
+def processes_on_host(spec: LoRARLJobSpec) -> int:
+    """Return how many processes share a machine without GPUs: the workers, and the separate engines."""
+    return spec.workers_per_node + (spec.separate_engines.count if spec.separate_engines else 0)
+
+
+def plan_engine(spec: LoRARLJobSpec, model: ModelSizes, there: Gpu | Host) -> MemoryPlan | None:
+    """Plan what a separate engine takes of each of its GPUs, or of the machine; None for a job without any.
+
+    `there`: a GPU, or on CPU the machine, of which every engine and every worker has an equal share.
+    """
+    engines = spec.separate_engines
+    if engines is None:
+        return None
+    execution = _execution(spec, model, there)
+    size, on_gpu = AdapterSize.of(spec.adapter, model), isinstance(there, Gpu)
+    context = ("CUDA, cuBLAS, NCCL", CONTEXT_BYTES) if on_gpu else ("Python, torch, malloc", HOST_BYTES)
+    lines = [Line(*context, "always", "allowance")]
+    lines += (engine_lines if on_gpu else host_engine_lines)(model, size, execution)
+    taken, wanted = sum(line.bytes for line in lines), kv_cache_bytes(model, execution)
+    if isinstance(there, Gpu):
+        cache = max(0, int(engines.gpu_memory_fraction * there.total) - taken)
+    else:
+        shares = processes_on_host(spec)
+        there, cache = Host(there.total // shares, there.free // shares), min(wanted, HOST_KV_CACHE)
+    execution = replace(execution, engine=replace(execution.engine, kv_cache_bytes=cache))
+    held = int(sequences_held(model, execution, 0, execution.longest))
+    lines.append(Line("KV cache", cache, "always", f"holds {held:,} sequences of {execution.longest} tokens"))
+    return MemoryPlan(execution, there, tuple(lines), kv_cache_bytes(model, execution, sequences=1))
+
+
+def _execution(spec: LoRARLJobSpec, model: ModelSizes, there: Gpu | Host) -> ExecutionPlan:
+    """Return how an engine runs, but for the size of its KV cache."""
+    engines = spec.separate_engines
+    assert engines is not None, "a job without them starts none"
+    trained = decide(spec, model, there if isinstance(there, Gpu) else None)
+    ranks, sequences = engines.tensor_parallel_size, sequences_at_once(spec)
+    engine = EnginePlan(
+        sequences=sequences,
+        step_tokens=min(sequences * trained.longest, trained.engine.step_tokens),
+        memory_fraction=engines.gpu_memory_fraction,
+        offload=frozenset(),
+        kv_block_tokens=trained.engine.kv_block_tokens,
+        adapters=spec.rollout.max_staleness + 1,
+    )
+    layout = replace(trained.layout, engine_ranks=ranks, base_shards=1, shared_base=False, unshared=None)
+    return replace(trained, rollouts=True, layout=layout, engine=engine)
+
+
+def require_engine_fits(memory: MemoryPlan) -> None:
+    """Refuse engines that leave no room for a sequence.
+
+    Raises:
+        InputError: it has the table of what an engine takes.
+    """
+    if memory.fits:
+        return
+    on_gpu = isinstance(memory.gpu, Gpu)
+    needed = memory.needed - memory.execution.engine.kv_cache_bytes + memory.kv_cache_least
+    hint = "Raise tensorParallelSize or gpuMemoryFraction" if on_gpu else "Lower count"
+    raise InputError(
+        _FIELD,
+        f"engines that need {gigabytes(needed)} GB {'on each GPU' if on_gpu else 'each'} at the least",
+        f"at most the {gigabytes(memory.gpu.free)} GB that are free there, of which gpuMemoryFraction is theirs"
+        if on_gpu
+        else f"at most the {gigabytes(memory.gpu.free)} GB that are its share of the machine",
+        f"{hint}, lower rollout.maxResponseTokens, or use a smaller model.\n{engine_table(memory)}",
+    )
+
+
+def engine_title(spec: LoRARLJobSpec) -> str:
+    """Return the line above `engine_table`."""
+    engines = spec.separate_engines
+    assert engines is not None, "a job without them has none"
+    if not spec.on_gpu:
+        return f"memory of each of {engines.count} separate engine(s):"
+    first = spec.cluster.gpus_per_node
+    split = f", each split over {engines.tensor_parallel_size}" if engines.tensor_parallel_size > 1 else ""
+    numbers = f"GPU {first}" if spec.engine_gpus == 1 else f"GPUs {first} to {first + spec.engine_gpus - 1}"
+    return f"memory of each GPU of {engines.count} separate engine(s){split}, on {numbers} of those that are visible:"
+
+
+def engine_table(memory: MemoryPlan) -> str:
+    """Return what an engine takes as a table for people."""
+    where = "on the GPU" if isinstance(memory.gpu, Gpu) else "for an engine"
+    rows = [
+        ("", "GB", "from"),
+        *((line.what, gigabytes(line.bytes), line.source) for line in memory.lines),
+        ("in all", gigabytes(memory.needed), ""),
+        (f"free {where}", gigabytes(memory.gpu.free), f"{gigabytes(memory.gpu.total)} in all"),
+    ]
+    return aligned(rows, numbers=1)
