@@ -6,6 +6,9 @@ make bench-gpu WORK=ragged      answers of very different lengths; also 3k, 16k,
                                 It renders nothing
 python benchmarks/bench_gpu.py --gpus 2 --two same --sizes 7b --set spec.trainer.tensorParallelSize=2
 python benchmarks/bench_gpu.py --gpus 2 --two same --work 128k --set spec.trainer.contextParallelSize=2
+python benchmarks/bench_gpu.py --gpus 2 --two same --work ragged --steps 6 --warmup 3 \\
+  --set spec.cluster.gpusPerNode=1 --set spec.rollout.separateEngines={} --set spec.rollout.maxStaleness=1 \\
+  --set 'spec.algorithm.correction={preset: decoupled_token_is}'      a GPU trains, and the other generates a step ahead
 python benchmarks/bench_gpu.py --work ragged --prompts 8 --trl-settings default      fewer prompts, for a slow peer
 python benchmarks/bench_gpu.py --sizes 7b --systems ours --steps 4 --out part.json     a part of it
 python benchmarks/bench_gpu.py --merge part.json other.json --out benchmarks/results/gpu-DATE.json

@@ -92,8 +92,10 @@ def steps_of(folder: Path, work: Work) -> list[dict[str, float]]:
         if "seconds" in row:
             phases = {phase: seconds for phase, seconds in row["seconds"].items() if phase != "checkpoint"}
             response_tokens = row["response_tokens_mean"] * work.completions
-            difference = row["mean_abs_logprob_diff"]
-            counted = {"tokens": row["tokens"], "response_tokens": response_tokens, "logprob_difference": difference}
+            counted = {"tokens": row["tokens"], "response_tokens": response_tokens}
+            # A step that is generated ahead has no samples by its own adapter.
+            if (difference := row.get("mean_abs_logprob_diff")) is not None:
+                counted["logprob_difference"] = difference
             counted |= {name: value for name, value in row.items() if name.startswith("engine/")}
             if (retries := row.get("gpu_memory/retries")) is not None:
                 counted["memory_retries"] = retries

@@ -29,6 +29,7 @@ _IS_WITHOUT_REWARD = f"algorithm.type is {listed(WITHOUT_REWARD, 'or')}"
 _IS_PAIRS, _IS_TAUGHT = f"algorithm.type is {listed(FROM_PAIRS, 'or')}", f"algorithm.type is {listed(TAUGHT, 'or')}"
 _SOME_GENERATED = "self.data.evals.exists(e, has(e.reward))"
 """An evaluation with a reward is of completions, also where the training generates none."""
+_UNSET_WITHOUT_ROLLOUTS = ("topK", "offload", "servers", "separateEngines")
 COLUMNS = {
     "chosenField": FROM_PAIRS,
     "rejectedField": FROM_PAIRS,
@@ -275,10 +276,7 @@ SPEC_RULES: tuple[Rule, ...] = (
         "!has(self.rollout.tensorParallelSize) || self.rollout.tensorParallelSize == 1",
         "absent or 1",
     ),
-    *(
-        _default_without_rollouts(field, f"!has(self.rollout.{field})", "absent")
-        for field in ("topK", "offload", "servers", "separateEngines")
-    ),
+    *(_default_without_rollouts(field, f"!has(self.rollout.{field})", "absent") for field in _UNSET_WITHOUT_ROLLOUTS),
     *off_policy_rules(),
     *environment_rules(),
     Rule(

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_api.v1alpha1 import LoRARLJobSpec, SeparateEnginesSpec
 from lorarl_trainer.devices.host_cpus import host_cpus
 from lorarl_trainer.devices.registry import get_device
 from lorarl_trainer.devices.vllm_environment import vllm_environment
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch.server_process import API_KEY, LOADS_ADAPTERS, server_command
+from lorarl_trainer.planning.execution import capture_sizes
 from lorarl_trainer.planning.precision import PRECISIONS
 from lorarl_trainer.planning.separate import processes_on_host, sequences_at_once
 from lorarl_trainer.servers.hosts import LOOPBACK
@@ -55,7 +56,7 @@ def engine_command(spec: LoRARLJobSpec, model: Path, port: int) -> list[str]:
 
     `model`: the folder with the trainer's own base model.
     """
-    engines, rollout = spec.separate_engines, spec.rollout
+    engines, rollout, sequences = spec.separate_engines, spec.rollout, sequences_at_once(spec)
     assert engines is not None, "a job without them starts none"
     common = server_command(
         str(model),
@@ -67,21 +68,27 @@ def engine_command(spec: LoRARLJobSpec, model: Path, port: int) -> list[str]:
     )
     return [
         *(*common, "--max-model-len", str(rollout.max_prompt_tokens + rollout.max_response_tokens)),
-        *("--max-num-seqs", str(sequences_at_once(spec)), "--logprobs-mode", "processed_logprobs"),
+        *("--max-num-seqs", str(sequences), "--logprobs-mode", "processed_logprobs"),
         *("--generation-config", "vllm"),  # what is sampled is the manifest's alone
         *("--mamba-ssm-cache-dtype", "float32"),  # as the trainer has it
         "--disable-uvicorn-access-log",
-        *(_on_gpu(engines.tensor_parallel_size, engines.gpu_memory_fraction) if spec.on_gpu else _on_cpu()),
+        *(_on_gpu(engines, sequences) if spec.on_gpu else _on_cpu()),
     ]
 
 
-def _on_gpu(ranks: int, fraction: float) -> list[str]:
+def _on_gpu(engines: SeparateEnginesSpec, sequences: int) -> list[str]:
+    # As in a worker: torch.compile takes 25 s of a start, and only decoding gains from graphs.
+    graphs = {
+        "mode": 0,
+        "cudagraph_mode": "FULL_DECODE_ONLY",
+        "cudagraph_capture_sizes": capture_sizes(sequences),
+    }
     return [
-        *("--tensor-parallel-size", str(ranks), "--gpu-memory-utilization", f"{fraction:g}"),
+        *("--tensor-parallel-size", str(engines.tensor_parallel_size)),
+        *("--gpu-memory-utilization", f"{engines.gpu_memory_fraction:g}"),
         # Logits in float32, as the trainer computes them.
         *("--hf-overrides", json.dumps({"head_dtype": "float32"})),
-        # As in a worker: torch.compile takes 25 s of a start, and only decoding gains from graphs.
-        *("--compilation-config", json.dumps({"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"})),
+        *("--compilation-config", json.dumps(graphs)),
     ]
 
 

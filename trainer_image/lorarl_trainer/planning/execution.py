@@ -227,3 +227,13 @@ def _kv_block_tokens(model: ModelShape, plan: ExecutionPlan) -> int:
     states = [state.inputs * plan.compute.bytes + 4 * state.recurrent for state in model.states]
     of_token = kv_bytes_per_token(model, plan) // model.attention_layers
     return max(1, -(-max(states, default=0) // (ranks * of_token * least))) * least
+
+
+def capture_sizes(sequences: int) -> list[int]:
+    """Return the batch sizes to record CUDA graphs of decoding for, up to all sequences (vLLM's choice ends at 512).
+
+    A batch is padded to the next size. Up to 128 that costs nothing, because reading the weights takes longer than
+    multiplying with them. Above 128 the gaps are small. A graph takes memory, and some 50 ms of the start.
+    """
+    powers = [2**power for power in range(8)]
+    return sorted({size for size in (*powers, *range(160, sequences, 32)) if size < sequences} | {sequences})

@@ -1,1 +1,1 @@
-"""Servers of vLLM that somebody else started: adapters go to them, and completions come from them, over HTTP."""
+"""Servers of vLLM, which the user or the run has started: they get adapters, and completions come from them by HTTP."""

@@ -147,7 +147,7 @@ class Servers:
         return Lane(self._queue, self._give_up, watched)
 
     def fail(self, error: RolloutServerError) -> None:
-        """Let whoever waits for completions, now or next, hear that there will be none."""
+        """Let lanes that wait for completions, now or next, hear that there will be none."""
         self._failure = self._failure or error
         self._changed.set()
 

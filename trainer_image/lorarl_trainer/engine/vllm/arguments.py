@@ -10,7 +10,7 @@ from lorarl_trainer.engine.vllm import names
 from lorarl_trainer.engine.vllm.config import EngineConfig
 from lorarl_trainer.models.layer_kinds import keeps_states
 from lorarl_trainer.models.packed_weights import is_packed
-from lorarl_trainer.planning.execution import WATERMARK, EnginePlan
+from lorarl_trainer.planning.execution import WATERMARK, EnginePlan, capture_sizes
 
 if TYPE_CHECKING:
     import vllm
@@ -129,13 +129,3 @@ def kernels_of_triton(text: Any, *, on_gpu: bool) -> dict[str, Any]:
     widest = max(getattr(text, name, None) or 0 for name in ("head_dim", "global_head_dim"))
     attention = {"attention_backend": "TRITON_ATTN"} if widest > FLASH_3_HEAD else {}
     return attention | ({"gdn_prefill_backend": "triton"} if keeps_states(text) else {})
-
-
-def capture_sizes(sequences: int) -> list[int]:
-    """Return the batch sizes to record CUDA graphs of decoding for, up to all sequences (vLLM's choice ends at 512).
-
-    A batch is padded to the next size. Up to 128 that costs nothing, because reading the weights takes longer than
-    multiplying with them. Above 128 the gaps are small. A graph takes memory, and some 50 ms of the start.
-    """
-    powers = [2**power for power in range(8)]
-    return sorted({size for size in (*powers, *range(160, sequences, 32)) if size < sequences} | {sequences})

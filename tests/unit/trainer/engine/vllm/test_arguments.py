@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lorarl_trainer.engine.vllm.arguments import capture_sizes, kernels_of_triton
+from lorarl_trainer.engine.vllm.arguments import kernels_of_triton
 from lorarl_trainer.engine.vllm.imports import environment
+from lorarl_trainer.planning.execution import capture_sizes
 
 
 @pytest.mark.parametrize("sequences", [1, 3, 8, 100, 128, 129, 512, 700, 1024])

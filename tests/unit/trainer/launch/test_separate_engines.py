@@ -1,0 +1,194 @@
+"""Engines of a run: whose GPUs are whose, how each is started, and what follows when one ends. Real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lorarl_api.load import load_job
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.devices import nvidia_smi
+from lorarl_trainer.errors import InputError, LorarlError, RolloutServerError
+from lorarl_trainer.launch import separate_engines
+from lorarl_trainer.launch.engine_command import GpuShares, engine_command, engine_environment, share_gpus
+from lorarl_trainer.launch.local import require_places_of_engines
+from lorarl_trainer.launch.separate_engines import RESTARTS, SeparateEngines
+from support.cluster.processes import until
+from unit.contract.manifests import manifest
+from unit.trainer.planning.jobs import cpu_job, gpu_job
+
+ANSWERS = """
+import http.server, pathlib, subprocess, sys
+core = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+pathlib.Path(sys.argv[2]).open("a").write(f"{core.pid}\\n")
+class Models(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(b'{"data": []}')
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Models).serve_forever()
+"""
+"""A server with a process beside it, as vLLM's has one for its core."""
+ENDS = "raise ValueError('no room')"
+
+
+def engines_of(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warnings: list[str], count: int = 1
+) -> SeparateEngines:
+    def command(_: LoRARLJobSpec, model: Path, port: int) -> list[str]:
+        return [sys.executable, "-c", program, str(port), str(model)]
+
+    monkeypatch.setattr(separate_engines, "engine_command", command)
+    spec = gpu_job(f"rollout.separateEngines.count={count}")
+    engines = SeparateEngines(spec, [["0"]] * count, tmp_path / "logs", warnings.append)
+    engines.start(tmp_path / "cores")
+    return engines
+
+
+async def reached(what: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not what():
+            await asyncio.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def test_one_that_is_killed_is_started_again_without_what_it_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    failures: list[RolloutServerError] = []
+
+    def cores() -> list[int]:
+        return list(map(int, (tmp_path / "cores").read_text().split()))
+
+    async def whole() -> None:
+        engines = engines_of(ANSWERS, tmp_path, monkeypatch, warnings, count=2)
+        try:
+            await engines.ready(failures.append)
+            assert len(cores()) == 2
+            os.kill(psutil.Process(cores()[0]).ppid(), signal.SIGKILL)
+            await reached(lambda: len(cores()) == 3)
+            await reached(lambda: not alive(cores()[0]))
+            assert alive(cores()[1])
+        finally:
+            await engines.end()
+
+    asyncio.run(whole())
+    [told] = warnings
+    assert "ended with code -9" in told and "for the 1st time in this run" in told
+    assert failures == [] and not any(map(alive, cores()))
+    assert len(list((tmp_path / "logs").iterdir())) == 3
+
+
+def test_one_that_keeps_ending_is_given_up_and_without_any_the_run_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    failures: list[RolloutServerError] = []
+
+    async def whole() -> None:
+        engines = engines_of(ENDS, tmp_path, monkeypatch, warnings)
+        watching = asyncio.create_task(engines._watch(failures.append))
+        try:
+            await reached(lambda: failures)
+            await watching
+        finally:
+            await engines.end()
+
+    asyncio.run(whole())
+    assert len(warnings) == RESTARTS + 1 and "is given up" in warnings[-1] and "ValueError: no room" in warnings[-1]
+    [failure] = failures
+    assert "spec.rollout.separateEngines: no engine is left" in str(failure)
+
+
+def test_one_that_ends_before_it_answers_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def whole() -> None:
+        engines = engines_of(ENDS, tmp_path, monkeypatch, [])
+        try:
+            await engines.ready(lambda _: None)
+        finally:
+            await engines.end()
+
+    with pytest.raises(LorarlError, match="engine 0 ended with code 1; it said: ValueError: no room"):
+        asyncio.run(whole())
+
+
+KILLED = """
+import asyncio, sys, time
+from pathlib import Path
+from unit.trainer.launch import test_separate_engines as tests
+class Patch:
+    def setattr(self, module, name, value): setattr(module, name, value)
+engines = tests.engines_of(tests.ANSWERS, Path(sys.argv[1]), Patch(), [])
+asyncio.run(engines.ready(lambda _: None))
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_none_outlives_a_driver_that_is_killed(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    driver = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path)], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert driver.stdout is not None and driver.stdout.readline() == "ready\n"
+    core = int((tmp_path / "cores").read_text())
+    server = psutil.Process(core).ppid()
+    driver.kill()
+    driver.wait()
+    until(20.0, "server and core have ended", lambda: not alive(server) and not alive(core))
+
+
+def test_the_first_gpus_are_the_trainers() -> None:
+    engines = ("rollout.separateEngines.count=2", "rollout.separateEngines.tensorParallelSize=2")
+    shares = share_gpus(gpu_job(*engines, gpus=3), ["0", "2", "4", "5", "6", "7", "8"])
+    assert shares == GpuShares(("0", "2", "4"), (("5", "6"), ("7", "8")))
+    with pytest.raises(InputError, match=r"2 x 2 GPU\(s\) for engines beside 3 for the trainer, expected at most 6"):
+        share_gpus(gpu_job(*engines, gpus=3), list("012345"))
+    assert share_gpus(cpu_job("rollout.separateEngines.count=2"), []) == GpuShares((), ((), ()))
+
+
+def test_a_machine_with_too_few_gpus_is_named_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    job = load_job(str(manifest({"spec.rollout.separateEngines": {}, "spec.cluster.gpusPerNode": 2})))
+    monkeypatch.setattr(nvidia_smi, "gpu_count", lambda: 0)
+    require_places_of_engines(job)  # as in a dry run on a laptop
+    monkeypatch.setattr(nvidia_smi, "gpu_count", lambda: 3)
+    require_places_of_engines(job)
+    monkeypatch.setattr(nvidia_smi, "gpu_count", lambda: 2)
+    with pytest.raises(InputError, match="at most 2 in all"):
+        require_places_of_engines(job)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    with pytest.raises(InputError, match="workers at RAY_ADDRESS"):
+        require_places_of_engines(job)
+
+
+def test_an_engine_computes_as_the_trainer_and_its_command_has_no_key() -> None:
+    ahead = ("rollout.maxStaleness=1", "algorithm.correction={preset: decoupled_token_is}")
+    gpu = gpu_job("rollout.separateEngines.gpuMemoryFraction=0.8", *ahead)
+    command = engine_command(gpu, Path("/base"), 20_001)
+    options = dict(pairwise(command))
+    assert options["--model"] == "/base" and options["--dtype"] == "bfloat16" and options["--port"] == "20001"
+    assert options["--max-loras"] == "2" and options["--max-lora-rank"] == "32"
+    assert options["--max-model-len"] == "320" and options["--logprobs-mode"] == "processed_logprobs"
+    assert options["--gpu-memory-utilization"] == "0.8" and "--enforce-eager" not in command
+    variables = engine_environment(gpu, ["4", "5"], "a-key", 0)
+    assert variables["CUDA_VISIBLE_DEVICES"] == "4,5" and variables["VLLM_API_KEY"] == "a-key"
+    assert "a-key" not in command
+
+    cpu = cpu_job("rollout.separateEngines.count=1")
+    command = engine_command(cpu, Path("/base"), 20_001)
+    assert {"float32", "--enforce-eager", "--no-enable-chunked-prefill"} <= set(command)
+    variables = engine_environment(cpu, [], "a-key", 3)
+    assert variables["VLLM_CPU_KVCACHE_SPACE"] == "3" and variables["CUDA_VISIBLE_DEVICES"] == ""
