@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
-from run.command import Ended, Running, kill_with_engine
+from run.command import COMMAND, Ended, Running, kill_with_engine
 from run.jobs import Job, published
 
+ROOT = Path(__file__).resolve().parents[2]
 SERVER = "vllm.entrypoints"
 """In the command line of an engine's process."""
 CORRECTED = {"correction": {"preset": "decoupled_token_is"}}
@@ -48,6 +51,18 @@ def requests_of(process: psutil.Process) -> float:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         found = re.search(r"^vllm:num_requests_running{.*} (\S+)$", answer.read().decode(), re.MULTILINE)
     return float(found[1]) if found else 0.0
+
+
+def test_the_example_says_what_an_engine_takes(base: Path, tmp_path: Path) -> None:
+    data = tmp_path / "out/addition"
+    data.mkdir(parents=True)
+    for name in ("train", "held_out"):
+        (data / f"{name}.jsonl").write_text(json.dumps({"prompt": "1+1=", "answer": "2"}) + "\n")
+    example = ROOT / "examples/separate-engines-cpu.yaml"
+    command = [*COMMAND, "--dry-run", example, "--set", f"spec.model.uri=file://{base}"]
+    looked = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert "memory of each of 1 separate engine(s):" in looked, looked
+    assert "its buffers for 2 of rank 16 at a time" in looked, "one more than maxStaleness"
 
 
 @pytest.mark.long

@@ -22,7 +22,7 @@ from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.earlier_evaluations import recorded
-from lorarl_trainer.launch.elsewhere import Elsewhere, open_elsewhere
+from lorarl_trainer.launch.elsewhere import Elsewhere, gpus_in_words, open_elsewhere
 from lorarl_trainer.launch.preparation import UNPUBLISHED, Prepared, Stored, look_into_stores, prepare
 from lorarl_trainer.launch.provenance import provenance
 from lorarl_trainer.launch.ray_cluster import RayCluster
@@ -388,5 +388,5 @@ def _started(launch: Launch, built: Built, resumed: Resumed, rows: inputs.Encode
             ),
         ),
         reward=spec.reward_names or None,
-        environment=this_environment(f"{spec.world_size} x {built.gpu}" if built.gpu else ""),
+        environment=this_environment(gpus_in_words(spec, built.gpu)),
     )

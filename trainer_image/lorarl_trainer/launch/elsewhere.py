@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_api.v1alpha1 import LoRARLJob, LoRARLJobSpec
 from lorarl_trainer.devices.nvidia_smi import visible_gpus
 from lorarl_trainer.launch.engine_command import GpuShares, share_gpus
 from lorarl_trainer.launch.preparation import Prepared
@@ -45,6 +45,13 @@ class Elsewhere:
         if self.engines is not None and self.servers is not None:
             with clock.part("separate engines"):
                 await self.engines.ready(self.servers.fail)
+
+
+def gpus_in_words(spec: LoRARLJobSpec, name: str) -> str:
+    """Return what GPUs a run uses, given the name of one; nothing on a CPU."""
+    if not name:
+        return ""
+    return f"{spec.world_size} x {name}" + (f", and {spec.engine_gpus} for engines" if spec.engine_gpus else "")
 
 
 @contextlib.asynccontextmanager

@@ -51,10 +51,14 @@ def share_gpus(spec: LoRARLJobSpec, gpus: Sequence[str]) -> GpuShares:
     return GpuShares(tuple(gpus[:trained]), tuple(tuple(gpus[start : start + each]) for start in starts))
 
 
-def engine_command(spec: LoRARLJobSpec, model: Path, port: int) -> list[str]:
+def engine_command(spec: LoRARLJobSpec, model: Path, port: int, *, with_images: bool) -> list[str]:
     """Return the command of one engine, which generates as an engine in a worker does.
 
-    `model`: the folder with the trainer's own base model.
+    Args:
+        spec: the job.
+        model: the folder with the trainer's own base model.
+        port: where it listens on the loopback interface.
+        with_images: whether the model takes images too. It is trained on text, and the other part is not loaded.
     """
     engines, rollout, sequences = spec.separate_engines, spec.rollout, sequences_at_once(spec)
     assert engines is not None, "a job without them starts none"
@@ -71,7 +75,7 @@ def engine_command(spec: LoRARLJobSpec, model: Path, port: int) -> list[str]:
         *("--max-num-seqs", str(sequences), "--logprobs-mode", "processed_logprobs"),
         *("--generation-config", "vllm"),  # what is sampled is the manifest's alone
         *("--mamba-ssm-cache-dtype", "float32"),  # as the trainer has it
-        "--disable-uvicorn-access-log",
+        *("--disable-uvicorn-access-log", *(["--language-model-only"] if with_images else [])),
         *(_on_gpu(engines, sequences) if spec.on_gpu else _on_cpu()),
     ]
 

@@ -27,6 +27,7 @@ from lorarl_trainer.servers.client import UnreachableError, VllmServer
 from lorarl_trainer.servers.hosts import LOOPBACK, port_for_later
 from lorarl_trainer.servers.key import ServerKey
 from lorarl_trainer.servers.origin import Origin
+from lorarl_trainer.storage.downloads import read_model_config
 
 RESTARTS, WINDOW_SECONDS = 5, 3600.0
 """An engine is started again at most so often within this time."""
@@ -94,6 +95,7 @@ class SeparateEngines:
     def start(self, model: Path) -> None:
         """Start all, from the main thread. `model`: the folder of the trainer's base model."""
         self._model, self._cache_gib = model, 0
+        self._with_images = "vision_config" in read_model_config(model)
         if not self._spec.on_gpu:
             plan = plan_engine(self._spec, read_model_sizes(model), host_memory())
             assert plan is not None, "the job has separate engines"
@@ -106,7 +108,7 @@ class SeparateEngines:
         """Start one. Each start has its own log: the one before says why it ended."""
         again = f"-restart-{len(engine.restarts)}" if engine.restarts else ""
         engine.process = ServerProcess(
-            engine_command(self._spec, self._model, engine.port),
+            engine_command(self._spec, self._model, engine.port, with_images=self._with_images),
             self._log_dir / f"engine-{engine.number}{again}.log",
             engine_environment(self._spec, engine.gpus, self._key, self._cache_gib),
         )

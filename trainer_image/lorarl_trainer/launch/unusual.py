@@ -18,6 +18,11 @@ def unusual_settings(spec: LoRARLJobSpec) -> list[str]:
         warnings.append(
             f"spec.trainer.learningRate is {rate:g}. LoRA takes 1e-5 to 1e-3; this rate will likely ruin the adapter."
         )
+    if spec.separate_engines and spec.on_gpu and not spec.rollout.max_staleness:
+        warnings.append(
+            "spec.rollout.separateEngines is set, and spec.rollout.maxStaleness is 0: engines and trainer take turns, "
+            "so each one's GPUs are idle while the other works. Set maxStaleness: 1, or remove separateEngines."
+        )
     algorithm = get_algorithm(spec.algorithm, spec.rollout.max_response_tokens)
     if isinstance(algorithm, Grpo) and algorithm.scales_by_std and algorithm.reward_kl:
         warnings.append(

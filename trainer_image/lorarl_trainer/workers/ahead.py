@@ -20,6 +20,7 @@ from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import API_VERSION, KIND, LoRARLJobSpec
 from lorarl_trainer.devices.host_cpus import host_cpus
 from lorarl_trainer.devices.registry import get_device
+from lorarl_trainer.planning.separate import processes_on_host
 from lorarl_trainer.timing import Span, StartClock
 from lorarl_trainer.workers.libraries import import_libraries
 
@@ -79,6 +80,6 @@ def parts() -> list[Span]:
 def environment(spec: LoRARLJobSpec) -> dict[str, str]:
     """Return the variables that the process of a worker on this machine needs before it imports torch."""
     device = get_device(spec.cluster.gpus_per_node)
-    threads = max(1, host_cpus() // spec.workers_per_node)
+    threads = max(1, host_cpus() // processes_on_host(spec))
     # CUDA reads its variables before the plan is made, which may choose the layout.
     return device.environment(threads, tensor_parallel=(spec.trainer.tensor_parallel_size or 1) > 1)

@@ -102,6 +102,19 @@ def test_it_says_that_a_finished_job_has_nothing_left_to_train(tmp_path: Path) -
     assert "raise spec.trainer.steps" in lines[0] and len(lines) == 1, "no room is needed"
 
 
+def test_gpus_that_wait_for_each_other_are_a_warning() -> None:
+    def told(staleness: int, gpus: int) -> list[str]:
+        changes = {
+            "spec.rollout": {"separateEngines": {}, "maxStaleness": staleness},
+            "spec.cluster.gpusPerNode": gpus,
+            "spec.algorithm": {"type": "grpo", "correction": {"preset": "decoupled_token_is"}},
+        }
+        return unusual_settings(LoRARLJob.model_validate(manifest(changes)).spec)
+
+    assert "Set maxStaleness: 1, or remove separateEngines" in told(0, 1)[0]
+    assert told(1, 1) == told(0, 0) == []
+
+
 def test_a_learning_rate_that_ruins_an_adapter_is_a_warning() -> None:
     def rate(value: float) -> LoRARLJob:
         return LoRARLJob.model_validate(manifest({"spec.trainer.learningRate": value}))

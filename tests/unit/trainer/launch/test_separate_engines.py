@@ -42,13 +42,15 @@ ENDS = "raise ValueError('no room')"
 def engines_of(
     program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warnings: list[str], count: int = 1
 ) -> SeparateEngines:
-    def command(_: LoRARLJobSpec, model: Path, port: int) -> list[str]:
-        return [sys.executable, "-c", program, str(port), str(model)]
+    def command(_: LoRARLJobSpec, model: Path, port: int, *, with_images: bool) -> list[str]:
+        assert not with_images
+        return [sys.executable, "-c", program, str(port), str(model / "cores")]
 
     monkeypatch.setattr(separate_engines, "engine_command", command)
     spec = gpu_job(f"rollout.separateEngines.count={count}")
     engines = SeparateEngines(spec, [["0"]] * count, tmp_path / "logs", warnings.append)
-    engines.start(tmp_path / "cores")
+    (tmp_path / "config.json").write_text("{}")
+    engines.start(tmp_path)
     return engines
 
 
@@ -177,7 +179,7 @@ def test_a_machine_with_too_few_gpus_is_named_before_anything_starts(monkeypatch
 def test_an_engine_computes_as_the_trainer_and_its_command_has_no_key() -> None:
     ahead = ("rollout.maxStaleness=1", "algorithm.correction={preset: decoupled_token_is}")
     gpu = gpu_job("rollout.separateEngines.gpuMemoryFraction=0.8", *ahead)
-    command = engine_command(gpu, Path("/base"), 20_001)
+    command = engine_command(gpu, Path("/base"), 20_001, with_images=False)
     options = dict(pairwise(command))
     assert options["--model"] == "/base" and options["--dtype"] == "bfloat16" and options["--port"] == "20001"
     assert options["--max-loras"] == "2" and options["--max-lora-rank"] == "32"
@@ -188,7 +190,8 @@ def test_an_engine_computes_as_the_trainer_and_its_command_has_no_key() -> None:
     assert "a-key" not in command
 
     cpu = cpu_job("rollout.separateEngines.count=1")
-    command = engine_command(cpu, Path("/base"), 20_001)
+    command = engine_command(cpu, Path("/base"), 20_001, with_images=True)
+    assert "--language-model-only" in command
     assert {"float32", "--enforce-eager", "--no-enable-chunked-prefill"} <= set(command)
     variables = engine_environment(cpu, [], "a-key", 3)
     assert variables["VLLM_CPU_KVCACHE_SPACE"] == "3" and variables["CUDA_VISIBLE_DEVICES"] == ""

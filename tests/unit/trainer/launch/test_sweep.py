@@ -107,6 +107,8 @@ def test_trials_that_run_at_a_time_have_gpus_of_their_own(monkeypatch: pytest.Mo
     assert shares(jobs, 1) == [{}]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(nvidia_smi, "gpu_count", lambda: 4)
+    engines = load_job(yaml.safe_dump(manifest({"spec.rollout.separateEngines": {}, "spec.cluster.gpusPerNode": 1})))
+    assert shares([engines], 2) == [{"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "2,3"}]
     assert shares(jobs, 2) == [{"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "2,3"}]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7,1")
     assert shares(jobs[:2], 3)[2] == {"CUDA_VISIBLE_DEVICES": "1"}
