@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import urllib.request
 from pathlib import Path
@@ -92,25 +93,29 @@ def test_a_run_learns_with_its_own_engine_also_after_a_kill(base: Path, tmp_path
 
 @pytest.mark.long
 def test_an_engine_that_is_killed_comes_back_and_no_step_is_lost(base: Path, tmp_path: Path) -> None:
-    """It is killed while it generates. What it had is generated again, also that of steps ahead."""
-    job = separate(base, tmp_path / "job", 6, maxStaleness=1, maxResponseTokens=90)
+    """It is killed while it generates, and the run is ended after it is back. What is ahead is generated again."""
+    job = separate(base, tmp_path / "job", 10, maxStaleness=1, maxResponseTokens=90)
     run = job.start()
     run.wait_for_step(2)
     killed = engine(run)
     run.wait_until(lambda: requests_of(killed) > 0, "the engine generates")
     kill_with_engine(killed.pid)
     run.wait_for_output("It is started again, for the 1st time in this run")
+    run.wait_for_output("serves again")
+    run.signal(signal.SIGTERM)
     ended = run.end()
-    assert ended.code == 0 and ended.left_running == [], ended
+    assert ended.code == 75 and ended.left_running == [], ended
     told = warnings(ended)
     assert "spec.rollout.separateEngines: engine 0 (http://127.0.0.1:" in told and "ended with code -9" in told
-    assert "serves again" in told, told
     assert {file.name for file in (ended.out / "logs").glob("engine-*")} == {"engine-0.log", "engine-0-restart-1.log"}
+    assert "cannot be reached" in told and told.count("is started again") == 1, told
+
+    ended = job.run()
+    assert ended.code == 0 and "resuming after step" in ended.stdout, ended
     steps = steps_of(ended)
-    assert [row["step"] for row in steps] == list(range(1, 7))
+    assert [row["step"] for row in steps] == list(range(1, 11))
     assert max(row["staleness/max"] for row in steps) == 1.0
     assert any(row["staleness/hidden_seconds"] > 0 for row in steps)
-    assert "cannot be reached" in told, told
     assert not (ended.out / "served").exists()
 
 
