@@ -22,7 +22,7 @@ from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.earlier_evaluations import recorded
-from lorarl_trainer.launch.elsewhere import Elsewhere, gpus_in_words, open_elsewhere
+from lorarl_trainer.launch.elsewhere import Elsewhere, gpus_in_words, in_words, open_elsewhere
 from lorarl_trainer.launch.preparation import UNPUBLISHED, Prepared, Stored, look_into_stores, prepare
 from lorarl_trainer.launch.provenance import provenance
 from lorarl_trainer.launch.ray_cluster import RayCluster
@@ -153,9 +153,7 @@ async def open_run(launch: Launch, progress: Progress, interruption: Interruptio
         if here:
             await _head_start(checks)
             progress.emit(Noted(f"live report: {open_command(launch.out_dir)}, in another terminal"))
-        progress.emit(
-            Noted(f"starting Ray and {spec.world_size} worker(s); imports of torch, Megatron and vLLM take longest")
-        )
+        progress.emit(Noted(f"starting Ray and {in_words(spec)}; imports of torch, Megatron and vLLM take longest"))
         async with (
             open_elsewhere(job, launch.out_dir, lambda text: progress.emit(Warned(text))) as elsewhere,
             RayCluster(spec, launch.runtime.log_dir, clock, elsewhere.servers, elsewhere.shares) as cluster,

@@ -41,10 +41,16 @@ class Elsewhere:
             self.engines.start(base)
 
     async def ready(self, clock: StartClock) -> None:
-        """Wait until engines answer, if there are any. Raises LorarlError if one ends before."""
+        """Wait until engines answer, if there are any. Raises RolloutServerError if one ends before."""
         if self.engines is not None and self.servers is not None:
             with clock.part("separate engines"):
                 await self.engines.ready(self.servers.fail)
+
+
+def in_words(spec: LoRARLJobSpec) -> str:
+    """Return what processes a run starts."""
+    engines = f", and {spec.separate_engines.count} separate engine(s)" if spec.separate_engines else ""
+    return f"{spec.world_size} worker(s){engines}"
 
 
 def gpus_in_words(spec: LoRARLJobSpec, name: str) -> str:

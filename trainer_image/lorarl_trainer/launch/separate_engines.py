@@ -18,7 +18,7 @@ import aiohttp
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.host_memory import host_memory
-from lorarl_trainer.errors import LorarlError, RolloutServerError
+from lorarl_trainer.errors import RolloutServerError
 from lorarl_trainer.launch.engine_command import ENGINES, GpuShares, engine_command, engine_environment
 from lorarl_trainer.launch.server_process import ServerProcess
 from lorarl_trainer.models.model_sizes import read_model_sizes
@@ -119,7 +119,7 @@ class SeparateEngines:
         `fail`: is called when all have ended too often.
 
         Raises:
-            LorarlError: one ended before it answered, with what it said.
+            RolloutServerError: one ended before it answered, with what it said.
         """
         key = ServerKey(self._key)
         async with aiohttp.ClientSession(middlewares=(key.attach,)) as session:
@@ -131,7 +131,7 @@ class SeparateEngines:
         while True:
             assert engine.process is not None, "it has been started"
             if why := engine.process.why_ended:
-                raise LorarlError(f"{ENGINES}: engine {engine.number} {why}")
+                raise RolloutServerError(f"{ENGINES}: engine {engine.number} {why}")
             with contextlib.suppress(UnreachableError):
                 await client.models()
                 return
@@ -157,7 +157,11 @@ class SeparateEngines:
             self._warn(f"{told}. It was started again {RESTARTS} times within an hour, and is given up")
             return
         engine.restarts.append(now)
-        self._start(engine)
+        try:
+            self._start(engine)
+        except OSError as error:  # a full disk takes no log
+            self._warn(f"{told}. It cannot be started again ({error}), and is given up")
+            return
         self._warn(f"{told}. It is started again, for the {_ordinal(len(engine.restarts))} time in this run")
 
     async def end(self) -> None:

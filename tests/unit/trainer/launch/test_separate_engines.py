@@ -17,7 +17,7 @@ import pytest
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices import nvidia_smi
-from lorarl_trainer.errors import InputError, LorarlError, RolloutServerError
+from lorarl_trainer.errors import InputError, RolloutServerError
 from lorarl_trainer.launch import separate_engines
 from lorarl_trainer.launch.engine_command import GpuShares, engine_command, engine_environment, share_gpus
 from lorarl_trainer.launch.local import require_places_of_engines
@@ -61,7 +61,10 @@ async def reached(what: Callable[[], object]) -> None:
 
 
 def alive(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_one_that_is_killed_is_started_again_without_what_it_leaves(
@@ -88,7 +91,8 @@ def test_one_that_is_killed_is_started_again_without_what_it_leaves(
     asyncio.run(whole())
     [told] = warnings
     assert "ended with code -9" in told and "for the 1st time in this run" in told
-    assert failures == [] and not any(map(alive, cores()))
+    assert failures == []
+    until(20.0, "all cores have ended", lambda: not any(map(alive, cores())))
     assert len(list((tmp_path / "logs").iterdir())) == 3
 
 
@@ -113,6 +117,25 @@ def test_one_that_keeps_ending_is_given_up_and_without_any_the_run_ends(
     assert "spec.rollout.separateEngines: no engine is left" in str(failure)
 
 
+def test_one_whose_log_cannot_be_written_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restart that fails ends neither the watch over the others nor the run."""
+    warnings: list[str] = []
+    failures: list[RolloutServerError] = []
+
+    async def whole() -> None:
+        engines = engines_of(ENDS, tmp_path, monkeypatch, warnings)
+        (tmp_path / "logs/engine-0-restart-1.log").mkdir()  # no file can be opened there
+        try:
+            async with asyncio.timeout(20):
+                await engines._watch(failures.append)
+        finally:
+            await engines.end()
+
+    asyncio.run(whole())
+    assert len(warnings) == 1 and "It cannot be started again" in warnings[0]
+    assert len(failures) == 1
+
+
 def test_one_that_ends_before_it_answers_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def whole() -> None:
         engines = engines_of(ENDS, tmp_path, monkeypatch, [])
@@ -121,7 +144,7 @@ def test_one_that_ends_before_it_answers_stops_the_run(tmp_path: Path, monkeypat
         finally:
             await engines.end()
 
-    with pytest.raises(LorarlError, match="engine 0 ended with code 1; it said: ValueError: no room"):
+    with pytest.raises(RolloutServerError, match="engine 0 ended with code 1; it said: ValueError: no room"):
         asyncio.run(whole())
 
 
