@@ -48,7 +48,7 @@ class RewardServerError(LorarlError):
 
 
 class RolloutServerError(LorarlError):
-    """No server of `rollout.servers` is left that generates with the newest adapter. One may be back later."""
+    """No server, and no separate engine, is left that generates with the newest adapter. One may be back later."""
 
     reason = "RolloutServerFailed"
 

@@ -140,7 +140,7 @@ class Workers(Generators, Protocol):
     """All workers of a job, addressed together. Every method raises LorarlError for what a user can act on."""
 
     def lane(self) -> Generators:
-        """Return what generates for one caller. With `rollout.servers`, others may generate at the same time."""
+        """Return what generates for one caller. With servers or separate engines, others may do so meanwhile."""
 
     async def open_checkpoints(self, of: JobCheckpoints) -> None:
         """Name the job's checkpoints, and what their adapters are made of. The newest is read while the model loads."""

@@ -44,7 +44,7 @@ class GenerationRequest:
         stop: texts that end it; None for the job's.
         adapter: the version that is to generate it; None for the only one that the engine has.
         newer: a newer version than that may generate it too.
-        server: the one of `rollout.servers` that is to generate it; None for any of them, and for the workers' engines.
+        server: the address of the one that is to generate it; None for any of them, and for the workers' engines.
     """
 
     tokens: Sequence[int]
