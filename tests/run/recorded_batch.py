@@ -27,6 +27,7 @@ from lorarl_trainer.samples.sample import Completion, Sample
 from lorarl_trainer.samples.wire import Samples
 from lorarl_trainer.workers.group import WorkerGroup
 from lorarl_trainer.workers.nodes import reserve
+from lorarl_trainer.workers.processes import start_processes
 
 PROMPTS = 12
 
@@ -40,7 +41,7 @@ async def _update(manifest: Path, batch: Path, out: Path) -> None:
     job = load_job(manifest)
     spec = job.spec
     vocabulary = inputs.load_vocabulary(spec, {})
-    workers = WorkerGroup(spec, out / "logs", reserve(spec))
+    workers = WorkerGroup(spec, start_processes(spec, out / "logs", reserve(spec)))
     try:
         identity = training_identity(spec, await workers.fetch_model())
         await workers.open_checkpoints(JobCheckpoints(Owner(job.name, job.uid), identity, out / "unpublished", {}))

@@ -17,8 +17,8 @@ from lorarl_trainer.backends.adapter import ModelAdapter
 from lorarl_trainer.backends.critic import Critic
 from lorarl_trainer.backends.layout import AdapterLayout
 from lorarl_trainer.backends.model import AdaptedModel, ParameterCounts
-from lorarl_trainer.backends.optimizer import AdapterOptimizer
-from lorarl_trainer.backends.update import Trainer
+from lorarl_trainer.backends.optimizer import AdapterOptimizer, Parked
+from lorarl_trainer.backends.update import Others, Trainer
 from lorarl_trainer.devices.base import Device
 from lorarl_trainer.errors import WorkerError
 from lorarl_trainer.lora.config import AdapterConfig
@@ -48,6 +48,21 @@ class Snapshot:
     critic_updates: int
     linear_names: Sequence[str]
     excluded_names: Sequence[str]
+
+
+@dataclass(frozen=True)
+class ParkedAdapter:
+    """An adapter that is not trained at the moment, with all that belongs to it, in the host's memory.
+
+    Attributes:
+        optimizer: its own values and its optimizer.
+        others: the adapters that it is compared with or learns from.
+        held: the values that it had instead of its own, by `Backend.hold`; None if it had its own.
+    """
+
+    optimizer: Parked
+    others: Others
+    held: list[torch.Tensor] | None
 
 
 class Backend(ABC):
@@ -90,12 +105,34 @@ class Backend(ABC):
         self.critic: Critic | None = None
         if spec.algorithm.about.critic:
             self.critic = Critic(device, self.model, self.layout, spec, plan.trainer.micro_batch_tokens, fused=fused)
-        self._reference = spec.reference
-        self._decay = spec.algorithm.kl.effective_decay if spec.algorithm.kl else None
         self._kept: list[torch.Tensor] | None = None  # the adapter's own values while it has others
         self._trainer = Trainer(
             device, self.model, self.optimizer, plan.trainer.micro_batch_tokens, spec.adapter.dropout
         )
+        self.begin_job(spec)
+
+    def begin_job(self, spec: LoRARLJobSpec) -> None:
+        """Let the adapter that is made next be of this job, which has the execution plan of the first one."""
+        self._reference = spec.reference
+        self._decay = spec.algorithm.kl.effective_decay if spec.algorithm.kl else None
+        self.optimizer.take_numbers(spec.trainer)
+        self._trainer.others = Others()
+
+    def parked(self) -> ParkedAdapter:
+        """Return a copy of the adapter and of all that belongs to it, which has its own values from now on."""
+        assert self.critic is None, "jobs with a critic share no worker"
+        held = None
+        if self._kept is not None:
+            held = [parameter.detach().to("cpu", copy=True) for parameter in self.model.parameters.values()]
+            self.hold(None)
+        return ParkedAdapter(self.optimizer.parked(), self._trainer.others.on("cpu"), held)
+
+    def take(self, parked: ParkedAdapter) -> None:
+        """Continue with an adapter as it was `parked`."""
+        self.optimizer.take(parked.optimizer)
+        self._trainer.others = parked.others.on(self.model.device)
+        if parked.held is not None:
+            self._hold(parked.held)
 
     def create_adapter(self, seed: int) -> None:
         """Start from a new adapter, which changes nothing yet."""
@@ -128,13 +165,19 @@ class Backend(ABC):
         The optimizer's state stays as it is: make no update meanwhile.
         """
         self._require_device()
+        if adapter is not None:
+            self._hold(self.layout.scatter(adapter))
+        elif self._kept is not None:
+            torch._foreach_copy_(list(self.model.parameters.values()), self._kept)
+            self._kept = None
+            self.model.routing_differences()  # the next update's are not those of a probe
+
+    @torch.no_grad()
+    def _hold(self, values: Sequence[torch.Tensor]) -> None:
         parameters = list(self.model.parameters.values())
         if self._kept is None:
             self._kept = [parameter.clone() for parameter in parameters]
-        torch._foreach_copy_(parameters, self._kept if adapter is None else self.layout.scatter(adapter))
-        if adapter is None:
-            self._kept = None
-            self.model.routing_differences()  # the next update's are not those of a probe
+        torch._foreach_copy_(parameters, list(values))
 
     def update(self, request: UpdateRequest) -> UpdateResult:
         """Make one optimizer update, and the critic's (collective over all workers)."""

@@ -31,12 +31,14 @@ class Parked:
 
     Attributes:
         gradient: the sum of the gradients since its last update, all parameters in one row.
+        numbers: AdamW's, those of its job.
     """
 
     masters: list[torch.Tensor]
     moments: dict[str, list[torch.Tensor]]
     updates: int
     gradient: torch.Tensor
+    numbers: AdamW
 
 
 class AdapterOptimizer:
@@ -65,9 +67,7 @@ class AdapterOptimizer:
             heads: fp32 parameters besides, by name, each whole on every rank.
         """
         self._model, self.heads = model, dict(heads or {})
-        self._numbers = AdamW(
-            *(spec.learning_rate, spec.beta1, spec.beta2, spec.epsilon, spec.weight_decay, spec.max_grad_norm)
-        )
+        self.take_numbers(spec)
         parameters = list(model.parameters.values())
         self.values = [parameter.data for parameter in parameters] if values is None else list(values)
         owned = [*self.values, *(head.data for head in self.heads.values())]
@@ -96,6 +96,12 @@ class AdapterOptimizer:
             foreach=not fused,
         )
         self.updates = 0
+
+    def take_numbers(self, spec: TrainerSpec) -> None:
+        """Let the steps from now on have the numbers of this job."""
+        self._numbers = AdamW(
+            *(spec.learning_rate, spec.beta1, spec.beta2, spec.epsilon, spec.weight_decay, spec.max_grad_norm)
+        )
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
@@ -163,12 +169,14 @@ class AdapterOptimizer:
             return [tensor.detach().to("cpu", copy=True) for tensor in tensors]
 
         moments = {name: on_host(self.moments(name)) for name in MOMENTS} if self.updates else {}
-        return Parked(on_host(self.masters), moments, self.updates, self._gradient.to("cpu", copy=True))
+        gradient = self._gradient.to("cpu", copy=True)
+        return Parked(on_host(self.masters), moments, self.updates, gradient, self._numbers)
 
     def take(self, parked: Parked) -> None:
         """Continue as what was `parked`, also with the gradients that it had."""
         self.load(parked.masters, parked.moments, parked.updates)
         self._gradient.copy_(parked.gradient)
+        self._numbers = parked.numbers
 
     def sum_over_workers(self) -> None:
         """Sum the gradients, of experts over the workers that have the same ones: theirs are of all tokens already.

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -40,6 +40,28 @@ def without_routing(samples: Sequence[Sample]) -> list[Sample]:
     return [replace(sample, routing=None) for sample in samples]
 
 
+@dataclass
+class Others:
+    """Values of other adapters that an adapter is compared with or learns from, one tensor for each parameter.
+
+    Attributes:
+        reference: None for the base model.
+        decay: of the reference, if that is an average.
+        teacher: of the adapter that teaches, if one does.
+    """
+
+    reference: list[torch.Tensor] | None = None
+    decay: float | None = None
+    teacher: list[torch.Tensor] | None = None
+
+    def on(self, device: torch.device | str) -> Others:
+        """Return them on a device."""
+        reference, teacher = (
+            values and [value.to(device) for value in values] for values in (self.reference, self.teacher)
+        )
+        return Others(reference, self.decay, teacher)
+
+
 class Trainer:
     """Forward and backward over micro-batches, the gate that withholds an update, and the optimizer's step."""
 
@@ -54,9 +76,7 @@ class Trainer:
         """With `dropout` above zero, the gate needs its own forward pass without it."""
         self._device, self._model, self._optimizer = device, model, optimizer
         self._micro_batch_tokens, self._dropout = micro_batch_tokens, dropout
-        self._reference: list[torch.Tensor] | None = None  # values of the adapter; None for the base model
-        self._decay: float | None = None  # of the reference, if that is an average
-        self._teacher: list[torch.Tensor] | None = None  # values of the adapter that teaches
+        self.others = Others()
 
     def update(self, request: UpdateRequest) -> UpdateResult:
         """Make one update (collective over all workers).
@@ -193,39 +213,40 @@ class Trainer:
 
         With a decay it follows the adapter: after each update, it keeps this share of itself.
         """
-        self._decay = decay
-        self._reference = [parameter.detach().clone() for parameter in self._model.parameters.values()]
+        reference = [parameter.detach().clone() for parameter in self._model.parameters.values()]
         if decay is not None:  # in fp32: small steps would be lost
-            self._reference = [value.float() for value in self._reference]
+            reference = [value.float() for value in reference]
+        self.others = replace(self.others, reference=reference, decay=decay)
 
     @property
     def averaged(self) -> list[torch.Tensor] | None:
         """The values of a reference that follows the adapter, one per parameter; None if there is none."""
-        return self._reference if self._decay is not None else None
+        return self.others.reference if self.others.decay is not None else None
 
     @torch.no_grad()
     def restore_average(self, values: Sequence[torch.Tensor]) -> None:
         """Let the reference that follows the adapter have these values."""
-        assert self._reference is not None and self._decay is not None
-        torch._foreach_copy_(self._reference, list(values))
+        assert self.averaged is not None
+        torch._foreach_copy_(self.averaged, list(values))
 
     @torch.no_grad()
     def _average(self) -> None:
         """Let the reference follow the adapter: r = decay r + (1 - decay) p."""
-        if self._decay is None or self._reference is None:
+        reference, decay = self.others.reference, self.others.decay
+        if decay is None or reference is None:
             return
         newest = [parameter.detach().float() for parameter in self._model.parameters.values()]
-        torch._foreach_lerp_(self._reference, newest, 1 - self._decay)
+        torch._foreach_lerp_(reference, newest, 1 - decay)
 
     def keep_teacher(self, values: Sequence[torch.Tensor]) -> None:
         """Let an adapter teach, given as one tensor per trainable parameter."""
         parameters = self._model.parameters.values()
-        self._teacher = [value.to(parameter) for value, parameter in zip(values, parameters, strict=True)]
+        self.others.teacher = [value.to(parameter) for value, parameter in zip(values, parameters, strict=True)]
 
     def _as(self, of: Policy) -> AbstractContextManager[None]:
         if of == "policy":
             return nullcontext()
-        held = self._reference if of == "reference" else self._teacher
+        held = self.others.reference if of == "reference" else self.others.teacher
         assert held is not None or of == "reference", "a job whose algorithm asks a teacher's adapter has one"
         if held is None:
             return self._model.base_only()

@@ -50,6 +50,7 @@ class BackgroundUploader:
         self._best = store.best
         self._under_way: Checkpoint | None = None
         self._failure: BaseException | None = None
+        self._closed = False
         # A daemon thread: an upload that hangs must not keep the process from ending. `drain` waits for it.
         threading.Thread(target=self._run, name="checkpoint-upload", daemon=True).start()
 
@@ -107,6 +108,12 @@ class BackgroundUploader:
                 self._failure = self._unfinished(timeout)
             self._raise_failure()
 
+    def close(self) -> None:
+        """Let the thread end when everything is published. Nothing is submitted any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
     def _unfinished(self, seconds: float) -> LorarlError:
         """Keep the newest checkpoint that is not published. Return an error that says what is missing in the store."""
         unsent, self._waiting = self._waiting or self._under_way, None
@@ -126,10 +133,10 @@ class BackgroundUploader:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting is not None or self._evaluated)
+                self._changed.wait_for(lambda: self._waiting is not None or self._evaluated or self._closed)
                 checkpoint, self._waiting = self._waiting, None
                 evaluated, self._evaluated = self._evaluated, []
-                if self._failure is not None:
+                if self._failure is not None or not (checkpoint or evaluated):
                     return
                 self._under_way, self._busy = checkpoint, True
                 self._changed.notify_all()

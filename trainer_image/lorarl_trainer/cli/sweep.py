@@ -18,6 +18,7 @@ from lorarl_trainer.cli.help import Command
     examples=[
         "lorarl sweep job.yaml --over spec.trainer.learningRate=1e-5,3e-5 --over spec.trainer.seed=0,1",
         "lorarl sweep job.yaml --over spec.adapter.rank=8,32 --objective eval_score",
+        "lorarl sweep job.yaml --over spec.trainer.seed=0,1,2,3,4,5,6,7 --share --at-once 4",
         "lorarl sweep job.yaml --over spec.trainer.seed=0,1,2,3 --at-once 4 --stop median --start-after 20",
         "lorarl sweep job.yaml --over 'spec.adapter.targetModules=[q_proj, v_proj],[all-linear]' --at-once 2",
     ],
@@ -41,7 +42,13 @@ from lorarl_trainer.cli.help import Command
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Trials that run at a time. Each has its own GPUs, or all share the CPU.",
+    help="Trials that run at a time. Each has its own GPUs, or all share the CPU, or a worker with --share.",
+)
+@click.option(
+    "--share",
+    is_flag=True,
+    help="Trials that differ in numbers of the training alone share one worker and its base model, and take turns. "
+    "The others run as without it.",
 )
 @click.option(
     "--stop",
@@ -70,6 +77,7 @@ def command(
     over: tuple[str, ...],
     objective: str | None,
     at_once: int,
+    share: bool,
     stop: str | None,
     start_after: int,
     min_trials: int,
@@ -87,7 +95,8 @@ def command(
     from lorarl_trainer.dry_run.local_model import judge_local_model
     from lorarl_trainer.launch.early_stopping import EarlyStopping
     from lorarl_trainer.launch.run import EXIT_FAILED, EXIT_INTERRUPTED
-    from lorarl_trainer.launch.sweep import best, grid, jobs_of, reached, shares, usual_objective
+    from lorarl_trainer.launch.sharing import groups_of
+    from lorarl_trainer.launch.sweep import best, grid, jobs_of, reached, usual_objective
     from lorarl_trainer.launch.trials import Trials
     from lorarl_trainer.progress import METRICS, read_rows
     from lorarl_trainer.progress.runs import run_folder
@@ -99,9 +108,13 @@ def command(
     folder = out_dir or Path("out") / f"{job.name}-sweep"
     trials = grid(job.name, over, overrides, folder)
     stopping = EarlyStopping(MedianRule(start_after, min_trials), trials, objective) if stop else None
-    made = Trials(manifest, shares(jobs_of(manifest, trials, judge_local_model), at_once), say, stopping)
+    jobs = jobs_of(manifest, trials, judge_local_model)
+    groups, lines = groups_of(manifest, trials, jobs, folder, at_once, share=share)
+    made = Trials(manifest, say, stopping)
     say(f"{len(trials)} trials, {at_once} at a time, in {folder}")
-    codes = made.run(trials)
+    for line in lines:
+        say(line)
+    codes = made.run(groups)
     there = [trial for trial in trials if run_folder(str(trial.folder))]
     if len(there) > 1:
         print_comparison([trial.folder for trial in there], folder / "compare.html")

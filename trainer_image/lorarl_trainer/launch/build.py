@@ -36,6 +36,7 @@ from lorarl_trainer.launch.resumption import (
 )
 from lorarl_trainer.launch.rollouts import make_rollouts
 from lorarl_trainer.launch.runtime import Runtime, cluster_runtime, local_runtime
+from lorarl_trainer.launch.shared_cluster import SharedCluster, shared_workers
 from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.launch.unusual import unusual_settings
 from lorarl_trainer.launch.watchdog import Watchdog
@@ -153,10 +154,14 @@ async def open_run(launch: Launch, progress: Progress, interruption: Interruptio
         if here:
             await _head_start(checks)
             progress.emit(Noted(f"live report: {open_command(launch.out_dir)}, in another terminal"))
-        progress.emit(Noted(f"starting Ray and {in_words(spec)}; imports of torch, Megatron and vLLM take longest"))
+        shared = shared_workers()
+        starting = f"starting Ray and {in_words(spec)}; imports of torch, Megatron and vLLM take longest"
+        progress.emit(Noted("joining the workers that the trials of a sweep share" if shared else starting))
         async with (
             open_elsewhere(job, launch.out_dir, lambda text: progress.emit(Warned(text))) as elsewhere,
-            RayCluster(spec, launch.runtime.log_dir, clock, elsewhere.servers, elsewhere.shares) as cluster,
+            SharedCluster(job, shared, clock)
+            if shared
+            else RayCluster(spec, launch.runtime.log_dir, clock, elsewhere.servers, elsewhere.shares) as cluster,
         ):
             fetching = _fetch_model(launch, cluster, interruption, progress, checks if fetch else None)
             prepared, (workers, fingerprint), _ = await asyncio.gather(checks, fetching, elsewhere.start(checks))
@@ -178,7 +183,7 @@ class OpenRun:
     progress: Progress
     interruption: Interruption
     scorers: Scorers
-    cluster: RayCluster
+    cluster: RayCluster | SharedCluster
     prepared: Prepared
     workers: WorkerGroup
     fingerprint: str
@@ -335,7 +340,7 @@ def _forget(checks: asyncio.Task[Prepared]) -> None:
 
 async def _fetch_model(
     launch: Launch,
-    cluster: RayCluster,
+    cluster: RayCluster | SharedCluster,
     interruption: Interruption,
     progress: Progress,
     fetching: asyncio.Task[Prepared] | None,

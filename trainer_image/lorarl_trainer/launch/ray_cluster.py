@@ -21,6 +21,7 @@ from lorarl_trainer.timing import StartClock
 from lorarl_trainer.workers.ahead import importing_ahead
 from lorarl_trainer.workers.group import WorkerGroup
 from lorarl_trainer.workers.nodes import lost_machines, reserve
+from lorarl_trainer.workers.processes import start_processes
 
 _OBJECT_STORE_BYTES = 256 << 20
 _POLL_SECONDS = 0.2
@@ -90,14 +91,14 @@ class RayCluster:
         with contextlib.suppress(LorarlError):  # `workers` has raised it, or another error came first
             if (workers := await self._starting) is not None:
                 workers.kill()
-        await asyncio.to_thread(_stop_ray)
+        await asyncio.to_thread(stop_ray)
         if self._guard is not None:
             self._guard.dismiss()
         self._ahead.close()
 
     def _start(self) -> WorkerGroup | None:
         with self._clock.part("Ray"):
-            self._guard = _start_ray(self._spec, self._ahead, self._shares)
+            self._guard = start_ray(self._spec, self._ahead, self._shares)
         return None if self._abandoned.is_set() else self._new_group()
 
     def _start_again(self, machines: frozenset[str]) -> WorkerGroup | None:
@@ -116,13 +117,15 @@ class RayCluster:
             if devices is None:
                 return None
             try:
-                return WorkerGroup(self._spec, self._log_dir, devices, self._servers)
+                return WorkerGroup(self._spec, start_processes(self._spec, self._log_dir, devices), self._servers)
             except (ray.exceptions.RayError, NodeLostError) as error:
                 ray.util.remove_placement_group(devices)
                 raise NodeLostError("a machine was lost while the workers' processes started") from error
 
 
-def _start_ray(spec: LoRARLJobSpec, ahead: contextlib.ExitStack, shares: GpuShares | None) -> Guard | None:
+def start_ray(
+    spec: LoRARLJobSpec, ahead: contextlib.ExitStack, shares: GpuShares | None = None
+) -> Guard | None:
     """Connect to Ray; return the guard of our own Ray, whose processes import ahead until `ahead` is closed.
 
     With `shares`, it sees the trainer's GPUs alone, and so do the workers.
@@ -195,7 +198,7 @@ def _not_started(error: Exception) -> WorkerError:
     return WorkerError(f"{what}. {hint} Ray's logs are in {logs}.")
 
 
-def _stop_ray() -> None:
+def stop_ray() -> None:
     """End our Ray processes, or the connection to a cluster's Ray."""
     import ray
 

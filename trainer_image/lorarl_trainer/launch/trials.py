@@ -12,31 +12,42 @@ from pathlib import Path
 
 from lorarl_trainer.launch.child_process import start_child
 from lorarl_trainer.launch.early_stopping import EarlyStopping, forget, record, stopped
-from lorarl_trainer.launch.run import EXIT_INTERRUPTED
+from lorarl_trainer.launch.run import EXIT_FAILED, EXIT_INTERRUPTED
+from lorarl_trainer.launch.shared_workers import OUTPUT, SharedWorkers
 from lorarl_trainer.launch.sweep import Trial
 
-OUTPUT = "output.txt"
-"""File in a trial's folder with what its newest start printed."""
 _LOOKS_PER_SECOND = 5
 _SECONDS_BETWEEN_VERDICTS = 1.0
 _PREFIX = "lorarl: "
 """How `lorarl run` begins its message about what ended it."""
 
 
-@dataclass
-class Trials:
+@dataclass(frozen=True)
+class Group:
     """Trials that are made in turn, or some at a time.
 
     Attributes:
-        manifest: the job's.
         shares: the environment of each trial that runs at a time: what of the machine is its own.
+        workers: those that all of them share; None if each has its own.
+    """
+
+    trials: Sequence[Trial]
+    shares: Sequence[Mapping[str, str]]
+    workers: SharedWorkers | None = None
+
+
+@dataclass
+class Trials:
+    """Makes the trials of a sweep, group by group.
+
+    Attributes:
+        manifest: the job's.
         say: takes lines for people.
         stopping: judges the running trials; None if each makes all its steps.
         interrupted: whether Ctrl-C or SIGTERM came. Then no other trial starts.
     """
 
     manifest: Path
-    shares: Sequence[Mapping[str, str]]
     say: Callable[[str], None]
     stopping: EarlyStopping | None = None
     interrupted: bool = False
@@ -44,27 +55,62 @@ class Trials:
     _stopping: set[Trial] = field(default_factory=set)  # those that were asked to end
     _running: dict[int, tuple[Trial, subprocess.Popen[bytes]]] = field(default_factory=dict)  # by the share's place
 
-    def run(self, trials: Sequence[Trial]) -> dict[Trial, int]:
+    def run(self, groups: Sequence[Group]) -> dict[Trial, int]:
         """Make the trials; return the exit codes of those that were started, 0 for one that was stopped early.
 
         Trials that were stopped before stay so, unless each is to make all its steps.
         Ctrl-C and SIGTERM reach those that run: they publish a checkpoint and end; at once if it comes twice.
         """
-        waiting, codes = [trial for trial in trials if not self._stays_stopped(trial)], dict[Trial, int]()
+        codes = dict[Trial, int]()
         before = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            while self._running or (waiting and not self.interrupted):
-                free = [place for place in range(len(self.shares)) if place not in self._running]
-                for place in free if not self.interrupted else ():
-                    if waiting:
-                        self._running[place] = (waiting[0], self._started(waiting.pop(0), self.shares[place]))
-                time.sleep(1 / _LOOKS_PER_SECOND)
-                codes |= self._ended()
-                self._judge()
+            for group in groups:
+                try:
+                    codes |= self._run(group)
+                finally:
+                    if group.workers:
+                        group.workers.stop()
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
         return codes
+
+    def _run(self, group: Group) -> dict[Trial, int]:
+        waiting, codes = [trial for trial in group.trials if not self._stays_stopped(trial)], dict[Trial, int]()
+        while self._running or (waiting and not self.interrupted):
+            if not self.interrupted and waiting and self._may_start(group.workers):
+                self._start(waiting, group)
+            elif group.workers and not (self._running or group.workers.started or self.interrupted):
+                self.say(f"the workers that trials share did not start: {_message(group.workers.folder / OUTPUT)}")
+                return codes | dict.fromkeys(waiting, EXIT_FAILED)
+            time.sleep(1 / _LOOKS_PER_SECOND)
+            for trial, code in self._ended().items():
+                if code not in (0, EXIT_INTERRUPTED) and self._is_lost(trial, group.workers):
+                    self.say(f"{trial.label}: lost its worker, and starts again from its newest checkpoint")
+                    waiting.insert(0, trial)
+                else:
+                    codes[trial] = code
+            self._judge()
+        return codes
+
+    def _may_start(self, workers: SharedWorkers | None) -> bool:
+        """Return whether a trial can start now. Workers that are not there start, once no trial uses lost ones."""
+        if workers is None or workers.ready:
+            return True
+        if not (workers.started or self._running) and workers.may_start:
+            self.say(f"starting the worker that trials share; it prints into {workers.folder}")
+            workers.start()
+        return False
+
+    def _is_lost(self, trial: Trial, workers: SharedWorkers | None) -> bool:
+        return workers is not None and not self.interrupted and workers.ended(trial.name) and workers.may_start
+
+    def _start(self, waiting: list[Trial], group: Group) -> None:
+        """Let the first of those that wait take the places that are free."""
+        for place, share in enumerate(group.shares):
+            if waiting and place not in self._running:
+                trial = waiting.pop(0)
+                self._running[place] = trial, self._started(trial, share)
 
     def _started(self, trial: Trial, share: Mapping[str, str]) -> subprocess.Popen[bytes]:
         trial.folder.mkdir(parents=True, exist_ok=True)
@@ -85,7 +131,8 @@ class Trials:
                 ended[place] = trial, 0
                 continue
             forget(trial)  # It ended in another way, whatever was asked of it.
-            self.say(f"{trial.label}: {'done' if code == 0 else f'ended with exit code {code}: {_message(trial)}'}")
+            how = "done" if code == 0 else f"ended with exit code {code}: {_message(trial.folder / OUTPUT)}"
+            self.say(f"{trial.label}: {how}")
         return dict(ended.values())
 
     def _stays_stopped(self, trial: Trial) -> bool:
@@ -113,8 +160,8 @@ class Trials:
                 one.send_signal(number)
 
 
-def _message(trial: Trial) -> str:
-    """Return what a trial said about what ended it, or its last line."""
-    text = (trial.folder / OUTPUT).read_text(encoding="utf-8", errors="replace").rstrip()
+def _message(output: Path) -> str:
+    """Return what a process said about what ended it, or its last line."""
+    text = output.read_text(encoding="utf-8", errors="replace").rstrip()
     _, found, message = f"\n{text}".rpartition(f"\n{_PREFIX}")
     return message if found else text.rpartition("\n")[2]

@@ -20,13 +20,13 @@ from lorarl_trainer.samples.requests import Accumulated, AdamW, GenerationReques
 from lorarl_trainer.samples.sample import Completion
 from lorarl_trainer.samples.wire import Samples
 from lorarl_trainer.tinker.datums import prompt_sample
+from lorarl_trainer.workers.parking import Parking
 from lorarl_trainer.workers.worker import Worker
 
 if TYPE_CHECKING:
     import torch
 
     from lorarl_trainer.backends.backend import Snapshot
-    from lorarl_trainer.backends.optimizer import Parked
 
 BASE = "base"
 """The snapshot that is the base model."""
@@ -56,8 +56,7 @@ class Bank:
         """Take over a worker that was started."""
         assert worker.engine is not None, "a service has an engine"
         self._worker, self._engine = worker, worker.engine
-        self._trained: str | None = None  # whose adapter the trainer has
-        self._parked: dict[str, Parked] = {}
+        self._parking = Parking(worker.backend)
         self._snapshots: dict[str, dict[str, torch.Tensor]] = {}
         self._versions = {BASE: next(_VERSIONS)}  # of each snapshot, as the engine names it
         self.slots = len(self._engine.engine.slots)
@@ -68,49 +67,43 @@ class Bank:
 
     def create(self, model: str, seed: int) -> None:
         """Make a new adapter, which changes nothing yet."""
-        self._park()
-        self._worker.backend.create_adapter(seed)
-        self._worker.backend.optimizer.zero_grad()
-        self._trained = model
+        with self._parking.making(model):
+            self._worker.backend.create_adapter(seed)
+            self._worker.backend.optimizer.zero_grad()
 
     def restore(self, model: str, state: Mapping[str, torch.Tensor], updates: int) -> None:
         """Make an adapter of what `snapshot` returned of one, or let a model continue from that."""
-        if self._trained != model:
-            self._park()
-        self._worker.backend.restore(state, updates)
-        self._worker.backend.optimizer.zero_grad()
-        self._trained = model
-        self._parked.pop(model, None)
+        with self._parking.making(model):
+            self._worker.backend.restore(state, updates)
+            self._worker.backend.optimizer.zero_grad()
 
     def forget(self, model: str) -> None:
         """Give back the memory of a model."""
-        self._parked.pop(model, None)
-        if self._trained == model:
-            self._trained = None
+        self._parking.forget(model)
 
     def accumulate(self, model: str, request: UpdateRequest, *, with_gradient: bool) -> Accumulated:
         """Add the gradient of the samples' loss to those of the model before."""
-        self._train(model)
+        self._parking.bring(model)
         return self._worker.accumulate(request, with_gradient=with_gradient)
 
     def forget_gradient(self, model: str) -> None:
         """Forget the gradients since the model's last step."""
-        self._train(model)
+        self._parking.bring(model)
         self._worker.backend.optimizer.zero_grad()
 
     def step(self, model: str, numbers: AdamW) -> float:
         """Update a model by its gradients and forget them; return their norm. If it is not finite, nothing changes."""
-        self._train(model)
+        self._parking.bring(model)
         return self._worker.backend.optim_step(numbers)
 
     def snapshot(self, model: str) -> Snapshot:
         """Return all of a model's state, before the next call of another method."""
-        self._train(model)
+        self._parking.bring(model)
         return self._worker.backend.snapshot()
 
     def keep(self, snapshot: str, model: str) -> None:
         """Keep the model's present adapter to sample from."""
-        self._train(model)
+        self._parking.bring(model)
         adapter = self._worker.backend.model.export()
         self.add(snapshot, {name: tensor.detach().to("cpu", copy=True) for name, tensor in adapter.items()})
 
@@ -207,16 +200,3 @@ class Bank:
             yield
         finally:
             backend.hold(None)
-
-    def _train(self, model: str) -> None:
-        """Let the trainer have a model's adapter, with its optimizer and gradients."""
-        if self._trained == model:
-            return
-        self._park()
-        self._worker.backend.optimizer.take(self._parked.pop(model))
-        self._trained = model
-
-    def _park(self) -> None:
-        if self._trained is not None:
-            self._parked[self._trained] = self._worker.backend.optimizer.parked()
-            self._trained = None

@@ -236,6 +236,11 @@ class CheckpointingWorker(Worker):
         self._uploader.drain(timeout_seconds)
         return list(self._published)
 
+    def close(self) -> None:
+        """Let go of the job's checkpoints, which are published first, while the process does other things."""
+        if "_uploader" in vars(self):  # otherwise they were never claimed
+            self._uploader.close()
+
     def finish(self) -> None:
         """Record in the job's folder that all steps are made. `drain_uploads` comes before.
 

@@ -34,53 +34,32 @@ from lorarl_trainer.samples.sample import Sample
 from lorarl_trainer.samples.wire import Samples
 from lorarl_trainer.servers.pool import Servers
 from lorarl_trainer.timing import Span
-from lorarl_trainer.workers import ahead
 from lorarl_trainer.workers.base_model import fetch_fitting_model
-from lorarl_trainer.workers.checkpoints import CheckpointingWorker
-from lorarl_trainer.workers.engines import BESIDE, Engines
-from lorarl_trainer.workers.failures import Failures, driver_log
-from lorarl_trainer.workers.nodes import Nodes
+from lorarl_trainer.workers.engines import Engines
+from lorarl_trainer.workers.failures import Failures
+from lorarl_trainer.workers.processes import Processes
 from lorarl_trainer.workers.stacks import stacks_of
-from lorarl_trainer.workers.worker import Rank, Worker
 
 
 class WorkerGroup:
-    """All workers of a job. Ray must be initialised."""
+    """All workers of a job."""
 
-    def __init__(self, spec: LoRARLJobSpec, log_dir: Path | None, devices: Any, servers: Servers | None = None) -> None:
-        """Start the worker processes.
+    def __init__(self, spec: LoRARLJobSpec, processes: Processes, servers: Servers | None = None) -> None:
+        """Take the workers' processes.
 
         Args:
             spec: the job.
-            log_dir: each worker's output goes to a file there; None leaves it to Ray, as in a pod.
-            devices: the places of the workers.
+            processes: the workers'.
             servers: what generates in the place of engines in the workers; None if those do.
         """
-        import ray
-
         self._spec, self._servers = spec, servers
         self.size = spec.world_size
         self._submitting = asyncio.Lock()
         self._trainer_ranks = 1  # until `start`, where the workers have chosen it
-        self._nodes = Nodes(devices)
+        self._actors, self._nodes, self._end = processes.actors, processes.nodes, processes.end
         self._folders: list[Path] = []
-        self._processes: list[int] = []
-        # A process that imports ahead has the variables already. Ray gives it to workers that ask for no others.
-        environment = {} if ahead.imports_ahead() else {"runtime_env": {"env_vars": ahead.environment(spec)}}
-        # A second thread in each worker that generates. Without one, Ray runs all methods in the main thread.
-        groups = {"concurrency_groups": {BESIDE: 1}} if spec.generates else {}
-        logs = [log_dir / f"worker-{rank}.log" if log_dir else None for rank in range(self.size)]
-        address, port = self._nodes.rendezvous() if self.size > 1 else (None, None)
-        self._actors: list[Any] = []
-        for rank, (local_rank, bundle) in enumerate(each for node in self._nodes.bundles for each in enumerate(node)):
-            kind = Worker if rank else CheckpointingWorker
-            actor = ray.remote(num_cpus=1, **groups)(kind).options(
-                num_gpus=1 if spec.on_gpu else 0, scheduling_strategy=self._nodes.at(bundle), **environment
-            )
-            place = Rank(rank, self.size, local_rank, address, port)
-            self._actors.append(actor.remote(spec, place, logs[rank], driver_log(spec)))
-            self._actors[-1].preload.remote()  # runs while the caller prepares what `start` needs
-        self._failures = Failures(spec, self._nodes, self._actors, logs)
+        self._ids: list[int] = []  # of the processes
+        self._failures = Failures(spec, self._nodes, self._actors, processes.logs)
 
     async def fetch_model(self) -> str:
         """Fetch the base model to each machine, once for all its workers, while they import their engines.
@@ -120,7 +99,7 @@ class WorkerGroup:
         """Build model, adapter and engine in every worker. `fetch_model` comes before."""
         import ray
 
-        self._processes = await self._all("process")
+        self._ids = await self._all("process")
         there = least_memory(await self._all("memory"))
 
         def calls() -> list[Any]:
@@ -240,7 +219,7 @@ class WorkerGroup:
         """Return by rank where each worker's process stands, although it answers nothing else. Any thread may ask."""
         import ray
 
-        left = iter(self._processes)
+        left = iter(self._ids)
         by_node = [[pid for pid, _ in zip(left, bundles, strict=False)] for bundles in self._nodes.bundles]
         calls = self._nodes.call_each(stacks_of, [(pids,) for pids in by_node])
         ray.wait(calls, num_returns=len(calls), timeout=seconds)
@@ -259,11 +238,7 @@ class WorkerGroup:
 
     def kill(self) -> None:
         """End the worker processes at once and give the devices back."""
-        import ray
-
-        for actor in self._actors:
-            ray.kill(actor)
-        self._nodes.release()
+        self._end()
 
     async def _by_sample(self, method: str, samples: Sequence[Sample], *arguments: Any) -> list[Floats]:
         """Return what the data-parallel workers compute of their samples."""

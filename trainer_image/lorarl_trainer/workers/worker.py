@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu, Host
@@ -41,6 +43,10 @@ if TYPE_CHECKING:
     from lorarl_trainer.samples.requests import Accumulated, GenerationRequest, Policy, UpdateRequest, UpdateResult
     from lorarl_trainer.samples.wire import CompletionChunk, Samples
     from lorarl_trainer.workers.state import State
+
+
+SHARED_WORKER = "shared worker"
+"""The first part of the start of a job whose worker is there already."""
 
 
 @dataclass(frozen=True)
@@ -122,14 +128,20 @@ class Worker:
             InputError: the job cannot run as the manifest says.
             OutOfMemoryError: the GPU's memory is used up. That holds for all methods that use it.
         """
+        self.load(model_path, stop_token_ids, there, adapters)
+        return self.begin(initial_adapter, teacher)
+
+    def load(
+        self, model_path: Path, stop_token_ids: tuple[int, ...], there: Gpu | Host | None = None, adapters: int = 1
+    ) -> None:
+        """Load the base model and start the engine: what jobs of the same execution plan can share. See `start`."""
         self.preload()
         from lorarl_trainer.backends.registry import get_backend
-        from lorarl_trainer.lora.experts import expert_layers
         from lorarl_trainer.planning.plan import plan_job
 
         spec, self._model_path = self._spec, model_path
         with self._clock.part("device"):
-            there = there or self.memory()
+            self._there = there = there or self.memory()
             self._init_process_group()
             self._plan = plan = plan_job(spec, model_path, there, adapters)
             self._watch = MemoryWatch(plan, self._device)
@@ -140,6 +152,23 @@ class Worker:
         if plan.rollouts:
             with self._clock.part("engine"), self._memory_explained("vLLM was started"):
                 self.engine = self._start_engine(model_path, stop_token_ids, plan)
+
+    def beside(self, spec: LoRARLJobSpec) -> Self:
+        """Return a worker of another job with this one's model and engine. Call `begin` next. They take turns."""
+        other = copy(self)
+        other._spec = spec
+        other._clock = StartClock(f"worker {self._rank.rank}", SHARED_WORKER, began=time.time())
+        return other
+
+    def begin(self, initial_adapter: InitialAdapter | None, teacher: InitialAdapter | None) -> Built:
+        """Make the job's adapter, which takes the place of another one. See `start`.
+
+        Raises:
+            InputError: the adapters cannot be used with the job.
+        """
+        from lorarl_trainer.lora.experts import expert_layers
+
+        spec, plan, there = self._spec, self.plan, self._there
         with self._clock.part("adapter"), self._memory_explained("the adapter was made"):
             if initial_adapter is None:
                 self.backend.create_adapter(spec.trainer.seed)
@@ -264,6 +293,12 @@ class Worker:
     def pod(self) -> str:
         """Return the name of this worker's pod."""
         return pod_name()
+
+    @property
+    def plan(self) -> ExecutionPlan:
+        """How the job runs here, once its model is loaded."""
+        assert self._plan is not None, "`load` comes before"
+        return self._plan
 
     def _of_the_jobs_rank(self, stored: InitialAdapter, field: str) -> Mapping[str, torch.Tensor]:
         from lorarl_trainer.lora.experts import trained_part
