@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -101,13 +102,20 @@ class SharedCluster:
                 configure_logging=False,
             )
             actor: Any = ray.get_actor(ACTOR)
-            nodes = Nodes(PlacementGroup(ray.PlacementGroupID(bytes.fromhex(there.devices))))
+            nodes = _Here(PlacementGroup(ray.PlacementGroupID(bytes.fromhex(there.devices))))
         except Exception as error:  # Ray raises every type
             raise WorkerError(f"the workers that trials share are gone ({in_one_line(error)})") from error
         # Ray prints to standard output that a worker died. WorkerGroup reports that with the end of the worker's log.
         ray._private.worker.print_to_stdstream = lambda *_, **__: None
         seat = Seat(actor, self._job.name, spec)
         return WorkerGroup(spec, Processes([seat], nodes, [Path(there.log)], end=partial(int)))
+
+
+class _Here(Nodes):
+    """This machine, with the workers. What is called on it runs in this process, which has imported its libraries."""
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        return [asyncio.to_thread(function, *arguments)]
 
 
 def shared_workers() -> Path | None:
