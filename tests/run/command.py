@@ -86,9 +86,10 @@ class Running:
         *,
         terminal: bool = False,
         through: Sequence[str] = (),
+        command: Sequence[str] = COMMAND,
     ) -> None:
         self.out = out
-        command = [*through, *COMMAND, *arguments]
+        command = [*through, *command, *arguments]
         self._stdout, self._stderr = folder / "stdout.txt", folder / "stderr.txt"
         self._memory = set(SHARED_MEMORY.iterdir())
         self._family: set[psutil.Process] = set()

@@ -20,6 +20,11 @@ def right(prompt: str, completion: str, answer: str | None, row: dict[str, objec
     return float(completion == answer)
 
 
+def broken(prompt: str, completion: str, answer: str | None, row: dict[str, object]) -> float:
+    """Raise for every completion."""
+    raise ValueError("no letter is good enough")
+
+
 def _wait_at_the_gate() -> None:
     gate = os.environ.get("LETTERS_GATE")
     while gate and Path(gate).exists():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
@@ -29,11 +29,13 @@ class Seat:
         actor: Ray's handle of the `SharedWorker`.
         trial: its name.
         spec: its own.
+        process_id: the one that ends with the trial: this one, the trial's driver.
     """
 
     actor: Any
     trial: str
     spec: LoRARLJobSpec
+    process_id: int = field(default_factory=os.getpid)
 
     def __getattr__(self, method: str) -> _Method:
         if method.startswith("_"):  # of Python's own protocols
@@ -48,7 +50,7 @@ class Seat:
         if method in ("process", "memory"):
             return lambda: getattr(actor, method).remote()
         if method == "start":
-            return lambda *arguments: actor.start.remote(trial, os.getpid(), self.spec, *arguments)
+            return lambda *arguments: actor.start.remote(trial, self.process_id, self.spec, *arguments)
         if method == "submit":
             submit = actor.submit.options(concurrency_group=BESIDE)
             return lambda *arguments: submit.remote(trial, *arguments)
