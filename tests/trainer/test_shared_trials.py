@@ -84,7 +84,7 @@ def test_trials_that_take_turns_end_in_the_bytes_that_they_have_alone(
         assert found(one.out, steps) == expected
 
 
-def test_a_trial_whose_process_ends_is_forgotten_and_continues_to_the_same_bytes(
+def test_a_trial_whose_process_ends_is_forgotten_and_may_continue(
     model: Path, tmp_path: Path, common: dict[str, Any]
 ) -> None:
     actor = shared(model, tmp_path, **common)

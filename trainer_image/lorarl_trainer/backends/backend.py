@@ -57,7 +57,7 @@ class ParkedAdapter:
     Attributes:
         optimizer: its own values and its optimizer.
         others: the adapters that it is compared with or learns from.
-        held: the values that it had instead of its own, by `Backend.hold`; None if it had its own.
+        held: the values that it had by `Backend.hold`; None if it was not held.
     """
 
     optimizer: Parked

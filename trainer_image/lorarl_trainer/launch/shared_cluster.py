@@ -1,4 +1,4 @@
-"""A trial's way to the workers that trials of a sweep share. It takes the place of a Ray of its own."""
+"""A trial's way to the workers that trials of a sweep share. It starts no Ray."""
 
 from __future__ import annotations
 
