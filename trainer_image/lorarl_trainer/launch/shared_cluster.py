@@ -8,7 +8,6 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -108,7 +107,7 @@ class SharedCluster:
         # Ray prints to standard output that a worker died. WorkerGroup reports that with the end of the worker's log.
         ray._private.worker.print_to_stdstream = lambda *_, **__: None
         seat = Seat(actor, self._job.name, spec)
-        return WorkerGroup(spec, Processes([seat], nodes, [Path(there.log)], end=partial(int)))
+        return WorkerGroup(spec, Processes([seat], nodes, [Path(there.log)], end=lambda: None))
 
 
 class _Here(Nodes):
