@@ -123,9 +123,7 @@ class RayCluster:
                 raise NodeLostError("a machine was lost while the workers' processes started") from error
 
 
-def start_ray(
-    spec: LoRARLJobSpec, ahead: contextlib.ExitStack, shares: GpuShares | None = None
-) -> Guard | None:
+def start_ray(spec: LoRARLJobSpec, ahead: contextlib.ExitStack, shares: GpuShares | None = None) -> Guard | None:
     """Connect to Ray; return the guard of our own Ray, whose processes import ahead until `ahead` is closed.
 
     With `shares`, it sees the trainer's GPUs alone, and so do the workers.

@@ -89,6 +89,8 @@ def refusal(spec: LoRARLJobSpec) -> str | None:
         return f"{field} asks for {spec.world_size} workers"
     if spec.servers:
         return "spec.rollout.servers generate"
+    if spec.separate_engines:
+        return "spec.rollout.separateEngines generate"
     if spec.algorithm.about.critic:
         return f"spec.algorithm.type {spec.algorithm.type} trains a critic"
     if _has_experts(spec):
