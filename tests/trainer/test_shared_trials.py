@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,20 +63,34 @@ def found(out: Path, steps: Sequence[StepDone]) -> tuple[dict[str, str], list[di
 
 
 def learning(kind: str) -> dict[str, Any]:
-    return {"train_rows": rows(answer=[7, 8, 9])} if kind in ("sft", "dpo") else {}
+    """The rows of those that learn from data: answers, or pairs of them."""
+    if kind not in ("sft", "dpo"):
+        return {}
+    made = rows(answer=[7, 8, 9])
+    return {"train_rows": [replace(row, rejected_ids=[4, 5, 6]) for row in made] if kind == "dpo" else made}
+
+
+def trained_alone(colocated, out: Path, kind: str, changes: dict[str, Any]) -> tuple[dict[str, str], Any]:
+    """A trial's results as those of an ordinary job. A new thread, as a shared worker's is, has no other settings."""
+
+    def train() -> list[StepDone]:
+        worker = colocated(**changes)
+        worker.out = out
+        worker.job.spec.checkpoint.__dict__["uri"] = f"file://{out}/checkpoints"  # frozen: only tests change it
+        return asyncio.run(run_in_process(worker, **learning(kind)))
+
+    with ThreadPoolExecutor(1) as thread:
+        return found(out, thread.submit(train).result())
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.long] * (kind == "dpo")) for kind in KINDS])
 def test_trials_that_take_turns_end_in_the_bytes_that_they_have_alone(
     colocated, model: Path, tmp_path: Path, common: dict[str, Any], kind: str
 ) -> None:
-    alone = []
-    for place, changes in enumerate(KINDS[kind]):
-        out = tmp_path / f"alone-{place}"
-        worker = colocated(**common, **changes)
-        worker.out = out
-        worker.job.spec.checkpoint.__dict__["uri"] = f"file://{out}/checkpoints"  # frozen: only tests change it
-        alone.append(found(out, asyncio.run(run_in_process(worker, **learning(kind)))))
+    alone = [
+        trained_alone(colocated, tmp_path / f"alone-{place}", kind, common | changes)
+        for place, changes in enumerate(KINDS[kind])
+    ]
     assert len({str(digests) for digests, _ in alone}) == len(alone), "trials that train alike would prove nothing"
     actor = shared(model, tmp_path, **common, **KINDS[kind][0])
     trials = [trial(actor, model, tmp_path / f"{n}", **common, **changes) for n, changes in enumerate(KINDS[kind])]
