@@ -114,6 +114,10 @@ def test_a_trial_whose_process_ends_is_forgotten_and_may_continue(
     process.kill()
     process.wait()
     assert actor.shared.present() == 1
+    with pytest.raises(WorkerError, match="the process of killed has ended"):  # a call that was under way
+        killed.seat.update.remote(None)
+    with pytest.raises(WorkerError, match=f"process {process.pid} has ended"):
+        killed.start(model)
     other.start(model)
     assert set(actor.shared._seats) == {"whole", "other"} and set(actor.shared._parking._parked) == {"whole"}
     again = trial(actor, model, tmp_path / "killed", **common, trainer__seed=4)

@@ -40,7 +40,13 @@ if TYPE_CHECKING:
 ALONE = Rank(rank=0, world_size=1, local_rank=0, master_address=None, master_port=None)
 _PARKED_BYTES = 4 * 4
 """Of each parameter of a parked adapter: its master, two moments and its gradient, in fp32."""
-_OF_THE_TRIAL = (InputError, StorageError, FencedError)
+
+
+class _GoneError(WorkerError):
+    """A call of a trial whose process has ended."""
+
+
+_OF_THE_TRIAL = (InputError, StorageError, FencedError, _GoneError)
 """What goes wrong for one trial. After any other failure, the state of model and engine is not known."""
 _CHANGES = ("restore", "update", "hold_probe")
 """Calls after which the engine's adapter is not the trainer's until the next sync."""
@@ -140,6 +146,7 @@ class SharedWorker:
         """
         with self._whole(trial):
             self._free_seats()
+            handle = _handle(process)
             if self._parking is None:
                 self._common.load(model_path, stop_token_ids, there)
                 self._loaded = model_path, stop_token_ids, there
@@ -152,7 +159,7 @@ class SharedWorker:
             with self._parking.making(trial):
                 self._common.backend.begin_job(spec)
                 built = worker.begin(initial_adapter, teacher)
-            self._seats[trial] = _Seat(os.pidfd_open(process), worker)
+            self._seats[trial] = _Seat(handle, worker)
             return built
 
     def turn(self, trial: str, method: str, *arguments: Any) -> Any:
@@ -174,16 +181,16 @@ class SharedWorker:
         with self._requests:
             seat = self._seats[trial]
             named = {number: seat.named(request) for number, request in requests.items()}
-            seat.asked |= named.keys()
             if self._generating is seat:
                 seat.worker.submit(named)
             else:
                 seat.waiting |= named
+            seat.asked |= named.keys()
 
     def results(self, trial: str, until: int) -> Iterator[CompletionChunk]:
         """Generate what a trial has queued, and queues meanwhile. See `Worker.results`."""
         with self._whole(trial):
-            seat = self._seats[trial]
+            seat = self._seat(trial)
             if self._served != trial:
                 self._serve_again(trial)
             with self._requests:
@@ -230,8 +237,15 @@ class SharedWorker:
 
     def _brought(self, trial: str) -> _Seat:
         assert self._parking is not None, "`start` comes before"
-        self._free_seats()
+        seat = self._seat(trial)
         self._parking.bring(trial)
+        return seat
+
+    def _seat(self, trial: str) -> _Seat:
+        """Return a trial's seat, after those of ended processes were freed: their last calls may still come."""
+        self._free_seats()
+        if trial not in self._seats:
+            raise _GoneError(f"the process of {trial} has ended")
         return self._seats[trial]
 
     def _serve_again(self, trial: str) -> None:
@@ -308,6 +322,13 @@ class SharedWorker:
             self._broken, self._culprit = f"{trial}: {in_one_line(error)}", trial
             self._over.set()
             raise
+
+
+def _handle(process: int) -> int:
+    try:
+        return os.pidfd_open(process)
+    except ProcessLookupError as error:
+        raise _GoneError(f"process {process} has ended") from error
 
 
 def _ended(process: int) -> bool:
