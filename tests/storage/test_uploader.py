@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,16 @@ def test_checkpoints_are_published_while_the_caller_goes_on(store: Store, start:
     uploader.raise_if_failed()
     assert [one.step for one in published] == [10, 20]
     assert require_whole(store) == 20
+
+
+def test_the_thread_ends_when_it_is_closed_and_all_is_published(store: Store, start: Start) -> None:
+    before = set(threading.enumerate())
+    uploader, _ = start(store)
+    [thread] = set(threading.enumerate()) - before
+    uploader.submit(checkpoint(10))
+    uploader.close()
+    thread.join(10)
+    assert not thread.is_alive() and require_whole(store) == 10
 
 
 def test_a_newer_checkpoint_takes_the_place_of_the_one_that_waits(
