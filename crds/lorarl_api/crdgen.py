@@ -8,8 +8,17 @@ from typing import Any
 import yaml
 
 from lorarl_api.schema import Schema, job_schema
-from lorarl_api.template_schema import sweep_schema, template_spec_schema
-from lorarl_api.v1alpha1 import API_VERSION, CLUSTER_TEMPLATE_KIND, GROUP, KIND, SWEEP_KIND, TEMPLATE_KIND, VERSION
+from lorarl_api.template_schema import schedule_schema, sweep_schema, template_spec_schema
+from lorarl_api.v1alpha1 import (
+    API_VERSION,
+    CLUSTER_TEMPLATE_KIND,
+    GROUP,
+    KIND,
+    SCHEDULE_KIND,
+    SWEEP_KIND,
+    TEMPLATE_KIND,
+    VERSION,
+)
 
 # Name, JSONPath, type, and whether only `kubectl get -o wide` shows it. kubectl puts NAME before them.
 _COLUMNS = [
@@ -39,6 +48,21 @@ _SWEEP_COLUMNS = [
     ("Stopped", ".status.stopped", "integer", True),
     ("Failed", ".status.failed", "integer", True),
     ("URI", ".status.best.uri", "string", True),
+]
+_SCHEDULE_COLUMNS = [
+    ("Schedule", ".spec.schedule", "string", False),
+    ("TimeZone", ".spec.timeZone", "string", False),
+    ("Suspend", ".spec.suspend", "boolean", False),
+    ("Phase", ".status.phase", "string", False),
+    ("Last", ".status.lastScheduleTime", "date", False),
+    ("LastJob", ".status.lastJob", "string", False),
+    ("LastPhase", ".status.lastPhase", "string", False),
+    ("Age", ".metadata.creationTimestamp", "date", False),
+    ("Next", ".status.nextScheduleTime", "string", True),
+    ("Reason", '.status.conditions[?(@.type=="Running")].reason', "string", True),
+    ("Policy", ".spec.concurrencyPolicy", "string", True),
+    ("ContinueFrom", ".spec.continueFrom", "string", True),
+    ("URI", ".status.lastAdapter.uri", "string", True),
 ]
 _TEMPLATE_COLUMNS = [
     ("Image", ".spec.cluster.image", "string", False),
@@ -79,6 +103,11 @@ def sweep_crd() -> dict[str, Any]:
     return _with_status(SWEEP_KIND, "lrs", sweep_schema(), _SWEEP_COLUMNS)
 
 
+def schedule_crd() -> dict[str, Any]:
+    """The CustomResourceDefinition `lorarlschedules.lorarl.io`."""
+    return _with_status(SCHEDULE_KIND, "lrsch", schedule_schema(), _SCHEDULE_COLUMNS)
+
+
 def template_crd(kind: str) -> dict[str, Any]:
     """The CustomResourceDefinition of templates, of one namespace or of the cluster."""
     description, scope, short = _TEMPLATES[kind]
@@ -102,7 +131,7 @@ def _with_status(kind: str, short: str, whole: Schema, columns: list[tuple[str, 
 
 def definitions() -> dict[str, str]:
     """The texts of all CRDs by their file names in crds/."""
-    made = [crd(), sweep_crd(), *map(template_crd, _TEMPLATES)]
+    made = [crd(), sweep_crd(), schedule_crd(), *map(template_crd, _TEMPLATES)]
     return {f"{GROUP}_{one['spec']['names']['plural']}.yaml": _as_text(one) for one in made}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from lorarl_api.algorithms_page import with_list, with_table
 from lorarl_api.crdgen import definitions
 from lorarl_api.page import update
-from lorarl_api.reference import reference, with_sweep_fields
+from lorarl_api.reference import reference, with_schedule_fields, with_sweep_fields
 
 _ROOT = Path(__file__).parents[2]
 
@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, updated in {
         "docs/algorithms.md": with_table,
         "README.md": with_list,
+        "docs/schedules.md": with_schedule_fields,
         "docs/sweeps.md": with_sweep_fields,
     }.items():
         if (page := options.root / name).exists():

@@ -10,7 +10,7 @@ from typing import Any
 
 from lorarl_api.page import between, table
 from lorarl_api.schema import Schema, in_words, job_schema
-from lorarl_api.template_schema import sweep_schema
+from lorarl_api.template_schema import schedule_schema, sweep_schema
 from lorarl_api.v1alpha1 import API_VERSION, KIND
 
 _HEAD = f"""# Reference: `{KIND}` ({API_VERSION})
@@ -46,7 +46,17 @@ def reference() -> str:
 
 def with_sweep_fields(text: str) -> str:
     """Return a document with its table of the fields of a sweep up to date."""
-    spec = sweep_schema()["properties"]["spec"]
+    return _with_fields(text, "a sweep", sweep_schema())
+
+
+def with_schedule_fields(text: str) -> str:
+    """Return a document with its table of the fields of a schedule up to date."""
+    return _with_fields(text, "a schedule", schedule_schema())
+
+
+def _with_fields(text: str, of: str, schema: Schema) -> str:
+    """A document with the fields of a kind, without those of the job in its template."""
+    spec = schema["properties"]["spec"]
     rows = [
         (
             f"`{path.removeprefix('spec').removeprefix('.')}{'.' if path != 'spec' else ''}{name}`",
@@ -59,7 +69,7 @@ def with_sweep_fields(text: str) -> str:
         if not path.startswith("spec.template.spec")
         for name, field in group["properties"].items()
     ]
-    return between(text, "fields of a sweep", table(("field", "type", "default", "range", "meaning"), rows))
+    return between(text, f"fields of {of}", table(("field", "type", "default", "range", "meaning"), rows))
 
 
 def _groups(path: str, schema: Schema) -> Iterator[tuple[str, Schema]]:

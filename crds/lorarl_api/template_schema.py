@@ -1,11 +1,11 @@
-"""The JSON schemas of templates and sweeps: a job's parts, without what the API server would fill in or require."""
+"""The JSON schemas of kinds that have parts of a job: templates, sweeps and schedules."""
 
 from __future__ import annotations
 
 from functools import cache
 
 from lorarl_api.schema import Schema, inlined_schema, job_schema
-from lorarl_api.v1alpha1 import PARTS, LoRARLSweep, TemplateSpec, fields_of
+from lorarl_api.v1alpha1 import PARTS, LoRARLSchedule, LoRARLSweep, TemplateSpec, fields_of
 
 _OF_WHOLE_OBJECTS = ("default", "required", "x-kubernetes-validations")
 
@@ -30,6 +30,28 @@ def sweep_schema() -> Schema:
     bare = _without_words(_partial(job_schema()["properties"]["spec"]))
     template["spec"] = bare | {"description": template["spec"]["description"]}
     return schema
+
+
+@cache
+def schedule_schema() -> Schema:
+    """The schema of a schedule, whose template has all rules of a job but those about changes: it may change."""
+    schema = inlined_schema(LoRARLSchedule)
+    template = schema["properties"]["spec"]["properties"]["template"]["properties"]
+    template["spec"] = _may_change(_without_words(template["spec"])) | {"description": template["spec"]["description"]}
+    return schema
+
+
+def _may_change(schema: Schema) -> Schema:
+    """A schema without its rules that compare an object with what it was before."""
+    free = dict(schema)
+    if rules := free.pop("x-kubernetes-validations", None):
+        kept = [rule for rule in rules if "oldSelf" not in rule["rule"]]
+        free |= {"x-kubernetes-validations": kept} if kept else {}
+    if "properties" in free:
+        free["properties"] = {name: _may_change(inner) for name, inner in free["properties"].items()}
+    return free | {
+        key: _may_change(free[key]) for key in ("items", "additionalProperties") if isinstance(free.get(key), dict)
+    }
 
 
 def _without_words(schema: Schema) -> Schema:

@@ -6,12 +6,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lorarl_api.faults import ManifestError
+from lorarl_api.faults import Fault, ManifestError
 from lorarl_api.load import assign, documents, faults, job_of
 from lorarl_api.pod_overrides import override_faults
+from lorarl_api.schedules.manifest import job_document as scheduled_job
+from lorarl_api.schedules.manifest import schedule_faults
 from lorarl_api.sweeps.manifest import job_document, sweep_faults, trials_of
-from lorarl_api.v1alpha1 import KIND, SWEEP_KIND, LoRARLJob, LoRARLSweep
+from lorarl_api.v1alpha1 import KIND, SCHEDULE_KIND, SWEEP_KIND, LoRARLJob, LoRARLSweep
 
+_WORDS = {KIND: "job", SWEEP_KIND: "sweep", SCHEDULE_KIND: "schedule"}
+_FAULTS: dict[str, Callable[[Any], list[Fault]]] = {
+    KIND: faults,
+    SWEEP_KIND: sweep_faults,
+    SCHEDULE_KIND: schedule_faults,
+}
 Look = Callable[[LoRARLJob], tuple[str | None, str | None]]
 """Looks at what a manifest without faults names; returns a fault of that, or what else is worth saying."""
 
@@ -36,18 +44,18 @@ def validate_files(paths: Sequence[str | Path], look: Look | None = None, overri
 def _looked_at(path: Path, look: Look | None, overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the faults of a file, and what else is worth saying."""
     try:
-        there = documents(path, (KIND, SWEEP_KIND))
+        there = documents(path, tuple(_WORDS))
         for document in there:
             assign(document, overrides)
     except ManifestError as error:
         return [str(fault).removeprefix(f"{path}: ").removeprefix(f"{path}, ") for fault in error.faults], []
     found, notes = [], []
     for number, document in enumerate(there, start=1):
-        is_sweep = isinstance(document, dict) and document.get("kind") == SWEEP_KIND
-        which = f"{'sweep' if is_sweep else 'job'} {number}: " if len(there) > 1 else ""
-        told = [str(fault) for fault in (sweep_faults if is_sweep else faults)(document)]
+        kind = _kind(document)
+        which = f"{_WORDS[kind]} {number}: " if len(there) > 1 else ""
+        told = [str(fault) for fault in _FAULTS[kind](document)]
         if not told:
-            jobs = _jobs_of(document) if is_sweep else [job_of(document)]
+            jobs = _jobs_of(document)
             told = list(dict.fromkeys(str(fault) for job in jobs for fault in override_faults(job)))
             seen = [look(job) for job in jobs] if look is not None and not told else []
             told += list(dict.fromkeys(fault for fault, _ in seen if fault))
@@ -57,8 +65,17 @@ def _looked_at(path: Path, look: Look | None, overrides: Sequence[str]) -> tuple
     return found, notes
 
 
+def _kind(document: Any) -> str:
+    kind = document.get("kind") if isinstance(document, dict) else None
+    return kind if kind in _WORDS else KIND
+
+
 def _jobs_of(document: dict[str, Any]) -> list[LoRARLJob]:
-    """The jobs of a sweep without faults."""
+    """The jobs of a document without faults: itself, those of a sweep's trials, or the first one of a schedule."""
+    if _kind(document) == KIND:
+        return [job_of(document)]
+    if _kind(document) == SCHEDULE_KIND:
+        return [job_of(scheduled_job(document["spec"]["template"]["spec"], document["metadata"]["name"], None))]
     sweep = LoRARLSweep.model_validate(document, by_alias=True, by_name=False)
     trials = trials_of(sweep.metadata.name, sweep.spec)
     return [job_of(job_document(sweep.spec.template.spec, trial)) for trial in trials]

@@ -49,6 +49,13 @@ from lorarl_api.v1alpha1.reward import NamedReward, RewardSpec
 from lorarl_api.v1alpha1.reward_source import RewardSource
 from lorarl_api.v1alpha1.rollout import RolloutSpec, SeparateEnginesSpec
 from lorarl_api.v1alpha1.runtime import CheckpointSpec, MlflowSpec, TrackingSpec, TrainerSpec, WandbSpec
+from lorarl_api.v1alpha1.schedule import (
+    MAX_SCHEDULE_NAME,
+    SCHEDULE_KIND,
+    LoRARLSchedule,
+    LoRARLScheduleSpec,
+)
+from lorarl_api.v1alpha1.schedule_status import MAX_ACTIVE, LoRARLScheduleStatus
 from lorarl_api.v1alpha1.scoring import CodeReward, LengthPenalty, RepetitionPenalty, ServerReward
 from lorarl_api.v1alpha1.status import (
     AdapterStatus,
@@ -97,13 +104,16 @@ __all__ = [
     "KEYS",
     "KIND",
     "LOCKABLE",
+    "MAX_ACTIVE",
     "MAX_LORA_RANK",
     "MAX_NAME",
     "MAX_POINTS",
+    "MAX_SCHEDULE_NAME",
     "MAX_TRIALS",
     "PARTS",
     "REWARDS_FOLDER",
     "RULES_LATER",
+    "SCHEDULE_KIND",
     "SCHEDULING_PREFIXES",
     "SERVED_RANKS",
     "SWEEP_KIND",
@@ -134,6 +144,9 @@ __all__ = [
     "LoRARLJob",
     "LoRARLJobSpec",
     "LoRARLJobStatus",
+    "LoRARLSchedule",
+    "LoRARLScheduleSpec",
+    "LoRARLScheduleStatus",
     "LoRARLSweep",
     "LoRARLSweepSpec",
     "LoRARLSweepStatus",
