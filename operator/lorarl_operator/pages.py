@@ -11,6 +11,7 @@ from lorarl_api.page import between, table, update
 from lorarl_operator.decide.publish_reasons import Publishing
 from lorarl_operator.decide.reasons import Ended, News, Waiting
 from lorarl_operator.decide.retry_policy import default_action
+from lorarl_operator.decide.schedule_reasons import Scheduling
 from lorarl_operator.decide.settings import Settings
 from lorarl_operator.decide.sweep_reasons import Sweeping
 from lorarl_operator.options import rows
@@ -32,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "jobs.md": with_reasons,
         "operator.md": with_settings,
         "publishing.md": with_publishing,
+        "schedules.md": with_scheduling,
         "sweeps.md": with_sweeping,
     }
     pages = {options.root / "docs" / name: maker for name, maker in makers.items()}
@@ -59,6 +61,12 @@ def with_sweeping(text: str) -> str:
     """Return a document with its table of the reasons of sweeps up to date."""
     rows = ((f"`{one}`", one.cause, one.then) for one in Sweeping)
     return between(text, "reasons of sweeps", table(("reason", "cause", "fix"), rows))
+
+
+def with_scheduling(text: str) -> str:
+    """Return a document with its table of the reasons of schedules up to date."""
+    rows = ((f"`{one}`", one.cause, one.then) for one in Scheduling)
+    return between(text, "reasons of schedules", table(("reason", "cause", "fix"), rows))
 
 
 def with_settings(text: str) -> str:

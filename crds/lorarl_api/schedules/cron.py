@@ -1,8 +1,8 @@
 """When a cron expression holds, in a time zone.
 
-The expressions are those of CronJobs: five fields, or a macro such as @daily. cronsim computes the times. At a change of
-the clocks it does what Debian's cron does: a run at a time that the day leaves out follows right after the change, and
-one at a time that the day has twice comes once. An expression whose minute or hour begins with * follows the clock.
+The expressions are those of CronJobs: five fields, or a macro such as @daily. cronsim computes the times. When the
+clocks change it does what Debian's cron does: a time that the day leaves out comes right after the change, and one that
+the day has twice comes once. An expression whose minute or hour begins with * follows the clock instead.
 """
 
 from __future__ import annotations
@@ -91,12 +91,10 @@ def times_of(expression: str, zone: str) -> Times:
         CronError: The expression is not valid, or never holds. The message says which part is wrong.
         ZoneInfoNotFoundError: There is no such zone.
     """
-    fields = MACROS.get(expression.strip().lower()) or " ".join("*" if one == "?" else one for one in expression.split())
-    if expression.startswith("@") and fields == expression.strip():
-        raise CronError(f"there is no macro {expression}")
-    if len(fields.split()) != _FIELDS:
-        raise CronError(f"it has {len(fields.split())} fields")
-    found = Times(fields, _zone(zone))
+    parts = MACROS.get(expression.strip(), expression).split()
+    if len(parts) != _FIELDS:
+        raise CronError(f"{len(parts)} fields")
+    found = Times(" ".join("*" if part == "?" else part for part in parts), _zone(zone))
     try:
         never = found.after(datetime(2000, 1, 1, tzinfo=UTC)) is None
     except CronSimError as error:

@@ -115,4 +115,3 @@ def metadata_of(
         "annotations": {**(template.get("annotations") or {}), **annotations},
         "ownerReferences": [owner | {"controller": True}],
     }
-

@@ -17,12 +17,13 @@ SCHEDULE_KIND = "LoRARLSchedule"
 MAX_SCHEDULE_NAME = MAX_NAME - 9
 """Longest name of a schedule. The name of a job is longer by a dash and the minutes since 1970, 8 digits until 2160."""
 _MAX_KEPT = 100
+_PART = "[0-9A-Za-z*?,/#-]+"
 
 CronExpression = Annotated[
     str,
     Field(
         max_length=256,
-        pattern=r"^ *(@(yearly|annually|monthly|weekly|daily|midnight|hourly)|[0-9A-Za-z*?,/#-]+( +[0-9A-Za-z*?,/#-]+){4}) *$",
+        pattern=rf"^ *(@(yearly|annually|monthly|weekly|daily|midnight|hourly)|{_PART}( +{_PART}){{4}}) *$",
         examples=["0 3 * * *"],
         json_schema_extra={
             "expected": "five fields (minute, hour, day of the month, month, day of the week), or @yearly, @annually, "
@@ -140,8 +141,8 @@ class LoRARLSchedule(Checked):
             "metadata.name",
             f"size(self.metadata.name) <= {MAX_SCHEDULE_NAME} && "
             "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-            f"have at most {MAX_SCHEDULE_NAME} characters a-z, 0-9 and -, begin with a letter, and end with a letter or "
-            "digit",
+            f"have at most {MAX_SCHEDULE_NAME} characters a-z, 0-9 and -, begin with a letter, and end with a letter "
+            "or digit",
             "Use another name: those of its jobs begin with it.",
         ),
     )

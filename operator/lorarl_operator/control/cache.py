@@ -1,4 +1,4 @@
-"""What is known of the cluster: each job with its objects, and each sweep, in their newest version.
+"""What is known of the cluster: each job with its objects, each sweep and each schedule, in their newest version.
 
 News comes from the watches, from resyncs and from the answers to our own writes, in any order. So an older version
 never replaces a newer one, and a deleted object never comes back.
@@ -26,11 +26,23 @@ from lorarl_operator.decide.models import (
     RayCluster,
     RayJob,
 )
+from lorarl_operator.decide.schedule_models import Schedule
 from lorarl_operator.decide.sweep_models import Sweep
-from lorarl_operator.kube.resources import BUDGETS, JOBS, LORARLJOBS, LORARLSWEEPS, PODS, RAYCLUSTERS, RAYJOBS, Resource
+from lorarl_operator.kube.resources import (
+    BUDGETS,
+    JOBS,
+    LORARLJOBS,
+    LORARLSCHEDULES,
+    LORARLSWEEPS,
+    PODS,
+    RAYCLUSTERS,
+    RAYJOBS,
+    Resource,
+)
 
 type Key = tuple[str, str]
-"""Namespace and name of a job, and of a sweep."""
+"""Namespace and name of a job, of a sweep and of a schedule."""
+type Root = Job | Sweep | Schedule
 type Child = RayJob | RayCluster | Pod | CleanupJob | Budget
 
 _PARSERS: dict[Resource, Callable[[parse.Raw], Child]] = {
@@ -40,8 +52,12 @@ _PARSERS: dict[Resource, Callable[[parse.Raw], Child]] = {
     JOBS: parse.cleanup_job,
     BUDGETS: parse.budget,
 }
-_ROOTS = (LORARLJOBS, LORARLSWEEPS)
-"""Kinds that belong to nothing else. A sweep and a job of one name share an entry."""
+_ROOTS: dict[Resource, Callable[[parse.Raw], Root]] = {
+    LORARLJOBS: parse.job,
+    LORARLSWEEPS: parse.sweep,
+    LORARLSCHEDULES: parse.schedule,
+}
+"""Kinds that belong to nothing else here. Those of one name share an entry."""
 WATCHED: dict[Resource, str] = {**dict.fromkeys(_ROOTS, ""), **dict.fromkeys(_PARSERS, SELECTOR)}
 """What is watched, with the label selector that the server filters by."""
 _REMEMBERED_DELETIONS = 20_000
@@ -51,15 +67,20 @@ _REMEMBERED_PODS = 8
 
 @dataclass(slots=True)
 class _Entry:
-    job: Job | None = None
-    sweep: Sweep | None = None
+    roots: dict[Resource, Root] = field(default_factory=dict)
     children: dict[tuple[Resource, str], Child] = field(default_factory=dict)
     departed: tuple[Pod, ...] = ()
 
     @property
+    def job(self) -> Job | None:
+        """The job of this name."""
+        found = self.roots.get(LORARLJOBS)
+        return found if isinstance(found, Job) else None
+
+    @property
     def is_empty(self) -> bool:
         """Whether nothing is known under this name any more."""
-        return self.job is None and self.sweep is None and not self.children
+        return not self.roots and not self.children
 
 
 class Cache:
@@ -69,6 +90,8 @@ class Cache:
         self._entries: dict[Key, _Entry] = {}
         self._deleted: OrderedDict[str, None] = OrderedDict()
         self._unwatched: set[str] = set()
+        self._made: dict[str, set[Key]] = {}
+        """By the uid of their maker: jobs that were made. They may be gone, or others of that name may be there."""
         self._kuberay_began: datetime | None = None
 
     def __len__(self) -> int:
@@ -89,11 +112,10 @@ class Cache:
         known = self._known(entry, resource, meta["name"])
         if entry is None:
             entry = self._entries[key] = _Entry()
-        if resource == LORARLJOBS:
-            entry.job = parse.job(raw)
-            return key
-        if resource == LORARLSWEEPS:
-            entry.sweep = parse.sweep(raw)
+        if resource in _ROOTS:
+            root = entry.roots[resource] = _ROOTS[resource](raw)
+            if isinstance(root, Job) and root.maker is not None:
+                self._made.setdefault(root.maker.uid, set()).add(key)
             return key
         child = _PARSERS[resource](raw)
         if isinstance(child, Pod) and isinstance(known, Pod) and known.uid == child.uid:
@@ -129,10 +151,9 @@ class Cache:
         known = self._known(entry, resource, name)
         if entry is None or known is None or known.uid != uid:
             return False
-        if resource == LORARLJOBS:
-            entry.job = None
-        elif resource == LORARLSWEEPS:
-            entry.sweep = None
+        if resource in _ROOTS:
+            del entry.roots[resource]
+            self._made.pop(uid, None)
         else:
             del entry.children[resource, name]
         if isinstance(known, Pod):
@@ -152,10 +173,8 @@ class Cache:
         self._deleted.clear()
         for key, one in self._all(resource, namespace):
             entry = self._entries[key]
-            if resource == LORARLJOBS:
-                entry.job = None
-            elif resource == LORARLSWEEPS:
-                entry.sweep = None
+            if resource in _ROOTS:
+                del entry.roots[resource]
             else:
                 del entry.children[resource, one.name]
             if entry.is_empty:
@@ -195,12 +214,22 @@ class Cache:
 
     def sweep(self, key: Key) -> Sweep | None:
         """A sweep; None if there is no such sweep."""
-        entry = self._entries.get(key)
-        return entry.sweep if entry else None
+        found = self._known(self._entries.get(key), LORARLSWEEPS, key[1])
+        return found if isinstance(found, Sweep) else None
 
-    def sweeps(self, namespace: str | None) -> list[Key]:
-        """The sweeps of a namespace (None: of all)."""
-        return [key for key, entry in self._entries.items() if entry.sweep is not None and namespace in (None, key[0])]
+    def schedule(self, key: Key) -> Schedule | None:
+        """A schedule; None if there is no such schedule."""
+        found = self._known(self._entries.get(key), LORARLSCHEDULES, key[1])
+        return found if isinstance(found, Schedule) else None
+
+    def makers(self, resource: Resource, namespace: str | None) -> list[Key]:
+        """The sweeps or schedules of a namespace (None: of all)."""
+        return [key for key, _ in self._all(resource, namespace)]
+
+    def made_by(self, maker: Sweep | Schedule) -> dict[str, Job]:
+        """The jobs that a sweep or schedule owns, by their names."""
+        found = {key[1]: self.job(key) for key in self._made.get(maker.uid, ())}
+        return {name: job for name, job in found.items() if job and job.maker and job.maker.uid == maker.uid}
 
     def vanished(
         self, resource: Resource, namespace: str | None, listed: set[str], version: str
@@ -212,7 +241,7 @@ class Cache:
             if one.uid not in listed and one.uid not in self._unwatched and int(one.resource_version) <= int(version)
         ]
 
-    def _all(self, resource: Resource, namespace: str | None) -> list[tuple[Key, Job | Sweep | Child]]:
+    def _all(self, resource: Resource, namespace: str | None) -> list[tuple[Key, Root | Child]]:
         """All objects of a kind in a namespace (None: in all), each with its job."""
         return [
             (key, one)
@@ -222,23 +251,20 @@ class Cache:
         ]
 
     @staticmethod
-    def _known(entry: _Entry | None, resource: Resource, name: str) -> Job | Sweep | Child | None:
+    def _known(entry: _Entry | None, resource: Resource, name: str) -> Root | Child | None:
         if entry is None:
             return None
-        if resource == LORARLSWEEPS:
-            return entry.sweep
-        return entry.job if resource == LORARLJOBS else entry.children.get((resource, name))
+        return entry.roots.get(resource) or entry.children.get((resource, name))
 
     @staticmethod
-    def _of_kind(entry: _Entry, resource: Resource) -> list[Job | Sweep | Child]:
+    def _of_kind(entry: _Entry, resource: Resource) -> list[Root | Child]:
         if resource in _ROOTS:
-            root = entry.job if resource == LORARLJOBS else entry.sweep
-            return [root] if root is not None else []
+            return [entry.roots[resource]] if resource in entry.roots else []
         return [child for (kind, _), child in entry.children.items() if kind == resource]
 
 
 def key_of(resource: Resource, raw: parse.Raw) -> Key | None:
-    """The job or sweep that an object is, or the job that it belongs to by its labels."""
+    """The job, sweep or schedule that an object is, or the job that it belongs to by its labels."""
     if resource in _ROOTS:
         meta: dict[str, Any] = raw["metadata"]
         return meta["namespace"], meta["name"]

@@ -1,4 +1,4 @@
-"""Writes Events about jobs and sweeps in the background, one at a time, so that they never delay a job.
+"""Writes Events about jobs, sweeps and schedules in the background, one at a time, so that they never delay a job.
 
 A lost Event is only logged.
 """
@@ -15,15 +15,20 @@ from typing import Any
 from lorarl_operator import logs
 from lorarl_operator.decide.decision import Event
 from lorarl_operator.decide.models import MANAGER, Job
+from lorarl_operator.decide.schedule_models import Schedule
 from lorarl_operator.decide.sweep_models import Sweep
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError, NotLeaderError
-from lorarl_operator.kube.resources import EVENTS, LORARLJOBS, LORARLSWEEPS
+from lorarl_operator.kube.resources import EVENTS, LORARLJOBS, LORARLSCHEDULES, LORARLSWEEPS
 
 log = logging.getLogger(__name__)
 _LONGEST_BACKLOG = 20_000
 _REMEMBERED = 4_000
 _LONGEST_MESSAGE = 1024  # The API server's limit.
+
+
+_RESOURCES = {Job: LORARLJOBS, Sweep: LORARLSWEEPS, Schedule: LORARLSCHEDULES}
+type Subject = Job | Sweep | Schedule
 
 
 class EventRecorder:
@@ -33,10 +38,10 @@ class EventRecorder:
         """`instance` is the name of this replica."""
         self._client = client
         self._instance = instance
-        self._backlog: asyncio.Queue[tuple[Job | Sweep, Event, datetime]] = asyncio.Queue(_LONGEST_BACKLOG)
+        self._backlog: asyncio.Queue[tuple[Subject, Event, datetime]] = asyncio.Queue(_LONGEST_BACKLOG)
         self._counts: OrderedDict[str, int] = OrderedDict()
 
-    def record(self, job: Job | Sweep, event: Event) -> None:
+    def record(self, job: Subject, event: Event) -> None:
         """Queue an Event and log it."""
         log.info("%s/%s: %s: %s", job.namespace, job.name, event.reason, event.message)
         try:
@@ -54,7 +59,7 @@ class EventRecorder:
                 with logs.about(namespace=job.namespace, job=job.name, uid=job.uid):
                     log.warning("the Event %s of %s/%s was lost: %s", event.reason, job.namespace, job.name, error)
 
-    async def _write(self, job: Job | Sweep, event: Event, seen: datetime) -> None:
+    async def _write(self, job: Subject, event: Event, seen: datetime) -> None:
         digest = hashlib.sha256("\n".join((job.uid, event.type, event.reason, event.message)).encode()).hexdigest()
         name = f"{job.name}.{digest[:16]}"
         time = seen.strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -96,8 +101,8 @@ class EventRecorder:
             self._counts.popitem(last=False)
 
 
-def _manifest(job: Job | Sweep, event: Event, name: str, time: str, instance: str) -> dict[str, Any]:
-    about = LORARLSWEEPS if isinstance(job, Sweep) else LORARLJOBS
+def _manifest(job: Subject, event: Event, name: str, time: str, instance: str) -> dict[str, Any]:
+    about = _RESOURCES[type(job)]
     return {
         "apiVersion": EVENTS.api_version,
         "kind": EVENTS.kind,

@@ -20,6 +20,8 @@ from lorarl_operator.control.event_recorder import EventRecorder
 from lorarl_operator.control.publisher import WORKERS as PUBLISHING_WORKERS
 from lorarl_operator.control.publisher import Publisher
 from lorarl_operator.control.resync import Resyncer
+from lorarl_operator.control.scheduler import WORKERS as SCHEDULING_WORKERS
+from lorarl_operator.control.scheduler import Scheduler
 from lorarl_operator.control.sweeper import WORKERS as SWEEPING_WORKERS
 from lorarl_operator.control.sweeper import Sweeper
 from lorarl_operator.control.workqueue import WorkQueue
@@ -28,12 +30,14 @@ from lorarl_operator.decide.settings import Settings
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError
 from lorarl_operator.kube.lease import Lease, LeaseLostError
-from lorarl_operator.kube.resources import LORARLJOBS, LORARLSWEEPS, NAMESPACES, RAYJOBS, Resource
+from lorarl_operator.kube.resources import LORARLJOBS, LORARLSCHEDULES, LORARLSWEEPS, NAMESPACES, RAYJOBS, Resource
 
 log = logging.getLogger(__name__)
 _MISSING_SECONDS = 10.0
-_NO_SWEEPS_SECONDS = 60.0
-"""How often a cluster without LoRARLSweeps is asked again."""
+_OPTIONAL = (LORARLSWEEPS, LORARLSCHEDULES)
+"""Kinds that a cluster may lack whose CRDs are older than the operator."""
+_NO_KIND_SECONDS = 60.0
+"""How often a cluster that lacks one of them is asked again."""
 _WATCHES_SECONDS = 60.0
 """How long watches may take to start, and to start again."""
 _WATCH_AGAIN_SECONDS = 2.0
@@ -102,10 +106,12 @@ class LeaderElector:
         recorder = EventRecorder(fenced, self.identity)
         publisher = Publisher(fenced, self.cache, recorder)
         sweeper = Sweeper(fenced, self.cache, queue, recorder, has_synced=resyncer.has_synced)
+        scheduler = Scheduler(fenced, self.cache, queue, recorder, has_synced=resyncer.has_synced)
 
         def noticed(key: Key, job: Job | None) -> None:
             publisher.notice(key, job)
             sweeper.notice(key, job)
+            scheduler.notice(key, job)
 
         controller = Controller(fenced, self.cache, queue, recorder, self.settings, noticed=noticed)
         background = [_task(self.lease.hold(), "lease"), _task(recorder.run(), "events"), _task(stop.wait(), "stop")]
@@ -121,9 +127,10 @@ class LeaderElector:
             workers = [_task(controller.work(), f"worker {number}") for number in range(WORKERS)]
             workers += [_task(publisher.work(), f"publisher {number}") for number in range(PUBLISHING_WORKERS)]
             workers += [_task(sweeper.work(), f"sweeper {number}") for number in range(SWEEPING_WORKERS)]
+            workers += [_task(scheduler.work(), f"scheduler {number}") for number in range(SCHEDULING_WORKERS)]
             background += [_task(resyncer.run(), "resync"), _task(resyncer.retry(), "listing again")]
-            if LORARLSWEEPS not in self._watched:
-                background.append(_task(self._sweeps_come(stop), "sweeps"))
+            if absent := [one for one in _OPTIONAL if one not in self._watched]:
+                background.append(_task(self._kinds_come(absent, stop), "kinds"))
             # Last: when kopf ends, it cancels all tasks that were started after it, as if they were its own.
             background.append(_task(self._watch(queue, resyncer, stop), "watches"))
             await asyncio.wait([*background, *workers], return_when=asyncio.FIRST_COMPLETED)
@@ -168,33 +175,33 @@ class LeaderElector:
 
     async def _kinds_are_there(self) -> None:
         """Wait until the API server has the required kinds. Until then report what is missing and how to install it."""
-        sweeps = True
+        absent: list[Resource] = []
         while True:
             try:
                 uid = await self._cluster_uid()
                 self._missing = _text_of([one for one in _HINTS if not await self.client.serves(one)])
-                sweeps = await self.client.serves(LORARLSWEEPS)
+                absent = [one for one in _OPTIONAL if not await self.client.serves(one)]
             except ApiError as error:
                 self._missing = f"the API server does not report which kinds it has: {error}"
             if self._missing is None:
-                if not sweeps:
-                    log.warning("there are no sweeps: the API server has no LoRARLSweep. Upgrade the chart's CRDs.")
-                    self._watched.pop(LORARLSWEEPS, None)
+                for one in absent:
+                    log.warning("the API server has no %s. Upgrade the chart's CRDs.", one.kind)
+                    self._watched.pop(one, None)
                 self.settings = replace(self.settings, cluster_uid=uid)
                 return
             log.error("%s", self._missing)
             await asyncio.sleep(_MISSING_SECONDS)
 
-    async def _sweeps_come(self, stop: asyncio.Event) -> None:
-        """Wait until the API server has LoRARLSweeps, and then stop: the replica that starts in turn watches them."""
+    async def _kinds_come(self, absent: list[Resource], stop: asyncio.Event) -> None:
+        """Wait until the API server has one of these, and then stop: the replica that starts in turn watches it."""
         while not stop.is_set():
-            await asyncio.sleep(_NO_SWEEPS_SECONDS)
+            await asyncio.sleep(_NO_KIND_SECONDS)
             try:
-                served = await self.client.serves(LORARLSWEEPS)
+                come = [one.kind for one in absent if await self.client.serves(one)]
             except ApiError:
                 continue  # What fails for longer, the watches say.
-            if served:
-                log.info("the API server has LoRARLSweeps now")
+            if come:
+                log.info("the API server has %ss now", "s and ".join(come))
                 stop.set()
 
     async def _cluster_uid(self) -> str:

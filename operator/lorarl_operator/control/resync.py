@@ -21,7 +21,7 @@ from lorarl_operator.decide.decision import Manifest
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError
-from lorarl_operator.kube.resources import Resource
+from lorarl_operator.kube.resources import LORARLSCHEDULES, LORARLSWEEPS, Resource
 
 log = logging.getLogger(__name__)
 INTERVAL_SECONDS = 300.0
@@ -136,8 +136,9 @@ class Resyncer:
         for job in self._cache.jobs():
             if namespace in (None, job.namespace):
                 self._queue.add((job.namespace, job.name), urgent=not job.read_status())
-        for key in self._cache.sweeps(namespace):
-            self._queue.add(key)
+        for resource in (LORARLSWEEPS, LORARLSCHEDULES):
+            for key in self._cache.makers(resource, namespace):
+                self._queue.add(key)
 
     async def _correct(self, resource: Resource, namespace: str | None, selector: str) -> None:
         corrected = await self._compare(resource, namespace, selector)

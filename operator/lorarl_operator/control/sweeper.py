@@ -6,25 +6,22 @@ except why the API server refused the job of a trial.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
-from http import HTTPStatus
 
 from lorarl_api.faults import ManifestError
 from lorarl_operator.control.cache import Cache, Key
 from lorarl_operator.control.event_recorder import EventRecorder
+from lorarl_operator.control.made_jobs import MadeJobs
 from lorarl_operator.control.worker import Worker
 from lorarl_operator.control.workqueue import WorkQueue
 from lorarl_operator.decide.models import Job
+from lorarl_operator.decide.not_made import NotMade
 from lorarl_operator.decide.sweep import decide_sweep
 from lorarl_operator.decide.sweep_models import (
     DeleteSweep,
     Make,
-    NotMade,
     Suspend,
     Sweep,
     SweepAction,
@@ -33,7 +30,7 @@ from lorarl_operator.decide.sweep_models import (
 )
 from lorarl_operator.decide.sweep_reasons import Sweeping
 from lorarl_operator.decide.sweep_trials import ENDED
-from lorarl_operator.kube.client import Client, Manifest
+from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError
 from lorarl_operator.kube.resources import LORARLJOBS, LORARLSWEEPS
 
@@ -41,19 +38,15 @@ WORKERS = 4
 CONFLICT_SECONDS = 0.2
 NUMBERS_SECONDS = 10.0
 """How often newer numbers of trials alone are written."""
-TRY_AGAIN_SECONDS = 60.0
-"""After which time a job is tried again that a quota or a right refused, or whose name was taken."""
-_FOR_GOOD = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
 @dataclass(slots=True)
 class _Memory:
     """What is remembered about a sweep."""
 
+    uid: str
     not_made: dict[str, NotMade] = field(default_factory=dict)
     written_at: float = float("-inf")
-    written: tuple[str, str] | None = None
-    """Digest of the last written status, and the sweep's resourceVersion after that write."""
 
 
 class Sweeper:
@@ -74,7 +67,7 @@ class Sweeper:
         `has_synced`: whether all jobs of a namespace are known. `clock` is monotonic, in seconds.
         """
         self._client, self._cache, self._recorder, self._clock = client, cache, recorder, clock
-        self._jobs_queue = jobs
+        self._made = MadeJobs(client, cache, jobs, LORARLSWEEPS, Sweeping)
         self._has_synced = has_synced
         self._queue: WorkQueue[Key] = WorkQueue(clock)
         self._memories: dict[Key, _Memory] = {}
@@ -84,10 +77,10 @@ class Sweeper:
         if self._cache.sweep(key) is not None or key in self._memories:
             self._queue.add(key)
         if job is None:
-            for one in self._cache.sweeps(key[0]):
+            for one in self._cache.makers(LORARLSWEEPS, key[0]):
                 self._queue.add(one)
-        elif job.sweep is not None:
-            self._queue.add((job.namespace, job.sweep[0]))
+        elif job.maker is not None and job.maker.kind == LORARLSWEEPS.kind:
+            self._queue.add((job.namespace, job.maker.name))
 
     async def work(self) -> None:
         """Run sweeps forever. One that fails does not stop the others."""
@@ -96,13 +89,14 @@ class Sweeper:
     async def _sweep(self, key: Key) -> None:
         sweep = self._cache.sweep(key)
         if sweep is None or sweep.deleted_at is not None:
-            self._memories.pop(key, None)
+            if (memory := self._memories.pop(key, None)) is not None:
+                self._made.forget(memory.uid)
             self._queue.remove(key)
             return
         if not self._has_synced(sweep.namespace):  # An unknown job would seem to be deleted.
             self._queue.add_after(key, 1.0)
             return
-        memory = self._memories.setdefault(key, _Memory())
+        memory = self._memories.setdefault(key, _Memory(sweep.uid))
         decision = decide_sweep(sweep, await self._jobs(sweep), memory.not_made, self._client.now())
         if decision.recheck_seconds is not None:
             self._queue.add_after(key, decision.recheck_seconds)
@@ -118,18 +112,18 @@ class Sweeper:
         for trial in trials:
             key = (sweep.namespace, trial.name)
             before = stored.get(trial.name, {})
-            lost = self._cache.job(key) is None and before.get("uid") and before.get("phase") not in ENDED
-            if lost and (raw := await self._client.get(LORARLJOBS, *key)):
-                self._put(raw)
+            if before.get("uid") and before.get("phase") not in ENDED:
+                await self._made.known(*key)
             job = self._cache.job(key)
-            if job is not None and job.sweep is not None and job.sweep[1] == sweep.uid:
+            if job is not None and job.maker is not None and job.maker.uid == sweep.uid:
                 found[trial.name] = job
         return found
 
     async def _carry_out(self, key: Key, sweep: Sweep, memory: _Memory, decision: SweepDecision) -> None:
         wait = memory.written_at + NUMBERS_SECONDS - self._clock()
         if decision.status is not None and (decision.pressing or wait <= 0):
-            await self._write_status(sweep, memory, decision)
+            await self._made.write_status(sweep, decision.status)
+            memory.written_at = self._clock()
             self._queue.add(key)
         elif decision.status is not None:
             self._queue.add_after(key, wait)
@@ -146,62 +140,14 @@ class Sweeper:
         if decision.actions:  # Not at once: a webhook of others may undo each of them.
             self._queue.add_after(key, CONFLICT_SECONDS)
 
-    async def _write_status(self, sweep: Sweep, memory: _Memory, decision: SweepDecision) -> None:
-        digest = hashlib.sha256(json.dumps(decision.status, sort_keys=True).encode()).hexdigest()
-        if memory.written == (digest, sweep.resource_version):
-            raise ValueError("the API server did not store the status as written. Upgrade the CRD of LoRARLSweeps.")
-        about = {"namespace": sweep.namespace, "name": sweep.name, "uid": sweep.uid}
-        manifest = {
-            "apiVersion": LORARLSWEEPS.api_version,
-            "kind": LORARLSWEEPS.kind,
-            "metadata": about | {"resourceVersion": sweep.resource_version},
-            "status": decision.status,
-        }
-        answer = await self._client.apply(manifest, subresource="status")
-        self._cache.put(LORARLSWEEPS, answer)
-        memory.written_at, memory.written = self._clock(), (digest, answer["metadata"]["resourceVersion"])
-
     async def _act(self, sweep: Sweep, memory: _Memory, action: SweepAction) -> None:
         match action:
             case Make():
-                await self._make(sweep, memory, action)
+                memory.not_made.pop(action.trial, None)
+                if (refused := await self._made.create(sweep, action.manifest)) is not None:
+                    memory.not_made[action.trial] = refused
             case Suspend(trial=trial, uid=uid, suspend=suspend):
                 patch = {"metadata": {"uid": uid}, "spec": {"suspend": suspend}}
-                self._put(await self._client.merge(LORARLJOBS, sweep.namespace, trial, patch))
+                self._made.put(await self._client.merge(LORARLJOBS, sweep.namespace, trial, patch))
             case DeleteSweep():
                 await self._client.delete(LORARLSWEEPS, sweep.namespace, sweep.name, sweep.uid)
-
-    async def _make(self, sweep: Sweep, memory: _Memory, action: Make) -> None:
-        """Create the job of a trial, or remember why the API server refuses it."""
-        memory.not_made.pop(action.trial, None)
-        try:
-            made = await self._client.create(action.manifest)
-        except ApiError as error:
-            if error.already_exists:
-                found = await self._client.get(LORARLJOBS, sweep.namespace, action.trial)
-                if found is None or self._is_own(sweep, found):
-                    return  # It is gone, or our own request created it and its answer was lost.
-                text = f"LoRARLJob {action.trial} exists, and is not of this sweep. Delete it, or rename the sweep."
-                self._remember(memory, action.trial, Sweeping.NAME_TAKEN, text)
-            elif error.refused:
-                reason = Sweeping.REFUSED if error.status in _FOR_GOOD else Sweeping.FORBIDDEN
-                self._remember(memory, action.trial, reason, f"The API server refuses its job: {error.message}")
-            else:
-                raise
-        else:
-            self._put(made)
-
-    def _put(self, raw: Manifest) -> None:
-        """Store a job as the API server answered it. No watch will report it as news, so its controller hears here."""
-        key = self._cache.put(LORARLJOBS, raw)
-        if key is not None:
-            self._jobs_queue.add(key, urgent=True)
-
-    def _is_own(self, sweep: Sweep, found: Manifest) -> bool:
-        self._put(found)
-        job = self._cache.job((sweep.namespace, found["metadata"]["name"]))
-        return job is not None and job.sweep is not None and job.sweep[1] == sweep.uid
-
-    def _remember(self, memory: _Memory, trial: str, reason: Sweeping, message: str) -> None:
-        until = self._client.now() + timedelta(seconds=TRY_AGAIN_SECONDS)
-        memory.not_made[trial] = NotMade(reason, message, reason is Sweeping.REFUSED, until)

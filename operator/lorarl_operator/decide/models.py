@@ -44,6 +44,15 @@ SELECTOR = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
 
 
 @dataclass(frozen=True, slots=True)
+class Maker:
+    """The LoRARLSweep or LoRARLSchedule that made a job and owns it."""
+
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A LoRARLJob.
 
@@ -55,7 +64,7 @@ class Job:
         spec: `spec` as compact JSON.
         status: `status` as compact JSON, with the operator's and the trainer's parts.
         template: The template that completed the spec, as compact JSON; empty without one.
-        sweep: Name and uid of the LoRARLSweep that it is a trial of.
+        maker: The sweep that it is a trial of, or the schedule that started it.
     """
 
     namespace: str
@@ -71,7 +80,7 @@ class Job:
     spec: bytes
     status: bytes
     template: str = ""
-    sweep: tuple[str, str] | None = None
+    maker: Maker | None = None
 
     def read_spec(self) -> dict[str, Any]:
         """The spec as a new dict."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from lorarl_api.v1alpha1 import SWEEP_KIND
+from lorarl_api.v1alpha1 import SCHEDULE_KIND, SWEEP_KIND
 from lorarl_operator.decide.models import (
     ANNOTATION_GENERATION,
     ANNOTATION_PASSED,
@@ -27,11 +27,13 @@ from lorarl_operator.decide.models import (
     Container,
     Job,
     KubeEvent,
+    Maker,
     Pod,
     RayCluster,
     RayJob,
     Workload,
 )
+from lorarl_operator.decide.schedule_models import Schedule
 from lorarl_operator.decide.sweep_models import Sweep
 
 Raw = Mapping[str, Any]
@@ -72,8 +74,13 @@ def job(raw: Raw) -> Job:
         passed_annotations=passed(meta.get("annotations")),
         spec=_compact(raw.get("spec")),
         status=_compact(raw.get("status")),
-        sweep=(_text(owner, "name"), _text(owner, "uid")) if owner.get("kind") == SWEEP_KIND else None,
+        maker=_maker(owner),
     )
+
+
+def _maker(owner: Raw) -> Maker | None:
+    kind = _text(owner, "kind")
+    return Maker(kind, _text(owner, "name"), _text(owner, "uid")) if kind in (SWEEP_KIND, SCHEDULE_KIND) else None
 
 
 def sweep(raw: Raw) -> Sweep:
@@ -85,6 +92,23 @@ def sweep(raw: Raw) -> Sweep:
         uid=_text(meta, "uid"),
         resource_version=_text(meta, "resourceVersion"),
         generation=int(meta.get("generation") or 0),
+        deleted_at=_deletion_asked_at(meta),
+        queue_labels=tuple(sorted(one for one in _labels(raw).items() if one[0].startswith(KUEUE))),
+        spec=_compact(raw.get("spec")),
+        status=_compact(raw.get("status")),
+    )
+
+
+def schedule(raw: Raw) -> Schedule:
+    """A LoRARLSchedule."""
+    meta = _meta(raw)
+    return Schedule(
+        namespace=_text(meta, "namespace"),
+        name=_text(meta, "name"),
+        uid=_text(meta, "uid"),
+        resource_version=_text(meta, "resourceVersion"),
+        generation=int(meta.get("generation") or 0),
+        created_at=_required_time(meta.get("creationTimestamp")),
         deleted_at=_deletion_asked_at(meta),
         queue_labels=tuple(sorted(one for one in _labels(raw).items() if one[0].startswith(KUEUE))),
         spec=_compact(raw.get("spec")),

@@ -14,6 +14,7 @@ from typing import NewType
 
 from lorarl_operator.decide.publish_reasons import Publishing
 from lorarl_operator.decide.reason_row import Row
+from lorarl_operator.decide.schedule_reasons import Scheduling
 from lorarl_operator.decide.sweep_reasons import Sweeping
 
 Foreign = NewType("Foreign", str)
@@ -381,4 +382,4 @@ class News(Row):
     )
 
 
-type Reason = Waiting | Ended | News | Publishing | Sweeping | Foreign
+type Reason = Waiting | Ended | News | Publishing | Sweeping | Scheduling | Foreign

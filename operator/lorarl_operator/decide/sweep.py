@@ -23,6 +23,7 @@ from lorarl_api.sweeps.trials import Trial, spec_of
 from lorarl_api.v1alpha1 import API_VERSION, SWEEP_KIND, LoRARLSweepSpec
 from lorarl_operator.decide.decision import Manifest
 from lorarl_operator.decide.models import Job
+from lorarl_operator.decide.not_made import NotMade
 from lorarl_operator.decide.parse import time
 from lorarl_operator.decide.status import FINISHED, RUNNING, SUSPENDED
 from lorarl_operator.decide.sweep_models import (
@@ -30,7 +31,6 @@ from lorarl_operator.decide.sweep_models import (
     LABEL_SWEEP,
     DeleteSweep,
     Make,
-    NotMade,
     Suspend,
     Sweep,
     SweepAction,

@@ -14,7 +14,6 @@ from lorarl_api.sweeps.manifest import checked_sweep, trials_of
 from lorarl_api.sweeps.trials import Trial
 from lorarl_api.v1alpha1 import API_VERSION, SWEEP_KIND, LoRARLSweepSpec
 from lorarl_operator.decide.decision import Event, Manifest
-from lorarl_operator.decide.sweep_reasons import Sweeping
 
 LABEL_SWEEP = "lorarl.io/sweep"
 """On the job of a trial: name of its sweep."""
@@ -67,21 +66,6 @@ def _checked(name: str, spec: bytes) -> tuple[LoRARLSweepSpec, tuple[Trial, ...]
     except ManifestError as error:
         return error
     return sweep.spec, tuple(trials_of(name, sweep.spec))
-
-
-@dataclass(frozen=True, slots=True)
-class NotMade:
-    """Why a trial has no job.
-
-    Attributes:
-        for_good: Whether the same job is refused whenever it is tried.
-        until: When it is tried again otherwise.
-    """
-
-    reason: Sweeping
-    message: str
-    for_good: bool
-    until: datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from lorarl_api.sweeps.stopping import Curve, extended
 from lorarl_api.sweeps.trials import Trial
 from lorarl_api.v1alpha1 import MAX_POINTS, SweepObjective
 from lorarl_operator.decide.models import Job
+from lorarl_operator.decide.not_made import NotMade
 from lorarl_operator.decide.status import FAILED, FINISHED, PENDING, SUSPENDED
-from lorarl_operator.decide.sweep_models import NotMade
 from lorarl_operator.decide.sweep_reasons import Sweeping
 
 WAITING, REFUSED, STOPPING, STOPPED, DELETED = "Waiting", "Refused", "Stopping", "Stopped", "Deleted"

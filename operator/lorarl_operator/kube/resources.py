@@ -38,6 +38,7 @@ class Resource:
 
 LORARLJOBS = Resource("lorarl.io", "v1alpha1", "lorarljobs", "LoRARLJob")
 LORARLSWEEPS = Resource("lorarl.io", "v1alpha1", "lorarlsweeps", "LoRARLSweep")
+LORARLSCHEDULES = Resource("lorarl.io", "v1alpha1", "lorarlschedules", "LoRARLSchedule")
 TEMPLATES = Resource("lorarl.io", "v1alpha1", "lorarljobtemplates", "LoRARLJobTemplate")
 CLUSTER_TEMPLATES = Resource("lorarl.io", "v1alpha1", "clusterlorarljobtemplates", "ClusterLoRARLJobTemplate")
 RAYJOBS = Resource("ray.io", "v1", "rayjobs", "RayJob")
@@ -55,6 +56,7 @@ MODEL_ADAPTERS = Resource("model.aibrix.ai", "v1alpha1", "modeladapters", "Model
 _WRITTEN = (
     LORARLJOBS,
     LORARLSWEEPS,
+    LORARLSCHEDULES,
     RAYJOBS,
     JOBS,
     LEASES,

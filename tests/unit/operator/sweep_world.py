@@ -9,12 +9,15 @@ from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLSweepStatus
 from lorarl_operator.decide import parse
+from lorarl_operator.decide.models import Maker
+from lorarl_operator.decide.not_made import NotMade
 from lorarl_operator.decide.sweep import decide_sweep
-from lorarl_operator.decide.sweep_models import DeleteSweep, Make, NotMade, Suspend, SweepDecision
+from lorarl_operator.decide.sweep_models import DeleteSweep, Make, Suspend, SweepDecision
 from lorarl_operator.decide.sweep_reasons import Sweeping
 from unit.operator.observed_world import SPEC, START
 
 AXIS = {"path": "spec.trainer.seed", "values": [0, 1, 2, 3]}
+OWNER = Maker("LoRARLSweep", "sums", "sweep-uid")
 FINISHED = ("Succeeded", "Failed")
 UNFINISHED = ("Pending", "Starting", "Running", "Suspending", "Restarting")
 
@@ -53,7 +56,7 @@ class World:
         about = {"namespace": "team", "name": "sums", "uid": "sweep-uid", "resourceVersion": "1", "generation": 1}
         raw = {"metadata": about | {"labels": self.labels}, "spec": self.spec, "status": self.status}
         found = {name: parse.job(job) for name, job in self.jobs.items()}
-        own = {name: job for name, job in found.items() if job.sweep == ("sums", "sweep-uid")}
+        own = {name: job for name, job in found.items() if job.maker == OWNER}
         return decide_sweep(parse.sweep(raw), own, self.not_made, self.now)
 
     def step(self, killed_after: int | None = None) -> SweepDecision:
@@ -99,7 +102,7 @@ class World:
             reason, for_good = self.refuses[trial]
             self.not_made[trial] = NotMade(reason, f"no {trial}", for_good, later)
         elif trial in self.jobs:
-            if parse.job(self.jobs[trial]).sweep != ("sums", "sweep-uid"):
+            if parse.job(self.jobs[trial]).maker != OWNER:
                 self.not_made[trial] = NotMade(Sweeping.NAME_TAKEN, f"{trial} exists", False, later)
         else:
             made = copy.deepcopy(manifest)

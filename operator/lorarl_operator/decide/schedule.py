@@ -1,0 +1,172 @@
+"""Decide when a schedule starts a job: from what is there, and nothing else.
+
+The times are those after the newest one that has a job, or after the schedule's creation. Only the newest of those that
+have come is started. A job has the name of its time, so that no time has two, and the newest time is read from the jobs
+as well as from the status. So an operator may be killed between creating a job and writing the status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from lorarl_api.faults import ManifestError
+from lorarl_api.schedules.cron import Due, Times
+from lorarl_api.schedules.manifest import ANNOTATION_TIME, job_document, job_name, metadata_of, time_of
+from lorarl_api.v1alpha1 import LoRARLScheduleSpec
+from lorarl_operator.decide.decision import Event, Manifest
+from lorarl_operator.decide.models import Job
+from lorarl_operator.decide.not_made import NotMade
+from lorarl_operator.decide.parse import time
+from lorarl_operator.decide.schedule_models import Remove, Schedule, ScheduleAction, ScheduleDecision, Start
+from lorarl_operator.decide.schedule_reasons import Scheduling
+from lorarl_operator.decide.schedule_status import Summary, events_of, invalid_status, phase_of, skipped, status_of
+from lorarl_operator.decide.status import FAILED, FINISHED, SUCCEEDED
+
+_LONGEST_WAIT = 600.0
+"""Seconds after which it is looked again. Waits are measured by another clock than times, which may have been set."""
+_SHORTEST_WAIT = 0.1
+_NOTHING = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class _Now:
+    """What a decision is made from."""
+
+    schedule: Schedule
+    spec: LoRARLScheduleSpec
+    stored: Mapping[str, Any]
+    jobs: Mapping[str, Job]
+    now: datetime
+
+    @property
+    def unfinished(self) -> list[Job]:
+        """The jobs that have not ended, also those that are being deleted."""
+        return [job for _, job in sorted(self.jobs.items()) if phase_of(job) not in FINISHED]
+
+
+def decide_schedule(
+    schedule: Schedule, jobs: Mapping[str, Job], not_made: NotMade | None, now: datetime
+) -> ScheduleDecision:
+    """Decide about a schedule.
+
+    Args:
+        schedule: With its status.
+        jobs: The jobs that it owns, by their names.
+        not_made: Why its newest job was refused when it was last tried.
+        now: By the API server's clock.
+    """
+    if schedule.deleted_at is not None:
+        return ScheduleDecision()
+    stored = schedule.read_status()
+    try:
+        spec, times = schedule.checked()
+    except ManifestError as error:
+        status = invalid_status(schedule, stored, str(error), now)
+        return ScheduleDecision(status if status != stored else None, tuple(events_of(stored, status)))
+    seen = _Now(schedule, spec, stored, jobs, now)
+    last = _last(seen)
+    due = times.due(last or schedule.created_at, now)
+    left_out = _left_out(seen, times, due)
+    starts = _starts(seen, due)
+    refused = not_made if starts else None
+    upcoming = None if spec.suspend else times.after(max(now, last or now))
+    status = status_of(schedule, stored, Summary(spec, jobs, last, upcoming, left_out, refused), now)
+    changed = status != stored
+    events, actions = list(events_of(stored, status)), list[ScheduleAction]()
+    if starts and due is not None and (refused is None or refused.until <= now):
+        replaced = [job for job in _in_the_way(seen) if job.deleted_at is None]
+        events += (Event("Warning", Scheduling.REPLACED, f"Job {job.name} is deleted.") for job in replaced)
+        actions = [*map(Remove, replaced), Start(_manifest(seen, status, due.newest))]
+    elif not changed:
+        # What the status says of a job is stored before the job may go.
+        actions = [Remove(job) for job in _old(seen)]
+    return ScheduleDecision(status if changed else None, tuple(events), tuple(actions), _wait(upcoming, refused, now))
+
+
+def _last(seen: _Now) -> datetime | None:
+    """The newest time that has a job, or had one."""
+    found = [time(seen.stored.get("lastScheduleTime")), *(time_of(seen.schedule.name, name) for name in seen.jobs)]
+    return max((one for one in found if one is not None), default=None)
+
+
+def _starts(seen: _Now, due: Due | None) -> bool:
+    """Whether the newest time that has come gets its job."""
+    if due is None or seen.spec.suspend or _too_late(seen, due):
+        return False
+    return seen.spec.concurrency_policy != "Forbid" or not seen.unfinished
+
+
+def _too_late(seen: _Now, due: Due) -> bool:
+    deadline = seen.spec.starting_deadline_seconds
+    return deadline is not None and seen.now - due.newest > timedelta(seconds=deadline)
+
+
+def _in_the_way(seen: _Now) -> list[Job]:
+    return seen.unfinished if seen.spec.concurrency_policy == "Replace" else []
+
+
+def _left_out(seen: _Now, times: Times, due: Due | None) -> dict[str, Any] | None:
+    """The newest time that gets no job, with those before it that nothing was said about."""
+    before, last = seen.stored.get("skipped"), _last(seen)
+    if before and last and time(before.get("time")) == last:
+        before = None  # It has its job now.
+    if due is None or seen.spec.suspend:
+        return before
+    told = time((before or {}).get("time")) or seen.schedule.created_at
+    news = times.due(max(told, last or told), seen.now)
+    if news is None:
+        return before
+    if _too_late(seen, due):
+        limit = f"{seen.spec.starting_deadline_seconds} seconds (startingDeadlineSeconds)"
+        return skipped(news.newest, news.count, Scheduling.MISSED, f"It is later than {limit} after the newest.")
+    if not _starts(seen, due):
+        names = ", ".join(job.name for job in seen.unfinished[:3])
+        why = f"{names} is unfinished, and concurrencyPolicy is Forbid."
+        return skipped(news.newest, news.count, Scheduling.SKIPPED, why)
+    if news.before is None:
+        return before
+    return skipped(news.before, news.count - 1, Scheduling.MISSED, "Only the newest time gets a job.")
+
+
+def _manifest(seen: _Now, status: Mapping[str, Any], at: datetime) -> Manifest:
+    """The job of a time."""
+    schedule, raw = seen.schedule, seen.schedule.read_spec()
+    adapter = status.get("lastAdapter") or {}
+    start_from = None if seen.spec.continue_from == _NOTHING else adapter.get("uri")
+    name = job_name(schedule.name, at)
+    about = {"namespace": schedule.namespace, "name": schedule.name, "uid": schedule.uid}
+    local = at.astimezone(seen.schedule.checked()[1].zone).isoformat()
+    metadata = metadata_of(
+        about | {"labels": dict(schedule.queue_labels)},
+        raw["template"].get("metadata") or {},
+        name,
+        {ANNOTATION_TIME: local},
+    )
+    return {**job_document(raw["template"]["spec"], name, start_from), "metadata": metadata}
+
+
+def _old(seen: _Now) -> Iterator[Job]:
+    """Jobs beyond the limits of the history. One whose adapter an unfinished job started from stays until its end."""
+    used = {str((job.read_spec().get("adapter") or {}).get("initFrom")) for job in seen.unfinished}
+    kept = {SUCCEEDED: seen.spec.successful_jobs_history_limit, FAILED: seen.spec.failed_jobs_history_limit}
+    for phase, limit in kept.items():
+        ended = sorted((job for job in seen.jobs.values() if phase_of(job) == phase), key=_ended, reverse=True)
+        for job in ended[limit:]:
+            adapters = {(job.read_status().get(key) or {}).get("uri") for key in ("adapter", "best")}
+            if job.deleted_at is None and not adapters & used:
+                yield job
+
+
+def _ended(job: Job) -> tuple[str, str]:
+    return str(job.read_status().get("completionTime") or ""), job.name
+
+
+def _wait(upcoming: datetime | None, refused: NotMade | None, now: datetime) -> float | None:
+    """Seconds until the next time, or until what was refused is tried again."""
+    moments: Sequence[datetime] = [one for one in (upcoming, refused.until if refused else None) if one is not None]
+    if not moments:
+        return None
+    return min(_LONGEST_WAIT, max(_SHORTEST_WAIT, (min(moments) - now).total_seconds()))
