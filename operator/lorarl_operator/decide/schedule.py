@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from lorarl_api.faults import ManifestError
-from lorarl_api.schedules.cron import Due, Times
+from lorarl_api.schedules.cron import MOST_MISSED, Due, Times
 from lorarl_api.schedules.manifest import ANNOTATION_TIME, job_document, job_name, metadata_of, time_of
 from lorarl_api.v1alpha1 import LoRARLScheduleSpec
 from lorarl_operator.decide.decision import Event, Manifest
@@ -68,11 +68,12 @@ def decide_schedule(
         return ScheduleDecision(status if status != stored else None, tuple(events_of(stored, status)))
     seen = _Now(schedule, spec, stored, jobs, now)
     last = _last(seen)
-    due = times.due(last or schedule.created_at, now)
+    since = last or schedule.created_at
+    due = times.due(since, now)
     left_out = _left_out(seen, times, due)
     starts = _starts(seen, due)
     refused = not_made if starts else None
-    upcoming = None if spec.suspend else times.after(max(now, last or now))
+    upcoming = None if spec.suspend else times.after(max(now, since))
     status = status_of(schedule, stored, Summary(spec, jobs, last, upcoming, left_out, refused), now)
     changed = status != stored
     events, actions = list(events_of(stored, status)), list[ScheduleAction]()
@@ -128,7 +129,8 @@ def _left_out(seen: _Now, times: Times, due: Due | None) -> dict[str, Any] | Non
         return skipped(news.newest, news.count, Scheduling.SKIPPED, why)
     if news.before is None:
         return before
-    return skipped(news.before, news.count - 1, Scheduling.MISSED, "Only the newest time gets a job.")
+    count = news.count if news.count > MOST_MISSED else news.count - 1
+    return skipped(news.before, count, Scheduling.MISSED, "Only the newest time gets a job.")
 
 
 def _manifest(seen: _Now, status: Mapping[str, Any], at: datetime) -> Manifest:

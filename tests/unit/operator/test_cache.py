@@ -37,9 +37,12 @@ def test_a_sweep_and_a_job_of_one_name_are_two() -> None:
     trial["metadata"]["ownerReferences"] = [owner]
     assert cache.put(LORARLJOBS, trial) == KEY and cache.put(LORARLSWEEPS, raw("job", "7", 6, {})) is None
     job, sweep = cache.job(KEY), cache.sweep(KEY)
-    assert job is not None and job.maker == Maker("LoRARLSweep", "job", "7") and sweep is not None and sweep.resource_version == "7"
+    assert job is not None and job.maker == Maker("LoRARLSweep", "job", "7")
+    assert sweep is not None and sweep.resource_version == "7" and cache.made_by(sweep) == {"job": job}
     assert cache.vanished(LORARLJOBS, "ns", set(), "9") == [(KEY, "job", "8")]
-    assert cache.newest(LORARLSWEEPS, None) == 7 and cache.makers(LORARLSWEEPS, "ns") == cache.makers(LORARLSWEEPS, None) == [KEY]
+    assert cache.newest(LORARLSWEEPS, None) == 7 and cache.makers(LORARLSWEEPS, "ns") == cache.makers(
+        LORARLSWEEPS, None
+    ) == [KEY]
     assert cache.remove(LORARLJOBS, KEY, "job", "8") and cache.sweep(KEY) and cache.job(KEY) is None
     assert cache.remove(LORARLSWEEPS, KEY, "job", "7") and cache.sweep(KEY) is None
     cache.put(LORARLSWEEPS, raw("job", "17", 17, {}))
