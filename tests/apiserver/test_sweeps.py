@@ -288,5 +288,5 @@ def test_the_commands_of_the_page_do_what_it_says(p: Platform, replica: Operator
 def test_the_charts_policy_lets_the_operator_create_only_jobs_of_sweeps(p: Platform) -> None:
     stolen = p.cluster.api_as(p.cluster.service_account_token(SYSTEM, ACCOUNT))
     namespace = p.namespace("policy")
-    with pytest.raises(ApiError, match="LoRARLJobs that a LoRARLSweep owns"):
+    with pytest.raises(ApiError, match="LoRARLJobs that a LoRARLSweep or LoRARLSchedule owns"):
         stolen.create(lorarljob(namespace, "any"))

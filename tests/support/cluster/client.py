@@ -45,6 +45,7 @@ KINDS = {
     "DeviceClass": ("resource.k8s.io/v1", "deviceclasses", False),
     "LoRARLJob": ("lorarl.io/v1alpha1", "lorarljobs", True),
     "LoRARLSweep": ("lorarl.io/v1alpha1", "lorarlsweeps", True),
+    "LoRARLSchedule": ("lorarl.io/v1alpha1", "lorarlschedules", True),
     "LoRARLJobTemplate": ("lorarl.io/v1alpha1", "lorarljobtemplates", True),
     "ClusterLoRARLJobTemplate": ("lorarl.io/v1alpha1", "clusterlorarljobtemplates", False),
     "RayJob": ("ray.io/v1", "rayjobs", True),

@@ -15,7 +15,7 @@ from support.cluster.processes import until
 CRD = Path(__file__).parents[3] / "crds/lorarl.io_lorarljobs.yaml"
 """Ours."""
 CRDS = [CRD, *sorted(set(CRD.parent.glob("lorarl.io_*.yaml")) - {CRD})]
-"""Ours, with those of sweeps and templates."""
+"""Ours, with those of sweeps, schedules and templates."""
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 

@@ -18,7 +18,9 @@ from unit.contract.manifests import SMALLEST, manifest
 from unit.contract.traps import PYTHON_IS_STRICTER, TRAPS, Trap
 
 FOLDER = Path(__file__).parents[3] / "examples"
-EXAMPLES = sorted(set(FOLDER.rglob("*.yaml")) - set((FOLDER / "sweeps").iterdir()))
+EXAMPLES = sorted(
+    set(FOLDER.rglob("*.yaml")) - {path for kind in ("sweeps", "schedules") for path in (FOLDER / kind).iterdir()}
+)
 GOOD = json.dumps(SMALLEST)
 TYPES = get_args(AlgorithmType)
 
