@@ -1,8 +1,9 @@
-"""A job's manifest as its template completes it."""
+"""A job's manifest as its template completes it, also that of a schedule's next job."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import yaml
 from lorarl_api.faults import Fault, ManifestError
 from lorarl_api.load import assign, faults, job_of, load_job
 from lorarl_api.pod_overrides import override_faults
+from lorarl_api.schedules.cron import times_of
+from lorarl_api.schedules.manifest import checked_schedule, job_document, job_name
 from lorarl_api.templates import Template, merged_keys, merged_spec, reference, require_unlocked, template_of
-from lorarl_api.v1alpha1 import CLUSTER_TEMPLATE_KIND, KIND, TEMPLATE_KIND
+from lorarl_api.v1alpha1 import CLUSTER_TEMPLATE_KIND, KIND, SCHEDULE_KIND, TEMPLATE_KIND
 from lorarl_api.yaml_reader import read_documents
 
 
@@ -20,22 +23,39 @@ def render(manifest: Path, template: Path | None = None, overrides: Sequence[str
     """The manifest of a job with the values of its template, as YAML.
 
     Args:
-        manifest: The job's file. It may have the template too.
+        manifest: The job's file, or that of a schedule, whose next job is meant. It may have the template too.
         template: A file with one template, which the job need not name; None for the one that it names.
         overrides: Assignments such as `spec.trainer.steps=5`, applied first.
 
     Raises:
-        ManifestError: The job or the template is not valid, the template is not there, or the job sets what it locks.
+        ManifestError: Job, schedule or template is not valid, the template is not there, or the job sets what it locks.
     """
-    load_job(manifest, overrides)
     everything = [one for one in read_documents(manifest) if isinstance(one, dict)]
-    (job,) = (one for one in everything if one.get("kind") == KIND)
-    assign(job, overrides)
+    kinds = [one.get("kind") for one in everything]
+    if KIND not in kinds and kinds.count(SCHEDULE_KIND) == 1:
+        job = _next_job(everything[kinds.index(SCHEDULE_KIND)], overrides)
+    else:
+        load_job(manifest, overrides)
+        job = everything[kinds.index(KIND)]
+        assign(job, overrides)
     if (found := _template(job, everything, template)) is not None:
         job = _completed(job, found)
     if broken := override_faults(job_of(job)):
         raise ManifestError(broken)
     return yaml.safe_dump(job, sort_keys=False, allow_unicode=True)
+
+
+def _next_job(schedule: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The next job of a schedule, which continues from the adapter that its status names."""
+    assign(schedule, overrides)
+    spec = checked_schedule(schedule).spec
+    name = schedule["metadata"]["name"]
+    upcoming = times_of(spec.schedule, spec.time_zone).after(datetime.now(UTC))
+    adapter = (schedule.get("status") or {}).get("lastAdapter") or {}
+    start_from = None if spec.continue_from == "none" else adapter.get("uri")
+    job = job_document(schedule["spec"]["template"]["spec"], job_name(name, upcoming or datetime.now(UTC)), start_from)
+    about = {key: value for key, value in (schedule["spec"]["template"].get("metadata") or {}).items() if value}
+    return {**job, "metadata": {**job["metadata"], **about}}
 
 
 def _completed(job: dict[str, Any], template: Template) -> dict[str, Any]:

@@ -7,9 +7,14 @@ report of them.
 from __future__ import annotations
 
 import json
+import os
+import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -257,6 +262,21 @@ def test_a_time_comes_while_the_operator_waits(p: Platform, replica: Operator) -
     assert late[:16] == found["status"]["lastScheduleTime"][:16] and int(late[17:19]) <= 5, "within five seconds"
 
 
+def plugin(p: Platform, *arguments: str) -> str:
+    """What `kubectl lorarl` prints."""
+    tools = os.pathsep.join([str(Path(p.cluster.kubectl_path).parent), os.environ["PATH"]])
+    command = [sys.executable, "-m", "lorarl_trainer.cli.kubectl", *arguments]
+    done = subprocess.run(
+        [*command, "--kubeconfig", str(p.cluster.kubeconfig)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PATH": tools, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_the_commands_of_the_page_do_what_it_says(p: Platform, replica: Operator) -> None:
     namespace = p.namespace("page")
     left = [line.partition("  #")[0].strip() for line in PAGE.splitlines() if line.startswith("kubectl ")]
@@ -266,6 +286,8 @@ def test_the_commands_of_the_page_do_what_it_says(p: Platform, replica: Operator
         (command,) = (line for line in left if line.startswith(f"kubectl {beginning}") and words in line)
         left.remove(command)
         arguments = [str(ROOT / one) if one.startswith("examples/") else one for one in shlex.split(command)[1:]]
+        if arguments[0] == "lorarl":
+            return plugin(p, *arguments[1:], "-n", namespace)
         return p.cluster.must(*arguments, "-n", namespace)
 
     runs("apply")
@@ -276,7 +298,10 @@ def test_the_commands_of_the_page_do_what_it_says(p: Platform, replica: Operator
     wait(p, namespace, phase="Suspended")
     runs("patch", '"suspend": false')
     wait(p, namespace, phase="Scheduled")
-    assert runs("get lrj -l") == ""
+    (started,) = re.findall(r"LoRARLJob (nightly-r\d{7}) is created.", runs("lorarl run-now"))
+    p.wait_running(namespace, f"{started}-1", seconds=SECONDS)
+    wait(p, namespace, phase="Running", lastJob=None)
+    assert started in runs("get lrj -l")
     runs("get lrsch nightly", "jsonpath")
     runs("delete")
     p.api.wait_gone(KIND, "nightly", namespace)

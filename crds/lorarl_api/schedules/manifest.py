@@ -22,6 +22,8 @@ LABEL_SCHEDULE = "lorarl.io/schedule"
 """On a job: name of its schedule."""
 ANNOTATION_TIME = "lorarl.io/scheduled-at"
 """On a job: its scheduled time, in the zone of its schedule."""
+ANNOTATION_BY_HAND = "lorarl.io/run-now"
+"""On a job that a person started: there is no scheduled time."""
 _QUEUE = "kueue.x-k8s.io/"
 _SECONDS = 60
 

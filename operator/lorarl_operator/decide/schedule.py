@@ -74,7 +74,8 @@ def decide_schedule(
     starts = _starts(seen, due)
     refused = not_made if starts else None
     upcoming = None if spec.suspend else times.after(max(now, since))
-    status = status_of(schedule, stored, Summary(spec, jobs, last, upcoming, left_out, refused), now)
+    next_one = due.newest if starts and due is not None else upcoming
+    status = status_of(schedule, stored, Summary(spec, jobs, last, next_one, left_out, refused), now)
     changed = status != stored
     events, actions = list(events_of(stored, status)), list[ScheduleAction]()
     if starts and due is not None and (refused is None or refused.until <= now):
@@ -116,8 +117,8 @@ def _left_out(seen: _Now, times: Times, due: Due | None) -> dict[str, Any] | Non
         before = None  # It has its job now.
     if due is None or seen.spec.suspend:
         return before
-    told = time((before or {}).get("time")) or seen.schedule.created_at
-    news = times.due(max(told, last or told), seen.now)
+    told = [one for one in (last, time((before or {}).get("time"))) if one is not None]
+    news = times.due(max(told, default=seen.schedule.created_at), seen.now)
     if news is None:
         return before
     if _too_late(seen, due):

@@ -39,7 +39,7 @@ class Summary:
     Attributes:
         jobs: Those that it owns, by their names.
         last: The newest time that has a job.
-        upcoming: The next time; None while suspended.
+        upcoming: The time of the next job, which may have come; None while suspended.
         left_out: The newest time that got no job, as the status says it.
         refused: Why a job that is due cannot be made.
     """

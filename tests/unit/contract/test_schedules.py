@@ -61,7 +61,7 @@ def test_a_job_that_continues_is_checked_too(tmp_path: Path, capsys: pytest.Capt
     dora = {"spec.template.spec.adapter.dora": True, "spec.template.spec.algorithm": {"type": "sft"}}
     path = tmp_path / "schedule.yaml"
     for changes, said in (
-        ({**dora, "spec.continueFrom": "last", "spec.template.spec.reward": None}, "spec.continueFrom: got \"last\""),
+        ({**dora, "spec.continueFrom": "last", "spec.template.spec.reward": None}, 'spec.continueFrom: got "last"'),
         ({"spec.template.spec.adapter.ranks": 1}, "spec.template.spec.adapter.ranks: got an unknown key"),
         ({"spec.timezone": "Etc/UTC"}, "Did you mean timeZone?"),
     ):

@@ -17,6 +17,7 @@ from lorarl_trainer.cli.help import Command
     examples=[
         "lorarl render job.yaml --template template.yaml",
         "lorarl render job.yaml --gpu-memory 141",
+        "lorarl render schedule.yaml",
         "kubectl get clrjt gpu-pool -o yaml > template.yaml",
     ],
 )
@@ -30,6 +31,8 @@ from lorarl_trainer.cli.help import Command
 @options.gpu_memory
 def command(file: Path, overrides: tuple[str, ...], template: Path | None, gpu_memory: float | None) -> None:
     """Print a job as its template completes it, which is what the operator creates pods from.
+
+    Of a LoRARLSchedule, that is its next job. `lorarl run --dry-run` shows what such a job would do.
 
     What the template forbids and what is not valid is printed in place of it; then the exit code is 1. If the base
     model is on this machine, how the job would run and the memory that takes go to the standard error.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from lorarl_trainer.cli.help import Sections
-from lorarl_trainer.cli.kubectl import compare, logs, open_report, samples, top, why
+from lorarl_trainer.cli.kubectl import compare, logs, open_report, run_now, samples, top, why
 
 SECTIONS = {
-    "Jobs": (top.command, why.command),
+    "Jobs": (top.command, why.command, run_now.command),
     "Records": (logs.command, samples.command, compare.command, open_report.command),
 }
 """The commands under each heading of `kubectl lorarl --help`."""

@@ -45,6 +45,15 @@ class Kubectl:
         found: dict[str, Any] = json.loads(self._run("apply", "-f", "-", "-o", "json", stdin=json.dumps(manifest)))
         return found
 
+    def create(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """Create an object with `kubectl create`; return it.
+
+        Raises:
+            ApiError: the API server refuses it, or its name is taken.
+        """
+        found: dict[str, Any] = json.loads(self._run("create", "-f", "-", "-o", "json", stdin=json.dumps(manifest)))
+        return found
+
     def delete(self, name: str) -> None:
         """Delete a LoRARLJob. Raises ApiError if there is none, or no right to do so."""
         self._run("delete", JOBS, name, "--wait=false")
