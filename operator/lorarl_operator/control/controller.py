@@ -31,15 +31,13 @@ from lorarl_operator.decide.decision import (
     Delete,
     DeleteJob,
     DeletePod,
-    Event,
     RemoveFinalizer,
     Want,
+    operator_fault,
     waves,
 )
-from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import FINALIZER, Evidence, Job, Observed, Refusal
 from lorarl_operator.decide.names import attempt_of
-from lorarl_operator.decide.reasons import News
 from lorarl_operator.decide.settings import Settings
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError, NotLeaderError
@@ -142,9 +140,7 @@ class Controller:
     def _tell(self, key: Key, error: Exception) -> None:
         """Say a fault of ours in an Event of the job, whose status may say nothing yet."""
         if (observed := self._cache.observe(key)) is not None:
-            what = f"The operator cannot handle this job: {type(error).__name__}: {error}"
-            told = Event("Warning", News.OPERATOR_FAULT, sentences(what, "It tries again, at least once per minute."))
-            self._recorder.record(observed.job, told)
+            self._recorder.record(observed.job, operator_fault("this job", error))
 
     async def _reconcile(self, key: Key) -> None:
         await self._refresh_foreign(key)

@@ -17,6 +17,7 @@ from lorarl_operator.control.cache import Cache, Key
 from lorarl_operator.control.event_recorder import EventRecorder
 from lorarl_operator.control.worker import Worker
 from lorarl_operator.control.workqueue import WorkQueue
+from lorarl_operator.decide.decision import Event
 from lorarl_operator.decide.models import Job
 from lorarl_operator.decide.publish_reasons import Publishing
 from lorarl_operator.decide.publishing import PublishDecision, decide_publishing, inputs
@@ -62,7 +63,11 @@ class Publisher:
 
     async def work(self) -> None:
         """Publish forever. A job that fails does not stop the others."""
-        await Worker(self._queue, self._publish, "job", "publishing", CONFLICT_SECONDS).work()
+        await Worker(self._queue, self._publish, "job", "publishing", CONFLICT_SECONDS, self._tell).work()
+
+    def _tell(self, key: Key, event: Event) -> None:
+        if (found := self._cache.job(key)) is not None:
+            self._recorder.record(found, event)
 
     async def _publish(self, key: Key) -> None:
         observed = self._cache.observe(key)

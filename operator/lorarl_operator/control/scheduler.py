@@ -13,6 +13,7 @@ from lorarl_operator.control.event_recorder import EventRecorder
 from lorarl_operator.control.made_jobs import MadeJobs
 from lorarl_operator.control.worker import Worker
 from lorarl_operator.control.workqueue import WorkQueue
+from lorarl_operator.decide.decision import Event
 from lorarl_operator.decide.models import Job
 from lorarl_operator.decide.not_made import NotMade
 from lorarl_operator.decide.schedule import decide_schedule
@@ -62,7 +63,11 @@ class Scheduler:
 
     async def work(self) -> None:
         """Run schedules forever. One that fails does not stop the others."""
-        await Worker(self._queue, self._run, "schedule", "the schedule", CONFLICT_SECONDS).work()
+        await Worker(self._queue, self._run, "schedule", "the schedule", CONFLICT_SECONDS, self._tell).work()
+
+    def _tell(self, key: Key, event: Event) -> None:
+        if (found := self._cache.schedule(key)) is not None:
+            self._recorder.record(found, event)
 
     async def _run(self, key: Key) -> None:
         schedule = self._cache.schedule(key)

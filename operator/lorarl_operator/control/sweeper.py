@@ -16,6 +16,7 @@ from lorarl_operator.control.event_recorder import EventRecorder
 from lorarl_operator.control.made_jobs import MadeJobs
 from lorarl_operator.control.worker import Worker
 from lorarl_operator.control.workqueue import WorkQueue
+from lorarl_operator.decide.decision import Event
 from lorarl_operator.decide.models import Job
 from lorarl_operator.decide.not_made import NotMade
 from lorarl_operator.decide.sweep import decide_sweep
@@ -84,7 +85,11 @@ class Sweeper:
 
     async def work(self) -> None:
         """Run sweeps forever. One that fails does not stop the others."""
-        await Worker(self._queue, self._sweep, "sweep", "the sweep", CONFLICT_SECONDS).work()
+        await Worker(self._queue, self._sweep, "sweep", "the sweep", CONFLICT_SECONDS, self._tell).work()
+
+    def _tell(self, key: Key, event: Event) -> None:
+        if (found := self._cache.sweep(key)) is not None:
+            self._recorder.record(found, event)
 
     async def _sweep(self, key: Key) -> None:
         sweep = self._cache.sweep(key)

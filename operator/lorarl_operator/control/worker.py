@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from lorarl_operator import logs, metrics
 from lorarl_operator.control.cache import Key
 from lorarl_operator.control.workqueue import WorkQueue
+from lorarl_operator.decide.decision import Event, operator_fault
 from lorarl_operator.kube.errors import ApiError, NotLeaderError
 
 log = logging.getLogger(__name__)
@@ -22,8 +23,9 @@ class Worker:
     Attributes:
         make: Does it for one key.
         kind: What a key names, for the log: job or sweep.
-        what: What is done, for the log.
+        what: What is done, for the log and for Events.
         conflict_seconds: After which time a key is taken again if its objects have changed meanwhile.
+        tell: Records an Event about what a key names.
     """
 
     queue: WorkQueue[Key]
@@ -31,6 +33,7 @@ class Worker:
     kind: str
     what: str
     conflict_seconds: float
+    tell: Callable[[Key, Event], None]
 
     async def work(self) -> None:
         """Work forever. A key that fails does not stop the others."""
@@ -59,6 +62,7 @@ class Worker:
         except Exception as error:
             log.exception("%s/%s: %s failed", *key, self.what)
             self._failed(key, type(error).__name__, error)
+            self.tell(key, operator_fault(self.what, error))
         else:
             self.queue.forget(key)
 

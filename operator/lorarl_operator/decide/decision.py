@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
-from lorarl_operator.decide.reasons import Reason
+from lorarl_operator.decide.messages import sentences
+from lorarl_operator.decide.reasons import News, Reason
 
 Manifest = dict[str, Any]
 """A whole Kubernetes object, as it is sent."""
@@ -117,11 +118,17 @@ class Want(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An Event about the LoRARLJob."""
+    """An Event about a LoRARLJob, a sweep or a schedule."""
 
     type: Literal["Normal", "Warning"]
     reason: Reason
     message: str
+
+
+def operator_fault(what: str, error: Exception) -> Event:
+    """An Event about a fault of ours, at an object whose status may say nothing yet."""
+    text = f"The operator cannot handle {what}: {type(error).__name__}: {error}"
+    return Event("Warning", News.OPERATOR_FAULT, sentences(text, "It tries again, at least once per minute."))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from lorarl_api.v1alpha1 import MAX_ACTIVE, LoRARLScheduleSpec
 from lorarl_operator.decide.decision import Event
 from lorarl_operator.decide.models import Job
 from lorarl_operator.decide.not_made import NotMade
+from lorarl_operator.decide.reason_row import Row
 from lorarl_operator.decide.reasons import Foreign
 from lorarl_operator.decide.schedule_models import Schedule
 from lorarl_operator.decide.schedule_reasons import Scheduling
@@ -88,7 +89,7 @@ def invalid_status(schedule: Schedule, stored: Mapping[str, Any], why: str, now:
     return kept | {"phase": FAILED, "observedGeneration": schedule.generation, "conditions": conditions}
 
 
-def _verdict(summary: Summary, unfinished: list[Job]) -> tuple[str, Scheduling, str]:
+def _verdict(summary: Summary, unfinished: list[Job]) -> tuple[str, Row, str]:
     """Phase, reason and message."""
     follows = f"The next job is due at {timestamp(summary.upcoming)}." if summary.upcoming else "No job follows."
     running = f"{', '.join(job.name for job in unfinished[:3])} is unfinished. " if unfinished else ""
@@ -96,7 +97,7 @@ def _verdict(summary: Summary, unfinished: list[Job]) -> tuple[str, Scheduling, 
     if summary.spec.suspend:
         return SUSPENDED, Scheduling.SUSPENDED, f"The schedule is suspended. {running}".strip()
     if summary.refused is not None:
-        return phase, Scheduling(str(summary.refused.reason)), summary.refused.message
+        return phase, summary.refused.reason, summary.refused.message
     return phase, Scheduling.JOB_RUNS if unfinished else Scheduling.SCHEDULED, f"{running}{follows}"
 
 
@@ -135,7 +136,7 @@ def _last_adapter(stored: Mapping[str, Any], summary: Summary) -> dict[str, Any]
 
 
 def _conditions(
-    schedule: Schedule, stored: Mapping[str, Any], phase: str, reason: Scheduling, message: str, now: datetime
+    schedule: Schedule, stored: Mapping[str, Any], phase: str, reason: Row, message: str, now: datetime
 ) -> list[dict[str, Any]]:
     """Running, and Stalled while it holds. By Stalled, Flux and helm judge an object."""
     stalled = reason in (Scheduling.INVALID, Scheduling.REFUSED, Scheduling.NAME_TAKEN, Scheduling.FORBIDDEN)
@@ -164,8 +165,9 @@ def events_of(stored: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[
     if left_out and left_out != before:
         count = f"More than {MOST_MISSED}" if left_out["count"] > MOST_MISSED else str(left_out["count"])
         times = "time gets" if left_out["count"] == 1 else "times get"
-        kind = "Warning" if left_out["reason"] == Scheduling.MISSED else "Normal"
-        yield Event(kind, Foreign(left_out["reason"]), f"{count} {times} no job: {left_out['message']}")
+        bad = left_out["reason"] == Scheduling.MISSED
+        text = f"{count} {times} no job: {left_out['message']}"
+        yield Event("Warning" if bad else "Normal", Foreign(left_out["reason"]), text)
     says = _running(status)
     if _running(stored).get("reason") != says["reason"] and any(one["type"] == STALLED for one in status["conditions"]):
         yield Event("Warning", Foreign(says["reason"]), says["message"])

@@ -44,7 +44,7 @@ def test_times_that_never_come_are_refused(changes: Changes, message: str) -> No
         checked_schedule(schedule(changes))
 
 
-def test_each_field_has_a_description_and_a_bound_and_the_template_the_rules_of_a_job() -> None:
+def test_each_field_is_described_and_the_template_has_the_rules_of_a_job() -> None:
     schema = schedule_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
     template = schema["spec"]["properties"]["template"]["properties"].pop("spec")
     for path, field in [*objects(schema["spec"], "spec"), *objects(schema["status"], "status")]:
@@ -74,7 +74,7 @@ def test_a_job_that_continues_is_checked_too(tmp_path: Path, capsys: pytest.Capt
     assert seen == [None]
 
 
-def test_the_job_of_a_time_has_its_name_and_the_adapter_that_it_continues_from() -> None:
+def test_the_job_of_a_time_has_its_name_and_an_adapter() -> None:
     at = datetime(2026, 3, 1, 3, 0, tzinfo=UTC)
     assert job_name("nightly", at) == "nightly-29538900" and time_of("nightly", "nightly-29538900") == at
     for other in ("nightly", "nightly-1", "nightly-manual", "x-29538900", "nightly-٢٩٥٣٨٩٠٠"):

@@ -122,6 +122,13 @@ def test_a_server_that_does_not_answer_changes_no_status(status):
     assert set(server.asked) == {"list"} and events.reasons == []
 
 
+def test_a_fault_of_the_publisher_is_an_event_of_the_job():
+    server = Server(publishing())
+    server.error = ValueError("no")
+    events = run(server, looks=1, clock=[0.0])
+    assert server.asked == ["list"] and events.reasons == ["OperatorFault"]
+
+
 def test_a_refusal_is_written_once():
     server = Server(publishing())
     server.error = ApiError("GET", 403, "Forbidden", 'modeladapters is forbidden: User "operator" cannot list')

@@ -143,7 +143,7 @@ def test_a_job_that_the_cache_lacks_is_asked_for_first():
     assert server.raw["status"]["lastPhase"] == "Deleted" and server.events[-1] == "JobDeleted"
 
 
-def test_a_job_that_is_refused_waits_a_minute_and_a_failed_deletion_starts_nothing():
+def test_a_refused_job_waits_a_minute_and_replace_deletes_first():
     server = Server(concurrencyPolicy="Replace")
     server.works()
     server.seconds = 3600.0
@@ -178,4 +178,4 @@ def test_a_status_that_is_not_stored_as_written_is_not_written_forever():
     whole = server.answers
     server.answers = lambda verb, name, raw: whole(verb, name, raw) if verb != "status" else server.drops(whole, raw)
     server.drops = lambda answers, raw: answers("status", "nightly", raw | {"status": {}})
-    assert len(server.works()) == 1
+    assert server.works() == ["status nightly"] and "OperatorFault" in server.events

@@ -337,7 +337,7 @@ def act_on_job(world: World, what: str, which: Any) -> None:
 
 @settings(max_examples=1500)
 @given(SETTINGS, STARTS, st.lists(STEPS, max_size=30))
-def test_any_history_makes_no_job_twice_and_leaves_no_time_without_a_reason(
+def test_any_history_gives_each_time_one_job_or_a_reason(
     parts: dict[str, Any], start: datetime, history: list[tuple[str, Any]]
 ) -> None:
     world = World(start, **parts)

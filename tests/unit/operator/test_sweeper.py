@@ -164,6 +164,12 @@ def test_a_job_that_the_cache_lacks_is_asked_for_first():
     assert [one["phase"] for one in server.raw["status"]["trials"]] == ["Deleted", "Pending", "Pending", "Waiting"]
 
 
+def test_a_fault_of_the_sweeper_is_an_event_of_the_sweep():
+    server = Server()
+    server.now = lambda: None
+    assert server.works() == [] and set(server.events) == {"OperatorFault"}
+
+
 def test_a_sweep_waits_until_all_jobs_of_its_namespace_are_known():
     server = Server()
     server.sweeper = Sweeper(server, server.cache, server.queue, server, has_synced=lambda _: False)
