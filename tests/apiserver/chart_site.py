@@ -18,7 +18,10 @@ from support.helm import CHART, flags, helm
 
 CRD = "lorarljobs.lorarl.io"
 SWEEPS = "lorarlsweeps.lorarl.io"
-CRDS = (CRD, "lorarljobtemplates.lorarl.io", "clusterlorarljobtemplates.lorarl.io", SWEEPS)
+SCHEDULES = "lorarlschedules.lorarl.io"
+YOUNGER = (SWEEPS, SCHEDULES)
+"""Definitions that older charts lack."""
+CRDS = (CRD, "lorarljobtemplates.lorarl.io", "clusterlorarljobtemplates.lorarl.io", *YOUNGER)
 NAMESPACE = "lorarl-system"
 INSTANCE = "app.kubernetes.io/instance=lorarl"
 JOB: Object = {
@@ -94,7 +97,7 @@ def everything(cluster: Cluster, labels: str) -> list[str]:
 
 
 def older_chart(folder: Path) -> Path:
-    """A chart like an older version: with another CRD, without the one of sweeps, and with another version."""
+    """A chart of an older version: with another CRD, and without those of sweeps and schedules."""
     chart = folder / "lorarl"
     shutil.copytree(CHART, chart)
     for path, old, new in (
@@ -104,7 +107,8 @@ def older_chart(folder: Path) -> Path:
         text = (chart / path).read_text()
         assert old in text
         (chart / path).write_text(text.replace(old, new))
-    (chart / "files/lorarl.io_lorarlsweeps.yaml").unlink()
+    for name in YOUNGER:
+        (chart / f"files/lorarl.io_{name.removesuffix('.lorarl.io')}.yaml").unlink()
     return chart
 
 

@@ -20,7 +20,7 @@ from apiserver.chart_site import (
     INSTANCE,
     JOB,
     NAMESPACE,
-    SWEEPS,
+    YOUNGER,
     Site,
     account,
     can,
@@ -87,8 +87,8 @@ def test_cluster_mode_from_install_to_uninstall(site: Site, tmp_path: Path) -> N
     with site.release(chart=older_chart(tmp_path)) as notes:
         assert "runs the LoRARLJobs of all namespaces" in notes
         assert "image.repository is still the example" in notes
-        established(site, [crd for crd in CRDS if crd != SWEEPS])
-        assert "Score" in columns(site.cluster) and api.get("CustomResourceDefinition", SWEEPS) is None
+        established(site, [crd for crd in CRDS if crd not in YOUNGER])
+        assert "Score" in columns(site.cluster) and not any(api.get("CustomResourceDefinition", one) for one in YOUNGER)
         before = site.job("steady")
         pods = until(20, "two replicas", lambda: _two(api.list("Pod", NAMESPACE, labels=INSTANCE)))
         assert {pod["spec"]["serviceAccountName"] for pod in pods} == {"operator-lorarl"}
@@ -127,7 +127,7 @@ def test_namespaced_mode_from_install_to_uninstall(site: Site) -> None:
     with site.release(everywhere) as notes:
         assert "runs the LoRARLJobs of the namespaces team-a, team-b" in notes
         established(site)
-        for crd in (CRD, SWEEPS):
+        for crd in (CRD, *YOUNGER):
             require_rights(site, "list", crd, {"team-a": True, "team-b": True, "default": False, NAMESPACE: False})
         require_rights(site, "update", "leases.coordination.k8s.io", {NAMESPACE: True, "team-a": False})
         site.job("steady", "team-a")
@@ -284,7 +284,7 @@ def test_users_may_do_what_their_roles_allow(site: Site) -> None:
             )
         # The controller that aggregates view, edit and admin takes a moment.
         filled = (("viewer", "get"), ("editer", "create"), ("adminer", "delete"))
-        asked = [(user, verb, crd) for user, verb in filled for crd in (CRD, SWEEPS)]
+        asked = [(user, verb, crd) for user, verb in filled for crd in (CRD, *YOUNGER)]
         until(20, "the roles are aggregated", lambda: all(can(site, *one, "team-a") for one in asked))
         manifest = json.dumps({**JOB, "metadata": {"name": "of-ana", "namespace": "team-a"}})
         denied = site.cluster.kubectl("apply", "--as=viewer", "-f", "-", stdin=manifest)

@@ -28,6 +28,7 @@ from support.cluster.operator import RIGHTS, SYSTEM, Operator, operator, prepare
 from support.cluster.platform import Platform, platform
 from support.cluster.processes import find_share, until
 from support.cluster.rayjobs import rayjob
+from support.cluster.schedules import create_due, job_of, lorarlschedule
 from support.cluster.sweeps import lorarlsweep
 from support.cluster.tools import tools_or_skip
 from support.helm import rendered
@@ -188,6 +189,14 @@ def test_a_sweep_makes_its_jobs_and_is_deleted_by_its_ttl(p: Platform, replica: 
     p.finish(namespace, "sums-seed-1-1", "SUCCEEDED")
     p.api.wait_gone("LoRARLSweep", "sums", namespace, seconds=30)
     p.api.wait_gone("LoRARLJob", "sums-seed-1", namespace, seconds=30)
+
+
+def test_a_schedule_makes_its_jobs(p: Platform, replica: Operator) -> None:
+    namespace = p.namespace()
+    create_due(p.api, lorarlschedule(namespace, successfulJobsHistoryLimit=0))
+    p.wait_running(namespace, f"{job_of(9)}-1", seconds=60)
+    p.finish(namespace, f"{job_of(9)}-1", "SUCCEEDED")
+    p.api.wait_gone("LoRARLJob", job_of(9), namespace, seconds=30)
 
 
 def test_a_job_that_others_write_while_the_operator_decides(p: Platform, replica: Operator) -> None:

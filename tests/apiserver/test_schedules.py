@@ -101,7 +101,7 @@ def made(p: Platform, namespace: str) -> list[str]:
     return [one for one in writes(p.cluster.audit_log, OPERATOR, namespace) if one.startswith("create lorarljobs")]
 
 
-def test_each_job_continues_from_the_one_before_and_nothing_is_written_at_rest(p: Platform, replica: Operator) -> None:
+def test_each_job_continues_from_the_one_before(p: Platform, replica: Operator) -> None:
     namespace = p.namespace("each")
     labels = {"kueue.x-k8s.io/priority-class": "low", "team": "a"}
     create_due(p.api, lorarlschedule(namespace, labels=labels, continueFrom="last"))
@@ -163,7 +163,7 @@ def test_forbid_leaves_a_time_out_and_replace_deletes_the_running_job(p: Platfor
     until(20, "an Event says so", lambda: "Replaced" in events(p, namespace))
 
 
-def test_an_operator_that_is_killed_before_it_writes_the_status_makes_no_job_twice(p: Platform) -> None:
+def test_an_operator_killed_before_it_writes_the_status_makes_no_job_twice(p: Platform) -> None:
     namespace = p.namespace("killed")
     policy = {
         "apiVersion": "admissionregistration.k8s.io/v1",

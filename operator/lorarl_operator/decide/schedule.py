@@ -122,8 +122,8 @@ def _left_out(seen: _Now, times: Times, due: Due | None) -> dict[str, Any] | Non
     if news is None:
         return before
     if _too_late(seen, due):
-        limit = f"{seen.spec.starting_deadline_seconds} seconds (startingDeadlineSeconds)"
-        return skipped(news.newest, news.count, Scheduling.MISSED, f"It is later than {limit} after the newest.")
+        limit = f"{seen.spec.starting_deadline_seconds} seconds ago (startingDeadlineSeconds)"
+        return skipped(news.newest, news.count, Scheduling.MISSED, f"The newest was due more than {limit}.")
     if not _starts(seen, due):
         names = ", ".join(job.name for job in seen.unfinished[:3])
         why = f"{names} is unfinished, and concurrencyPolicy is Forbid."
