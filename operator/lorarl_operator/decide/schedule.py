@@ -76,16 +76,15 @@ def decide_schedule(
     upcoming = None if spec.suspend else times.after(max(now, since))
     next_one = due.newest if starts and due is not None else upcoming
     status = status_of(schedule, stored, Summary(spec, jobs, last, next_one, left_out, refused), now)
-    changed = status != stored
     events, actions = list(events_of(stored, status)), list[ScheduleAction]()
     if starts and due is not None and (refused is None or refused.until <= now):
         replaced = [job for job in _in_the_way(seen) if job.deleted_at is None]
         events += (Event("Warning", Scheduling.REPLACED, f"Job {job.name} is deleted.") for job in replaced)
         actions = [*map(Remove, replaced), Start(_manifest(seen, status, due.newest))]
-    elif not changed:
-        # What the status says of a job is stored before the job may go.
+    else:  # The status is written first: it has what the jobs said.
         actions = [Remove(job) for job in _old(seen)]
-    return ScheduleDecision(status if changed else None, tuple(events), tuple(actions), _wait(upcoming, refused, now))
+    new = status if status != stored else None
+    return ScheduleDecision(new, tuple(events), tuple(actions), _wait(upcoming, refused, now))
 
 
 def _last(seen: _Now) -> datetime | None:
