@@ -91,7 +91,7 @@ class Cache:
         self._deleted: OrderedDict[str, None] = OrderedDict()
         self._unwatched: set[str] = set()
         self._made: dict[str, set[Key]] = {}
-        """By the uid of their maker: jobs that were made. They may be gone, or others of that name may be there."""
+        """By the uid of their maker: jobs that were made. Other jobs of that name may be there by now."""
         self._kuberay_began: datetime | None = None
 
     def __len__(self) -> int:
@@ -153,7 +153,7 @@ class Cache:
             return False
         if resource in _ROOTS:
             del entry.roots[resource]
-            self._made.pop(uid, None)
+            self._forget_maker(known, key)
         else:
             del entry.children[resource, name]
         if isinstance(known, Pod):
@@ -249,6 +249,15 @@ class Cache:
             if namespace in (None, key[0])
             for one in self._of_kind(entry, resource)
         ]
+
+    def _forget_maker(self, gone: Root | Child, key: Key) -> None:
+        """Forget which jobs a maker made, or that a job was made."""
+        if not isinstance(gone, Job):
+            self._made.pop(gone.uid, None)
+        elif gone.maker is not None and (made := self._made.get(gone.maker.uid)) is not None:
+            made.discard(key)
+            if not made:
+                del self._made[gone.maker.uid]
 
     @staticmethod
     def _known(entry: _Entry | None, resource: Resource, name: str) -> Root | Child | None:

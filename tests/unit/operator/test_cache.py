@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lorarl_operator.control.cache import Cache
 from lorarl_operator.decide.models import Maker
 from lorarl_operator.decide.pod_ends import exited_container
-from lorarl_operator.kube.resources import JOBS, LORARLJOBS, LORARLSWEEPS, PODS, RAYCLUSTERS, RAYJOBS
+from lorarl_operator.kube.resources import JOBS, LORARLJOBS, LORARLSCHEDULES, LORARLSWEEPS, PODS, RAYCLUSTERS, RAYJOBS
 
 KEY = ("ns", "job")
 OURS = {"app.kubernetes.io/managed-by": "lorarl", "lorarl.io/job": "job"}
@@ -48,6 +48,26 @@ def test_a_sweep_and_a_job_of_one_name_are_two() -> None:
     cache.put(LORARLSWEEPS, raw("job", "17", 17, {}))
     cache.forget(LORARLSWEEPS, "ns")
     assert cache.makers(LORARLSWEEPS, None) == []
+
+
+def test_jobs_are_known_by_their_maker_until_they_are_gone() -> None:
+    cache = Cache()
+    cache.put(LORARLSCHEDULES, raw("nightly", "7", 7, {}))
+    schedule = cache.schedule(("ns", "nightly"))
+    assert schedule is not None and cache.made_by(schedule) == {}
+    for number, uid in ((1, "7"), (2, "7"), (3, "other")):
+        made = raw(f"nightly-{number}", str(number), 10 + number, {})
+        made["metadata"]["ownerReferences"] = [
+            {"kind": "LoRARLSchedule", "name": "nightly", "uid": uid, "controller": True}
+        ]
+        cache.put(LORARLJOBS, made)
+    assert set(cache.made_by(schedule)) == {"nightly-1", "nightly-2"}
+    cache.put(LORARLJOBS, raw("nightly-2", "2b", 20, {}))
+    assert set(cache.made_by(schedule)) == {"nightly-1"}, "another job has the name"
+    for name, uid in (("nightly-1", "1"), ("nightly-2", "2b"), ("nightly-3", "3")):
+        assert cache.remove(LORARLJOBS, ("ns", name), name, uid)
+    assert cache.made_by(schedule) == {}
+    assert cache.remove(LORARLSCHEDULES, ("ns", "nightly"), "nightly", "7") and cache._made == {}
 
 
 def test_a_job_with_its_objects() -> None:
