@@ -9,17 +9,16 @@ from difflib import get_close_matches
 from typing import Any
 
 from lorarl_api.v1alpha1 import DataSource
+from lorarl_trainer.data.called import CALLS, as_templates_take
 from lorarl_trainer.errors import InputError
-
-_CALLS = "tool_calls"
 
 
 def given(raw: dict[str, Any]) -> dict[str, Any]:
     """Return a row as any format would give it.
 
     Tables fill up: each message has the keys of all others, as null. Such keys are removed from messages and from what
-    is in them, as are empty lists of calls. Other cells stay, so that a reward finds each column in `row`. Decimals are
-    numbers as JSON has them, where these are exact.
+    is in them, as are empty lists of calls. Calls are as chat templates take them. Other cells stay, so that a reward
+    finds each column in `row`. Decimals are numbers as JSON has them, where these are exact.
     """
     return {name: _bare(value) if _is_chat(value) else _plain(value) for name, value in raw.items()}
 
@@ -90,12 +89,12 @@ def _is_chat(value: Any) -> bool:
 
 
 def _is_missing(key: str, value: Any) -> bool:
-    return value is None or (key == _CALLS and value == []) or (isinstance(value, float) and math.isnan(value))
+    return value is None or (key == CALLS and value == []) or (isinstance(value, float) and math.isnan(value))
 
 
 def _bare(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _bare(inner) for key, inner in value.items() if not _is_missing(key, inner)}
+        return as_templates_take({key: _bare(inner) for key, inner in value.items() if not _is_missing(key, inner)})
     return [_bare(inner) for inner in value] if isinstance(value, list) else _plain(value)
 
 

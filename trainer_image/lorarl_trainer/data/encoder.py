@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,22 +9,15 @@ from datetime import datetime
 from itertools import accumulate, batched, pairwise
 from typing import Any
 
+from lorarl_trainer.data.called import call_left_out
 from lorarl_trainer.data.cells import ASSISTANT, Message, as_messages, brief, left_out, renaming
 from lorarl_trainer.data.lessons import Conversation, Tokens
 from lorarl_trainer.data.rows import Row
+from lorarl_trainer.data.template_arguments import require_read
 from lorarl_trainer.data.turns import Turn, says, turn_of
 from lorarl_trainer.errors import InputError
 
 _TEXTS_PER_BATCH = 2000
-_SET_HERE = frozenset(
-    [
-        "tools",
-        *("messages", "conversation", "chat_template", "add_generation_prompt", "continue_final_message", "tokenize"),
-        *("padding", "truncation", "max_length", "tokenizer_kwargs"),
-        *("return_tensors", "return_dict", "return_assistant_tokens_mask"),
-    ]
-)
-"""Arguments of `apply_chat_template` that a manifest may not set: they would change what comes back."""
 THOUGHTS = ("reasoning_content", "reasoning", "thinking", "thought")
 """Keys of a message with what the assistant thought before it. Templates read at most one of them."""
 _DAYS = (datetime(2001, 2, 3, 4, 5, 6), datetime(2012, 11, 13, 17, 18, 19))
@@ -72,7 +64,7 @@ class PromptEncoder:
         self.vocabulary_size = vocabulary_size or self._tokens
         self._arguments = dict(template_arguments or {})
         if chat_template:
-            _require_read(self._arguments, str(tokenizer.chat_template))
+            require_read(self._arguments, str(tokenizer.chat_template))
         self._prefix = [] if chat_template else _default_prefix(tokenizer)
 
     def encode_prompts(self, rows: Sequence[Row]) -> list[list[int]]:
@@ -304,7 +296,37 @@ class PromptEncoder:
                 renaming(messages)
                 or "Give it the role system or user, or name a template that writes it in spec.data.chatTemplateFile.",
             )
+        self._require_calls(row, messages)
         return text
+
+    def _require_calls(self, row: Row, messages: Sequence[Message]) -> None:
+        """Require that the template writes each call of a tool: many know none, and some only the first of a message.
+
+        Raises:
+            InputError: it leaves one out.
+        """
+
+        def write(marked: Sequence[Message]) -> str:
+            return str(
+                self._tokenizer.apply_chat_template(list(marked), tokenize=False, tools=row.tools, **self._arguments)
+            )
+
+        try:
+            call = call_left_out(messages, write)
+        except Exception:  # noqa: BLE001  it took the same messages without marks: it knows each tool by its name
+            return
+        if call is None:
+            return
+        tool, place = call
+        other = "a template that writes it in spec.data.chatTemplateFile"
+        raise InputError(
+            "spec.data.chatTemplate",
+            f"a template that leaves out {'a later' if place else 'the'} call of {tool} in row {row.number}",
+            "a template that writes all calls of tools",
+            f"Give each call a message of the assistant, with its result after it, or name {other}."
+            if place
+            else f"Write calls into content, as the model should write them, and remove tool_calls, or name {other}.",
+        )
 
     def _renders_without_arguments(self, messages: Sequence[Message], open_turn: bool) -> bool:
         try:
@@ -355,25 +377,6 @@ def _template_hint(error: Exception) -> str:
     if type(error).__name__ == "TemplateSyntaxError":
         return "Name a fixed template in spec.data.chatTemplateFile, or set spec.data.chatTemplate to false."
     return "Fix the row's roles, or set spec.data.chatTemplate to false."
-
-
-def _require_read(arguments: Mapping[str, Any], template: str) -> None:
-    """Require that the template reads each argument: Jinja ignores those that it does not.
-
-    Raises:
-        InputError: naming one that it does not read, or that lorarl sets.
-    """
-    words = set(re.findall(r"[A-Za-z_]\w*", template))
-    for name in arguments:
-        field = f"spec.data.chatTemplateArguments.{name}"
-        if name in _SET_HERE:
-            raise InputError(field, "an argument that lorarl sets itself", "an argument of the template", "Remove it.")
-        if name not in words:
-            near = difflib.get_close_matches(name, words, n=1, cutoff=0.7)
-            hint = f"Did you mean {near[0]}?" if near else "Remove it, or look it up in the template."
-            raise InputError(
-                field, "an argument that the model's chat template does not read", "a variable of the template", hint
-            )
 
 
 def _default_prefix(tokenizer: Any) -> list[int]:
