@@ -1,11 +1,11 @@
-"""Calls of tools in the messages of rows: as chat templates take them, and whether a template writes them. Pure."""
+"""Calls of tools in the messages of rows: as templates take them, and marked to see what a template writes. Pure."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import count
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from lorarl_trainer.data.cells import ASSISTANT, Message
 
@@ -26,35 +26,39 @@ def as_templates_take(message: Mapping[str, Any]) -> dict[str, Any]:
     return {"content": "", **message, CALLS: [_changed(call, _parsed) for call in calls]}
 
 
-def call_left_out(messages: Sequence[Message], write: Callable[[Sequence[Message]], str]) -> tuple[str, int] | None:
-    """Return the first call that a template leaves out: its tool, and its place in its message; None if it has all.
+class Mark(NamedTuple):
+    """A text that stands in a call in place of another one, and the call's tool and its place in its message."""
 
-    `write`: applies the template. It gets the messages with a mark in each call, which what it returns must have.
-    """
-    numbers, marks, marked = count(), list[tuple[str, str, int]](), list[Message]()
+    text: str
+    tool: str
+    place: int
 
-    def mark(function: Mapping[str, Any], place: int) -> dict[str, Any]:
-        name = f"{function[_NAME]}_marked_{next(numbers)}_"
-        arguments = function.get(_ARGUMENTS)
-        marks.append((name, function[_NAME], place))
+
+def with_marks(messages: Sequence[Message]) -> tuple[list[Message], list[Mark]]:
+    """Return messages with a mark in the name of each call, and in its arguments; a template must write all of them."""
+    marks: list[Mark] = []
+
+    def mark(place: int, function: Mapping[str, Any]) -> dict[str, Any]:
+        tool, arguments = function[_NAME], function.get(_ARGUMENTS)
+        name, own = (Mark(f"{tool}_marked_{len(marks) + more}_", tool, place) for more in range(2))
         if not isinstance(arguments, dict) or not arguments:
-            return {**function, _NAME: name}
-        own = f"marked_{next(numbers)}_"
-        marks.append((own, function[_NAME], place))
-        return {**function, _NAME: name, _ARGUMENTS: {**arguments, own: own}}
+            marks.append(name)
+            return {**function, _NAME: name.text}
+        marks.extend((name, own))
+        return {**function, _NAME: name.text, _ARGUMENTS: {**arguments, own.text: own.text}}
 
-    for message in messages:
-        calls = [_changed(call, lambda function, place=place: mark(function, place)) for place, call in _named(message)]
-        marked.append({**message, CALLS: calls} if calls else message)
-    if not marks:
-        return None
-    written = write(marked)
-    return next(((tool, place) for text, tool, place in marks if text not in written), None)
+    marked = [
+        {**message, CALLS: [_changed(call, partial(mark, place)) for place, call in calls]} if calls else message
+        for message in messages
+        for calls in [_calls(message)]
+    ]
+    return marked, marks
 
 
-def _named(message: Message) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _calls(message: Message) -> list[tuple[int, Mapping[str, Any]]]:
+    """Return the calls of a message with their places."""
     calls = message.get(CALLS)
-    return ((place, call) for place, call in enumerate(calls if isinstance(calls, list) else ()) if _function(call))
+    return [(place, call) for place, call in enumerate(calls if isinstance(calls, list) else ()) if _function(call)]
 
 
 def _function(call: Any) -> Mapping[str, Any] | None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from itertools import accumulate, batched, pairwise
 from typing import Any
 
-from lorarl_trainer.data.called import call_left_out
+from lorarl_trainer.data.called import with_marks
 from lorarl_trainer.data.cells import ASSISTANT, Message, as_messages, brief, left_out, renaming
 from lorarl_trainer.data.lessons import Conversation, Tokens
 from lorarl_trainer.data.rows import Row
@@ -305,19 +305,16 @@ class PromptEncoder:
         Raises:
             InputError: it leaves one out.
         """
-
-        def write(marked: Sequence[Message]) -> str:
-            return str(
-                self._tokenizer.apply_chat_template(list(marked), tokenize=False, tools=row.tools, **self._arguments)
-            )
-
+        marked, marks = with_marks(messages)
+        if not marks:
+            return
         try:
-            call = call_left_out(messages, write)
-        except Exception:  # noqa: BLE001  it took the same messages without marks: it knows each tool by its name
+            written = self._tokenizer.apply_chat_template(marked, tokenize=False, tools=row.tools, **self._arguments)
+        except Exception:  # noqa: BLE001  it took them without marks: it knows tools by their names, so it writes them
             return
-        if call is None:
+        if (lost := next((mark for mark in marks if mark.text not in written), None)) is None:
             return
-        tool, place = call
+        _, tool, place = lost
         other = "a template that writes it in spec.data.chatTemplateFile"
         raise InputError(
             "spec.data.chatTemplate",

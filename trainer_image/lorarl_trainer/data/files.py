@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from lorarl_trainer.data.doubles import with_doubles
 from lorarl_trainer.data.foreign import foreign_format, json_hint
 from lorarl_trainer.errors import InputError, StorageError, unreadable
 from lorarl_trainer.storage.hints import missing_hint
@@ -113,7 +112,7 @@ def _read_parquet(path: Path, uri: str, field: str) -> Numbered:
     import pyarrow.parquet
 
     try:
-        table = _with_doubles(pyarrow.parquet.ParquetFile(path).read())
+        table = with_doubles(pyarrow.parquet.ParquetFile(path).read())
     except pyarrow.ArrowException as error:
         raise InputError(
             f"{field}.uri",
@@ -123,21 +122,6 @@ def _read_parquet(path: Path, uri: str, field: str) -> Numbered:
         ) from error
     _require_names(table, uri, field)
     yield from enumerate(table.to_pylist(), start=1)
-
-
-def _with_doubles(table: pyarrow.Table) -> pyarrow.Table:
-    """Convert columns of shorter floats to doubles by their decimal text: 0.1, not the double nearest to float 0.1."""
-    import pyarrow
-    import pyarrow.compute
-
-    for index, column in enumerate(table.schema):
-        if pyarrow.types.is_float32(column.type):
-            texts = pyarrow.compute.cast(table.column(index), pyarrow.string())
-            table = table.set_column(index, column.name, pyarrow.compute.cast(texts, pyarrow.float64()))
-        elif pyarrow.types.is_float16(column.type):
-            values = [None if one is None else float(str(np.float16(one))) for one in table.column(index).to_pylist()]
-            table = table.set_column(index, column.name, pyarrow.array(values, pyarrow.float64()))
-    return table
 
 
 def _read_csv(path: Path, uri: str, field: str, text_columns: Sequence[str]) -> Numbered:
@@ -244,7 +228,7 @@ def read_hub(name: str, subset: str | None, split: str, *, field: str, token: st
             "a readable data set on the hub",
             "Check name, subset and split. If access is restricted, put HF_TOKEN into spec.data.credentialsSecret.",
         ) from error
-    yield from enumerate(_with_doubles(rows.with_format("arrow")[:]).to_pylist(), start=1)
+    yield from enumerate(with_doubles(rows.with_format("arrow")[:]).to_pylist(), start=1)
 
 
 def is_unreachable(error: Exception) -> bool:

@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -99,6 +100,39 @@ def test_decimals_and_short_floats_are_numbers(tmp_path: Path) -> None:
     assert [row.answer for row in rows] == ["12.5", "3"]
     assert [row.raw["answer"] for row in rows] == [12.5, 3] and [row.raw["half"] for row in rows] == [0.1, None]
     assert load(path, answerField="long")[0].answer == "1" * 30 + ".25", "exact where a double is not"
+
+
+@pytest.mark.parametrize("short", [pa.float16(), pa.float32(), pa.float64()], ids=str)
+@pytest.mark.parametrize("size", [None, 1], ids=["whole", "a part"])
+def test_floats_are_the_numbers_that_people_wrote_at_any_depth(tmp_path: Path, short: pa.DataType, size: int) -> None:
+    text = pa.field("unit", pa.string())
+    kinds = {
+        "number": (short, 0.1),
+        "object": (pa.struct([("truth", short), text]), {"truth": 0.1, "unit": "kg"}),
+        "list": (pa.list_(short), [0.1, None]),
+        "large": (pa.large_list(short), [0.1]),
+        "fixed": (pa.list_(short, 2), [0.1, 0.3]),
+        "objects": (pa.list_(pa.struct([("all", pa.list_(short)), text])), [{"all": [0.1], "unit": None}]),
+        "map": (pa.map_(pa.string(), short), [("a", 0.1)]),
+    }
+    short_of = np.float16 if pa.types.is_float16(short) else float
+    columns = {name: pa.array(_as(short_of, [value, None, value]), kind) for name, (kind, value) in kinds.items()}
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"prompt": ["a", "b", "c"], **columns}), path, row_group_size=size or 3)
+    rows = load(path)
+    for name, (_, value) in kinds.items():
+        assert [row.raw[name] for row in rows] == [value, None, value]
+    pq.write_table(pa.table({"prompt": ["a"], "o": columns["object"].slice(0, 1)}), path)
+    assert load(path, answerField="o.truth")[0].answer == "0.1", "not 0.10000000149011612"
+
+
+def _as(kind: Any, value: Any) -> Any:
+    """Return a value with its floats as Arrow takes those of a type."""
+    if isinstance(value, dict):
+        return {key: _as(kind, one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_as(kind, one) for one in value)
+    return kind(value) if isinstance(value, float) else value
 
 
 VERL = {"prompt": [{"role": "user", "content": "0+2?"}], "reward_model": {"style": "rule", "ground_truth": "2"}}
