@@ -24,6 +24,8 @@ _FIELD = "spec.environment.toolFormat"
 _BLOCKS = {"type": "array", "x-regex-iterator": r"<tool_call>(.*?)(?:</tool_call>|\Z)"}
 _AS_JSON = {"type": "object", "x-parser": "json"}
 _NAME, _ARGUMENTS = {"type": "string"}, {"type": "object"}
+_TEXT = ("string",)
+_OF_VALUES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null", list: "array"}
 
 
 def _schema(calls: Mapping[str, Any], items: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,7 +106,7 @@ class CallParser:
         # Each call is parsed by itself, so that a malformed one costs no other.
         apart = {key: value for key, value in calls.items() if key != "items"} | {"items": {}}
         self._schema = {**schema, "properties": {"tool_calls": apart}}
-        self._parameters = {tool["function"]["name"]: tool["function"]["parameters"]["properties"] for tool in tools}
+        self._parameters = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
 
     def calls(self, turn: str) -> list[ToolCall]:
         """Return the calls of a turn, which has its special tokens, but for the one that ended it."""
@@ -133,8 +135,9 @@ class CallParser:
             name, arguments = call["name"].strip(), call.get("arguments", call.get("parameters"))
             if name not in self._parameters:
                 return ToolCall(fault=f"there is no tool {name!r}; the tools are {', '.join(self._parameters)}")
-            known = self._parameters[name]
-            typed = {key: _typed(value, known.get(key, {})) for key, value in (arguments or {}).items()}
+            own = self._parameters[name]
+            kinds = {key: _kinds(schema, own.get("$defs", {})) for key, schema in own["properties"].items()}
+            typed = {key: _typed(value, kinds.get(key, _TEXT)) for key, value in (arguments or {}).items()}
             # It goes to another process, and its texts may come back into a prompt.
             pickle.dumps(typed)
             json.dumps(typed, ensure_ascii=False).encode()
@@ -151,9 +154,26 @@ def example_of(tool: Mapping[str, Any]) -> ToolCall:
 
 
 def _made_up(schema: Mapping[str, Any]) -> Any:
-    kind = schema.get("type", "string")
     values = {"integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {}, "null": None}
-    return schema["enum"][0] if schema.get("enum") else values.get(kind if isinstance(kind, str) else kind[0], "text")
+    return schema["enum"][0] if schema.get("enum") else values.get(_kinds(schema, {})[0], "text")
+
+
+def _kinds(schema: Mapping[str, Any], named: Mapping[str, Any]) -> Sequence[str]:
+    """Return the types of JSON that a parameter's schema allows, at least one; a text if it does not say.
+
+    `named`: what the schema may refer to, as Pydantic writes models.
+    """
+    if isinstance(reference := schema.get("$ref"), str):
+        name = reference.rpartition("/")[2]
+        others = {other: one for other, one in named.items() if other != name}
+        return _kinds(named.get(name, {}), others)
+    if kind := schema.get("type"):
+        return [kind] if isinstance(kind, str) else list(kind)
+    parts = [part for key in ("anyOf", "oneOf", "allOf") for part in schema.get(key, ())]
+    if kinds := [kind for part in parts for kind in _kinds(part, named)]:
+        return kinds
+    values = schema.get("enum") or ([schema["const"]] if "const" in schema else [])
+    return [_OF_VALUES.get(type(value), "object") for value in values] or _TEXT
 
 
 def _own_schema(tokenizer: Any) -> dict[str, Any] | None:
@@ -183,10 +203,9 @@ def _reason(error: Exception) -> str:
     return "it has not the form in which tools are called"
 
 
-def _typed(value: Any, parameter: Mapping[str, Any]) -> Any:
-    """Return an argument of formats that know only texts, of the type in the tool's schema."""
-    wanted = parameter.get("type", "string")
-    if not isinstance(value, str) or "string" in ([wanted] if isinstance(wanted, str) else wanted):
+def _typed(value: Any, kinds: Sequence[str]) -> Any:
+    """Return an argument of formats that know only texts, of the types that the tool's schema has for it."""
+    if not isinstance(value, str) or "string" in kinds:
         return value
     with contextlib.suppress(ValueError, RecursionError):
         return json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))

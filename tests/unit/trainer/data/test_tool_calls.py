@@ -20,7 +20,23 @@ PROPERTIES = {
     "places": {"type": "array", "items": {"type": "string"}},
     "scale": {"type": ["number", "string"]},
 }
-PARAMETERS = {"type": "object", "properties": PROPERTIES, "required": ["city", "days"]}
+POINT = {"type": "object", "properties": {"x": {"type": "integer"}}}
+UNIONS: dict[str, Any] = {
+    "some": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+    "one": {"oneOf": [{"type": "array", "items": {}}, {"type": "number"}]},
+    "same": {"allOf": [{"$ref": "#/$defs/Point"}]},
+    "point": {"$ref": "#/$defs/Point"},
+    "itself": {"$ref": "#/$defs/Itself"},
+    "level": {"enum": [1, 2]},
+    "fixed": {"const": 7},
+    "either": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
+    "word": {"enum": ["1", "2"]},
+    "any": {},
+}
+"""As Pydantic, and clients that take models, write them."""
+PROPERTIES |= UNIONS
+DEFINITIONS = {"Point": POINT, "Itself": {"$ref": "#/$defs/Itself"}}
+PARAMETERS = {"type": "object", "properties": PROPERTIES, "required": ["city", "days"], "$defs": DEFINITIONS}
 TOOLS = [{"type": "function", "function": {"name": "weather", "description": "d", "parameters": PARAMETERS}}]
 CALLED = ToolCall("weather", {"city": "Bern", "days": 3})
 WRITTEN: dict[ToolFormat, str] = {
@@ -144,6 +160,17 @@ def test_a_malformed_call_costs_no_other() -> None:
         ("places", '["a"]', ["a"]),
         ("scale", "1", "1"),
         ("other", "1", "1"),
+        ("some", "3", 3),
+        ("some", "null", None),
+        ("one", "[1]", [1]),
+        ("same", '{"x": 1}', {"x": 1}),
+        ("point", '{"x": 1}', {"x": 1}),
+        ("itself", "1", "1"),
+        ("level", "2", 2),
+        ("fixed", "7", 7),
+        ("either", "1", "1"),
+        ("word", "1", "1"),
+        ("any", "1", "1"),
     ],
 )
 def test_formats_of_texts_give_what_the_signature_wants(key: str, text: str, value: Any) -> None:
