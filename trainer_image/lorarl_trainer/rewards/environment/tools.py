@@ -10,7 +10,8 @@ import inspect
 import json
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from transformers.utils import chat_template_utils
 
@@ -25,6 +26,9 @@ from lorarl_trainer.rewards.environment.worker import (
     unfit,
 )
 from lorarl_trainer.rewards.worker import RefusedError, load_named, logged, shown
+
+_OF_JSON = (str, int, float, bool, type(None), list, dict, tuple, Any, object, ...)
+"""Types that a call can have. A tuple comes as a list."""
 
 
 class Toolbox:
@@ -116,12 +120,36 @@ def load_tools(names: str, places: Sequence[str], source: str) -> Toolbox:
             got = f"{name} in {where}, which cannot be described to the model ({' '.join(str(error).split())})"
             hint = "Give each argument a type hint, and the docstring a line for each under Args:."
             raise RefusedError(got, hint) from error
+        if unfit := _unfit(function):
+            raise RefusedError(f"{name} in {where}, {unfit[0]}", unfit[1])
         called = schema["function"]["name"]
         if called in functions:
             raise RefusedError(f"two functions named {called}", "Name each function once, and rename one of two.")
         functions[called] = function
         about.append(json.loads(json.dumps(schema)))
     return Toolbox(functions, about)
+
+
+def _unfit(function: Callable[..., Any]) -> tuple[str, str] | None:
+    """Return which argument no call can give, since calls have JSON by name, and a fix; None if there is none."""
+    hints = get_type_hints(function)
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            return f"whose {parameter} cannot be given by its name", "Write each argument by its own name."
+        if (foreign := _foreign(hints[name])) is not None:
+            of = getattr(foreign, "__name__", str(foreign))
+            hint = f"Take {name} as str, int, float, bool, list or dict, and make a {of} of it in the function."
+            return f"whose {name} is of the type {of}, which no JSON has", hint
+    return None
+
+
+def _foreign(hint: Any) -> Any:
+    """Return a part of a type hint that JSON has no values of; None if there is none."""
+    if hint in _OF_JSON or is_typeddict(hint) or get_origin(hint) is Literal:
+        return None
+    if get_origin(hint) in (list, dict, tuple, Union, UnionType):
+        return next((found for part in get_args(hint) if (found := _foreign(part)) is not None), None)
+    return hint
 
 
 if __name__ == "__main__":

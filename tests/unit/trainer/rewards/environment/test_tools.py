@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,70 @@ def test_what_the_model_cannot_help_ends_the_episode_by_its_cause(tools: Make, h
         asyncio.run(called(tools("odd"), ("odd", {"how": how})))
     cause, message = ENDED[how]
     assert failed.value.cause == cause and failed.value.message.startswith(message)
+
+
+TYPED = """
+import collections, dataclasses, datetime, decimal, enum, pathlib, typing
+Color = enum.Enum("Color", "RED")
+Id = typing.NewType("Id", int)
+Place = typing.TypedDict("Place", {"x": int})
+type Alias = int
+@dataclasses.dataclass
+class Point:
+    x: int
+
+def tool(%s):
+    \"\"\"Do it.
+
+    Args:
+        day: It.
+    \"\"\"
+    return repr(day)
+"""
+
+
+def typed(folder: Path, arguments: str) -> Environment:
+    (folder / "typed.py").write_text(TYPED % arguments)
+    return Environment(EnvironmentSpec(tools=["typed:tool"]), CodeFolders((str(folder),)))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("datetime.date", "decimal.Decimal", "pathlib.Path", "bytes", "Color", "Point", "Id", "Alias"),
+        *("list[datetime.date]", "dict[str, list[Point]]", "datetime.date | None", "typing.Optional[Color]"),
+    ],
+)
+def test_an_argument_of_a_type_that_no_call_has_is_refused(tmp_path: Path, kind: str) -> None:
+    """It would be described as an object, and come as a text or a mapping."""
+    said = "which no JSON has"
+    with closing(typed(tmp_path, f"day: {kind}")) as environment, pytest.raises(InputError, match=said) as refused:
+        asyncio.run(environment.ready())
+    assert refused.value.hint.startswith("Take day as str, int, float, bool, list or dict")
+
+
+@pytest.mark.parametrize("arguments", ["*day: int", "**day: int", "day: int, /"])
+def test_an_argument_that_has_no_name_is_refused(tmp_path: Path, arguments: str) -> None:
+    said = r"cannot be given by its name.*Write each argument by its own name"
+    with closing(typed(tmp_path, arguments)) as environment, pytest.raises(InputError, match=said):
+        asyncio.run(environment.ready())
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("typing.Any", {"x": [1]}),
+        ("typing.Literal['a', 'b']", "a"),
+        ("int | list[str] | None", ["a"]),
+        ("typing.Annotated[int, 'at least 1']", 3),
+        ("dict[str, list[tuple[int, str]]]", {"a": [[1, "b"]]}),
+        ("Place", {"x": 1}),
+        ("float = 2.5", 1.5),
+    ],
+)
+def test_an_argument_of_a_type_of_json_comes_as_it_is(tmp_path: Path, kind: str, value: Any) -> None:
+    with closing(typed(tmp_path, f"day: {kind}")) as environment:
+        assert asyncio.run(called(environment, ("tool", {"day": value}))) == [Result(repr(value), "")]
 
 
 @pytest.mark.parametrize(
