@@ -9,8 +9,9 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 import yaml
@@ -260,17 +261,21 @@ class OpenRun:
             self.progress.emit(Warned(failed))
         return resumed
 
-    def _warnings(self, stored: Stored, built: Built, resumed: Resumed) -> Iterator[str]:
+    def _warnings(self, stored: Stored, built: Built, resumed: Resumed) -> list[str]:
+        """Return what to know of this start, each once: workers find some of what the verdict says."""
         spec, without_start = self.launch.job.spec, stored.warnings(resumed.step)
-        yield from unusual_settings(spec)
-        yield from without_start
-        yield from stored.doubts(spec, self.prepared.model.vocabulary.tokenizer.chat_template)
-        yield from self.prepared.model.verdict.slower
-        yield from self.prepared.rows.warnings
-        yield from built.warnings
-        yield from resumed.warnings
-        yield from beyond_last_step(spec.trainer.steps, resumed.step)
-        yield from left_unfinished(spec, resumed.driver.unfinished)
+        found = (
+            unusual_settings(spec),
+            without_start,
+            stored.doubts(spec, self.prepared.model.vocabulary.tokenizer.chat_template),
+            self.prepared.model.verdict.slower,
+            self.prepared.rows.warnings,
+            built.warnings,
+            resumed.warnings,
+            beyond_last_step(spec.trainer.steps, resumed.step),
+            left_unfinished(spec, resumed.driver.unfinished),
+        )
+        return list(dict.fromkeys(chain.from_iterable(found)))
 
     async def _session_of(self, built: Built, resumed: Resumed) -> Session:
         """Return the session of workers that have been loaded, from the step on that they resumed from."""
