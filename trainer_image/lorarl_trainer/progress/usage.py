@@ -150,9 +150,14 @@ def fallen_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _next_line(summary: Mapping[str, Any], folder: str) -> str:
-    """Return the commands that use the adapter. A job of sft or dpo has no reward, so another job's measures it."""
-    job = " --job JOB.yaml (a job with a reward)" if summary["algorithm"] in FROM_DATA else ""
-    return f"Next      lorarl evaluate {folder}{job}, lorarl chat {folder}"
+    """Return the commands that use the adapter, with what the run lacks for them.
+
+    A job of sft or dpo has no reward, so another job's measures it. Without held-out rows, others have to be named.
+    """
+    more = "" if (summary.get("data") or {}).get("held_out") else " --data ROWS.jsonl (rows not trained on)"
+    if summary["algorithm"] in FROM_DATA:
+        more = " --job JOB.yaml (a job with a reward)"
+    return f"Next      lorarl evaluate {folder}{more}, lorarl chat {folder}"
 
 
 def final_message(summary: Mapping[str, Any], out_dir: Path | None = None) -> str:

@@ -22,6 +22,7 @@ def summary(**changes: Any) -> dict[str, Any]:
         "algorithm": "grpo",
         "adapter": {"rank": 16},
         "adapter_uri": "file:///runs/addition/iter_0000030/lora_adapter",
+        "data": {"held_out": [{"name": "", "uri": "file:held_out.jsonl", "rows": 40}]},
     } | changes
 
 
@@ -58,6 +59,13 @@ def test_the_server_is_asked_as_the_model_was_trained(chat: bool) -> None:
 def test_a_run_on_this_machine_names_the_commands_that_use_its_adapter() -> None:
     lines = final_message(summary(), Path("out/my run")).splitlines()
     assert lines[0] == "Next      lorarl evaluate 'out/my run', lorarl chat 'out/my run'"
+
+
+@pytest.mark.parametrize("data", [None, {"train": "file:rows.jsonl", "held_out": []}])
+def test_a_run_without_held_out_rows_names_the_option_that_evaluate_wants(data: Any) -> None:
+    lines = final_message(summary(data=data), Path("out/sums")).splitlines()
+    command, more = "lorarl evaluate out/sums", " --data ROWS.jsonl (rows not trained on)"
+    assert lines[0] == f"Next      {command}{more}, lorarl chat out/sums"
 
 
 def test_examples_are_measured_by_another_jobs_reward() -> None:
