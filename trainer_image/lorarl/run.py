@@ -12,6 +12,7 @@ from lorarl.process import Command, printed_by
 from lorarl.rows import json_lines
 from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.progress import METRICS, SUMMARY, read_rows, read_summary
+from lorarl_trainer.progress.metrics_file import UnreadableSummaryError
 from lorarl_trainer.progress.runs import RunLine, find_run, run_line
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Run:
             return _state_after(code)
         try:
             state = self.line.state
+        except UnreadableSummaryError:
+            raise
         except (OSError, ValueError, KeyError):
             return "starting"
         # The files may still be those of the start before.

@@ -13,7 +13,7 @@ from lorarl_trainer.progress.environment import is_running
 from lorarl_trainer.progress.events_file import EVENTS, end_of, newest_start, parse_events
 from lorarl_trainer.progress.metrics_file import METRICS, SUMMARY, merged, parse_lines, step_seconds
 from lorarl_trainer.progress.results import LATEST
-from lorarl_trainer.progress.runs import newest_result
+from lorarl_trainer.progress.runs import UNREADABLE, newest_result
 from lorarl_trainer.record.reader import UNKNOWN
 from lorarl_trainer.storage import Store
 
@@ -22,7 +22,6 @@ END_BYTES = 32_768
 LONGEST_MESSAGE = 300
 SILENT_SECONDS = 1800.0
 """A run elsewhere that has written nothing for so long may be lost."""
-UNREADABLE = "unreadable"
 RUNNING, STARTING, STOPPED = "running", "starting", "stopped"
 
 

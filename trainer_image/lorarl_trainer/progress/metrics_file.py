@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
+from lorarl_trainer.errors import InputError
 from lorarl_trainer.progress.evaluations import evaluations_of, is_eval_seconds
 from lorarl_trainer.progress.events import (
     EVALUATE,
@@ -282,9 +283,24 @@ def parse_lines(data: bytes) -> list[Row]:
     return list(_parse(data.decode(errors="replace").splitlines()))
 
 
+class UnreadableSummaryError(InputError, ValueError):
+    """A run_summary.json is not as a run wrote it."""
+
+
 def read_summary(out_dir: Path) -> dict[str, Any]:
-    """Return the run_summary.json in `out_dir`."""
-    summary: dict[str, Any] = json.loads((out_dir / SUMMARY).read_text(encoding="utf-8"))
+    """Return the run_summary.json in `out_dir`.
+
+    Raises:
+        OSError: there is none.
+        UnreadableSummaryError: it is not whole. A run replaces it as one, so a copy or a disk failed.
+    """
+    try:
+        summary = json.loads((out_dir / SUMMARY).read_bytes())
+        if not isinstance(summary, dict):
+            raise TypeError(f"a JSON {type(summary).__name__}")
+    except (ValueError, TypeError, RecursionError) as error:
+        got, hint = f"{out_dir}, whose {SUMMARY} is not whole ({error})", "Copy the folder again, or leave it out."
+        raise UnreadableSummaryError("RUN", got, "the folder of a run, with the files that it wrote", hint) from error
     return summary
 
 

@@ -13,12 +13,12 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.progress.environment import is_running
 from lorarl_trainer.progress.evaluations import evaluations_of
 from lorarl_trainer.progress.events_file import EVENTS, last_event
-from lorarl_trainer.progress.metrics_file import METRICS, SUMMARY, read_rows, read_summary
+from lorarl_trainer.progress.metrics_file import METRICS, SUMMARY, UnreadableSummaryError, read_rows, read_summary
 
 DEEPEST = 3
 """How many folders below the given one a run is looked for: out/demo/run is two below out."""
-
-
+UNREADABLE = "unreadable"
+"""The state of a run whose summary is not whole."""
 QUIET_SECONDS = 120.0
 """A start whose logs have been still for so long is taken for dead."""
 
@@ -28,7 +28,7 @@ class RunLine:
     """A run in one line of `lorarl list`.
 
     Attributes:
-        state: as `state_of` says.
+        state: as `state_of` says, or UNREADABLE.
         score: the newest held-out score or loss with its name, or else the newest reward; empty before the first.
         changed: when a step was last recorded.
     """
@@ -64,6 +64,8 @@ def find_runs(folder: Path) -> list[RunLine]:
     for run in {path.parent for pattern in patterns for path in folder.glob(pattern)}:
         try:
             runs.append(run_line(run))
+        except UnreadableSummaryError:
+            runs.append(_unreadable(run))
         except (OSError, ValueError, KeyError):
             continue  # a file of that name that no run wrote, or one that is being deleted
     return sorted(runs, key=lambda run: run.changed, reverse=True)
@@ -145,6 +147,11 @@ def _start_line(folder: Path) -> RunLine:
         state = "stopped"
     changed = datetime.fromtimestamp((folder / EVENTS).stat().st_mtime, UTC)
     return RunLine(folder, job=folder.name, state=state, step=0, total_steps=0, score="", changed=changed)
+
+
+def _unreadable(folder: Path) -> RunLine:
+    changed = datetime.fromtimestamp((folder / SUMMARY).stat().st_mtime, UTC)
+    return RunLine(folder, job=folder.name, state=UNREADABLE, step=0, total_steps=0, score="", changed=changed)
 
 
 def _line(folder: Path) -> RunLine:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,12 +13,14 @@ from typing import Any
 import pytest
 import yaml
 
+import lorarl
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.progress import Noted, Progress, RunFinished
 from lorarl_trainer.progress.compare import compare_page, compare_runs, distinct_names
 from lorarl_trainer.progress.environment import this_environment
 from lorarl_trainer.progress.events_file import EventsFile
 from lorarl_trainer.progress.metrics_file import MetricsFile, SummaryFile
+from lorarl_trainer.progress.report import report_data as report
 from lorarl_trainer.progress.results import LATEST, results
 from lorarl_trainer.progress.runs import find_run, find_runs
 from lorarl_trainer.progress.tables import age, table
@@ -101,12 +104,24 @@ def test_names_are_what_tells_the_runs_apart() -> None:
 def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
     made_run(tmp_path / "old")
     made_run(tmp_path / "demo" / "run", steps=3)
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "run_summary.json").write_text("{")
     newest, old = find_runs(tmp_path)
     assert (newest.folder, newest.state, newest.step, newest.total_steps) == (tmp_path / "demo/run", "succeeded", 3, 3)
     assert (old.folder, old.score) == (tmp_path / "old", "held-out score 0.938")
     assert newest.changed >= old.changed
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"job": "a"', "null", "[]", "3", "[" * 100_000, "\ud800", "NaN"])
+def test_a_summary_that_is_not_whole_is_named_and_hides_no_other_run(tmp_path: Path, content: str) -> None:
+    """A disk that is full, or a copy that was cut off, leaves one."""
+    whole = made_run(tmp_path / "whole", steps=3)
+    broken = made_run(tmp_path / "broken", steps=3)
+    (broken / "run_summary.json").write_text(content, errors="surrogatepass")
+    assert {run.folder: run.state for run in find_runs(tmp_path)} == {whole: "succeeded", broken: "unreadable"}
+    assert lorarl.load(whole).state == "succeeded"
+    said = re.escape(f"RUN: got {broken}, whose run_summary.json is not whole (")
+    for use in (lambda: compare_runs([whole, broken]), lambda: lorarl.load(broken).state, lambda: report(broken)):
+        with pytest.raises(InputError, match=said):
+            use()
 
 
 def test_a_run_whose_process_is_gone_is_not_running(tmp_path: Path) -> None:
