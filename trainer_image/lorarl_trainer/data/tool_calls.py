@@ -158,21 +158,26 @@ def _made_up(schema: Mapping[str, Any]) -> Any:
     return schema["enum"][0] if schema.get("enum") else values.get(_kinds(schema, {})[0], "text")
 
 
-def _kinds(schema: Mapping[str, Any], named: Mapping[str, Any]) -> Sequence[str]:
+def _kinds(schema: Any, named: Any) -> Sequence[str]:
     """Return the types of JSON that a parameter's schema allows, at least one; a text if it does not say.
 
-    `named`: what the schema may refer to, as Pydantic writes models.
+    `named`: what the schema may refer to, as Pydantic writes models. An agent's schemas may have anything.
     """
+    if not isinstance(schema, dict) or not isinstance(named, dict):
+        return _TEXT
     if isinstance(reference := schema.get("$ref"), str):
         name = reference.rpartition("/")[2]
         others = {other: one for other, one in named.items() if other != name}
         return _kinds(named.get(name, {}), others)
-    if kind := schema.get("type"):
-        return [kind] if isinstance(kind, str) else list(kind)
-    parts = [part for key in ("anyOf", "oneOf", "allOf") for part in schema.get(key, ())]
+    if isinstance(kind := schema.get("type"), str | list):
+        return [kind] if isinstance(kind, str) else kind
+    lists = [some for key in ("anyOf", "oneOf", "allOf") if isinstance(some := schema.get(key), list)]
+    parts = [part for some in lists for part in some]
     if kinds := [kind for part in parts for kind in _kinds(part, named)]:
         return kinds
-    values = schema.get("enum") or ([schema["const"]] if "const" in schema else [])
+    values = (
+        schema["enum"] if isinstance(schema.get("enum"), list) else [schema[key] for key in schema if key == "const"]
+    )
     return [_OF_VALUES.get(type(value), "object") for value in values] or _TEXT
 
 

@@ -32,6 +32,7 @@ UNIONS: dict[str, Any] = {
     "either": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
     "word": {"enum": ["1", "2"]},
     "any": {},
+    "odd": {"anyOf": [True, 3, {"anyOf": 3, "enum": 3, "type": 3}]},
 }
 """As Pydantic, and clients that take models, write them."""
 PROPERTIES |= UNIONS
@@ -171,6 +172,7 @@ def test_a_malformed_call_costs_no_other() -> None:
         ("either", "1", "1"),
         ("word", "1", "1"),
         ("any", "1", "1"),
+        ("odd", "1", "1"),
     ],
 )
 def test_formats_of_texts_give_what_the_signature_wants(key: str, text: str, value: Any) -> None:
