@@ -26,6 +26,21 @@ def as_templates_take(message: Mapping[str, Any]) -> dict[str, Any]:
     return {"content": "", **message, CALLS: [_changed(call, _parsed) for call in calls]}
 
 
+def with_texts(messages: Sequence[Message]) -> list[Message]:
+    """Return messages whose calls have their arguments as JSON in a text."""
+
+    def text(function: Mapping[str, Any]) -> dict[str, Any]:
+        arguments = function.get(_ARGUMENTS)
+        own = {_ARGUMENTS: json.dumps(arguments, ensure_ascii=False)} if isinstance(arguments, dict) else {}
+        return {**function, **own}
+
+    return [
+        {**message, CALLS: [_changed(call, text) for _, call in calls]} if calls else message
+        for message in messages
+        for calls in [_calls(message)]
+    ]
+
+
 class Mark(NamedTuple):
     """A text that stands in a call in place of another one, and the call's tool and its place in its message."""
 

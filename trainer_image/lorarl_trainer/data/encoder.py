@@ -6,10 +6,11 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import accumulate, batched, pairwise
 from typing import Any
 
-from lorarl_trainer.data.called import with_marks
+from lorarl_trainer.data.called import with_marks, with_texts
 from lorarl_trainer.data.cells import ASSISTANT, Message, as_messages, brief, left_out, renaming
 from lorarl_trainer.data.lessons import Conversation, Tokens
 from lorarl_trainer.data.rows import Row
@@ -190,14 +191,7 @@ class PromptEncoder:
     def marked(self, row: Row, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
         """Return the ids of a conversation, and 1 for each that the template marks as the assistant's."""
         self.render(row, messages, open_turn=False)  # names what is wrong
-        found = self._tokenizer.apply_chat_template(
-            list(messages),
-            tokenize=True,
-            return_dict=True,
-            return_assistant_tokens_mask=True,
-            tools=row.tools,
-            **self._arguments,
-        )
+        found = self._apply(row, messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
         return list(found["input_ids"]), list(found["assistant_masks"])
 
     def marked_turn(self, row: Row, ids: Sequence[int], start: int, message: Message) -> Turn:
@@ -233,14 +227,9 @@ class PromptEncoder:
             return False
         if "strftime_now" not in str(self._tokenizer.chat_template):
             return False
+        opened = {"add_generation_prompt": row.lesson is None}
         first, second = (
-            self._tokenizer.apply_chat_template(
-                list(as_messages(row.prompt)),
-                tokenize=False,
-                add_generation_prompt=row.lesson is None,
-                tools=row.tools,
-                **{"strftime_now": day.strftime, **self._arguments},
-            )
+            self._apply(row, as_messages(row.prompt), tokenize=False, strftime_now=day.strftime, **opened)
             for day in _DAYS
         )
         return bool(first != second)
@@ -264,9 +253,7 @@ class PromptEncoder:
             InputError: the template refuses them, or leaves one out.
         """
         try:
-            text: str = self._tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=open_turn, tools=row.tools, **self._arguments
-            )
+            text: str = self._apply(row, messages, tokenize=False, add_generation_prompt=open_turn)
         except Exception as error:  # a template is the model author's program and may raise anything
             if self._arguments and self._renders_without_arguments(messages, open_turn):
                 raise InputError(
@@ -299,6 +286,16 @@ class PromptEncoder:
         self._require_calls(row, messages)
         return text
 
+    def _apply(self, row: Row, messages: Sequence[Message], **options: Any) -> Any:
+        """Apply the chat template to messages. It may fail with any error."""
+        apply = partial(self._tokenizer.apply_chat_template, tools=row.tools, **options | self._arguments)
+        try:
+            return apply(list(messages))
+        except TypeError:
+            if (texts := with_texts(messages)) == list(messages):
+                raise
+            return apply(texts)  # DeepSeek's templates add arguments to texts
+
     def _require_calls(self, row: Row, messages: Sequence[Message]) -> None:
         """Require that the template writes each call of a tool: many know none, and some only the first of a message.
 
@@ -309,7 +306,7 @@ class PromptEncoder:
         if not marks:
             return
         try:
-            written = self._tokenizer.apply_chat_template(marked, tokenize=False, tools=row.tools, **self._arguments)
+            written = self._apply(row, marked, tokenize=False)
         except Exception:  # noqa: BLE001  it took them without marks: it knows tools by their names, so it writes them
             return
         if (lost := next((mark for mark in marks if mark.text not in written), None)) is None:

@@ -45,6 +45,9 @@ ALL = {
         "{% for c in m.tool_calls %}<tool_call>{{ c.function.name }}\n{% for k, v in c.function.arguments.items() %}"
         "<arg_key>{{ k }}</arg_key><arg_value>{{ v | tojson }}</arg_value>{% endfor %}</tool_call>{% endfor %}"
     ),
+    "text alone": template(
+        "{% for c in m.tool_calls %}{{ c.function.name + '\n' + c.function.arguments + '\n' }}{% endfor %}"
+    ),
     "text or object": template(
         "{% for c in m.tool_calls %}[{{ c.function.name }}]{% if c.function.arguments is string %}"
         "{{ c.function.arguments }}{% else %}{{ c.function.arguments | tojson }}{% endif %}{% endfor %}"
