@@ -202,6 +202,7 @@ def test_an_older_chart_removes_no_field_from_a_newer_crd(site: Site, tmp_path: 
         assert crd_owner(site) == NAMESPACE, "the release owns it again"
 
 
+@pytest.mark.long
 def test_a_rollback_or_argo_cd_restores_an_older_crd_if_allowed(site: Site, tmp_path: Path) -> None:
     """Neither runs the chart's own check on the cluster: a policy refuses."""
     older = older_chart(tmp_path)
@@ -222,6 +223,7 @@ def test_a_rollback_or_argo_cd_restores_an_older_crd_if_allowed(site: Site, tmp_
         assert "Score" in columns(site.cluster)
 
 
+@pytest.mark.long
 def test_a_crd_that_is_being_deleted_blocks_the_installation(site: Site) -> None:
     with site.release():
         established(site)

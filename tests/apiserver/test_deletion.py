@@ -150,6 +150,7 @@ def test_the_policy_may_change_while_it_runs(kuberay_platform: Platform, replica
     p.api.wait_gone("LoRARLJob", "fickle", namespace)
 
 
+@pytest.mark.long
 def test_a_clean_up_that_fails_is_reported_and_blocks_nothing(kuberay_platform: Platform, broken: str) -> None:
     """The operator of this platform allows 40 s for a clean-up."""
     p = kuberay_platform

@@ -114,6 +114,7 @@ def replacement(p: Platform, namespace: str, ray_job: str, lost: Object) -> Obje
     )
 
 
+@pytest.mark.long
 def test_a_drain_does_not_wait_for_ever(p: Platform, replica: Operator) -> None:
     """The training does not answer. By its own figures, a step and a checkpoint take 2 s."""
     namespace = p.namespace("late")

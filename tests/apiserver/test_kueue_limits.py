@@ -37,6 +37,7 @@ def workload_of(p: Platform, namespace: str, job: str) -> str:
     return next(name for name in named if name.startswith(f"rayjob-{job}-"))
 
 
+@pytest.mark.long
 def test_a_time_limit_of_the_queue_ends_the_job(p: Platform) -> None:
     """Before, the next attempt followed as soon as Kueue had deleted the RayJob, with a whole new allowance."""
     namespace = p.namespace("limit")

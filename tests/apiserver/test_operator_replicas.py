@@ -30,6 +30,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             yield running
 
 
+@pytest.mark.long
 def test_without_kuberay_it_is_not_ready_and_says_how_to_get_it(cluster: Cluster) -> None:
     """This must be the first test of this file: the fixture below installs what is missing here."""
     with operator(cluster, prepare(cluster), "no-kuberay") as replica:

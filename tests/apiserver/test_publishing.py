@@ -103,6 +103,7 @@ def reports(cluster: Cluster, where: str, step: int, value: float, name: str = "
     report(cluster.api, where, name, step=step, totalSteps=100, best=best(step, value))
 
 
+@pytest.mark.long
 def test_a_cluster_without_aibrix_or_without_the_right_to_it_says_so(cluster: Cluster) -> None:
     """This must be the first test of this file: the fixture `served` installs what is missing here."""
     where = namespace(cluster, "missing")
@@ -259,6 +260,7 @@ def test_a_name_that_is_taken_is_never_taken_over(served: Cluster) -> None:
         )
 
 
+@pytest.mark.long
 def test_a_slow_api_of_the_servers_delays_no_training(served: Cluster) -> None:
     where, hangs, struck = namespace(served, "slow"), threading.Event(), []
     hangs.set()

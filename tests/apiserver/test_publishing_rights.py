@@ -18,6 +18,7 @@ from support.helm import CHART, helm
 PAGE = (CHART.parents[1] / "docs/publishing.md").read_text()
 
 
+@pytest.mark.long
 def test_the_command_gives_the_rights_and_its_end_takes_them(tmp_path_factory: pytest.TempPathFactory) -> None:
     (command,) = (line for line in PAGE.splitlines() if line.startswith("helm upgrade"))
     arguments = [str(CHART) if one == "helm/lorarl" else one for one in shlex.split(command)[1:]]

@@ -51,6 +51,7 @@ def read(cluster: Cluster, version: str) -> Object | None:
         return None
 
 
+@pytest.mark.long
 def test_the_next_version_of_the_api(cluster: Cluster) -> None:
     api = cluster.api
     spec: Any = api.create(lorarljob("default", "demo"))["spec"]

@@ -8,6 +8,7 @@ import shutil
 from itertools import pairwise
 from pathlib import Path
 
+import huggingface_hub
 import numpy as np
 import pytest
 import torch
@@ -329,6 +330,7 @@ def test_a_mistake_is_named_and_nothing_is_written(
     folder: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], message: str
 ) -> None:
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)  # otherwise it is asked for `gone` often
     for name in ("no-weights", "garbage", "unfinished"):
         Path(name).mkdir(exist_ok=True)
     Path("no-weights/adapter_config.json").write_text("{}")

@@ -24,7 +24,7 @@ from lorarl_trainer.trained_adapters.source import Source
 
 READS = (
     *OF_ADAPTERS,
-    *(f"spec.data.{part}" for part in ("train", "mixture", "chatTemplate", "chatTemplateArguments")),
+    *(f"spec.data.{part}" for part in ("train", "mixture", "chatTemplateArguments")),
     *(f"spec.{part}" for part in ("environment", "reward", "rewards", "trainer.seed")),
     *(f"spec.rollout.{part}" for part in ("maxPromptTokens", "maxResponseTokens", "stop")),
 )

@@ -24,7 +24,7 @@ _OF_SAMPLING = ("maxPromptTokens", "maxResponseTokens", "temperature", "topP", "
 _OF_STORE = ("uri", "credentialsSecret")
 """Parts of the spec's data, rollout and checkpoint: those that an evaluation does not need, or that it needs alone."""
 _OF_SCORING = ("reward", "rewards", "environment")
-_OF_DATA = ("train", "mixture", "eval", "evals", "chatTemplate", "chatTemplateArguments")
+_OF_DATA = ("train", "mixture", "eval", "evals", "chatTemplateArguments")
 READS = (
     *OF_ADAPTERS,
     *(f"spec.{part}" for part in _OF_SCORING),

@@ -25,7 +25,7 @@ from lorarl_trainer.trained_adapters.serving.versions import Choice, Version, re
 from lorarl_trainer.trained_adapters.source import ARGUMENT, Source, find_adapter
 from lorarl_trainer.trained_adapters.source import READS as OF_ADAPTERS
 
-READS = (*OF_ADAPTERS, "spec.data.chatTemplate", "spec.data.chatTemplateArguments")
+READS = (*OF_ADAPTERS, "spec.data.chatTemplateArguments")
 """What serving reads of a job."""
 
 
