@@ -106,7 +106,7 @@ def test_an_engine_that_is_killed_comes_back_and_no_step_is_lost(base: Path, tmp
     ended = run.end()
     assert ended.code == 75 and ended.left_running == [], ended
     told = warnings(ended)
-    assert "spec.rollout.separateEngines: engine 0 (http://127.0.0.1:" in told and "ended with code -9" in told
+    assert "spec.rollout.separateEngines: engine 0 (http://127.0.0.1:" in told and "was ended by SIGKILL" in told
     assert {file.name for file in (ended.out / "logs").glob("engine-*")} == {"engine-0.log", "engine-0-restart-1.log"}
     assert "cannot be reached" in told and told.count("is started again") == 1, told
 

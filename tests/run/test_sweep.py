@@ -42,6 +42,12 @@ def test_trials_run_at_a_time_and_are_compared(job: Job) -> None:
     assert "seed=4: done" in said and "\nBest  seed=" in said and ": eval_score " in said
     assert (job.folder / "out/letters-sweep/compare.html").stat().st_size > 50_000
     assert [read_summary(folder)["job"] for folder in folders(job)] == ["letters-seed-3", "letters-seed-4"]
+    output = folders(job)[0] / "output.txt"
+    printed = output.read_text()
+    sweep = started(job)
+    said = ended(sweep)
+    assert sweep.returncode == 0 and said.count(": finished before") == 2 and ": starts" not in said, said
+    assert output.read_text() == printed
 
 
 @pytest.mark.long
@@ -55,6 +61,7 @@ def test_an_interrupted_sweep_continues_and_each_trial_is_what_it_is_alone(job: 
     sweep.send_signal(signal.SIGTERM)
     said = ended(sweep)
     assert sweep.returncode == 75 and said.rstrip().endswith("Run the same command again to continue."), said
+    assert "stopping: running trials" in said and "seed=3: interrupted; the same command continues it" in said
     assert not folders(job)[1].exists(), "no other trial starts"
     sweep = started(job)
     said = ended(sweep)

@@ -56,6 +56,8 @@ class ServerProcess:
         code = self._process.poll()
         if code is None:
             return None
+        if code < 0:
+            return f"was ended by {signal.Signals(-code).name}. All that it said: {self._log}"
         said = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
         last = next(filter(_ERROR.search, said), said[-1] if said else "nothing")
         return f"ended with code {code}; it said: {last.strip()}. All of it: {self._log}"

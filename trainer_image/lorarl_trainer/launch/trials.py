@@ -10,11 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lorarl_api.load import load_job
+from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.launch.child_process import start_child
 from lorarl_trainer.launch.early_stopping import EarlyStopping, forget, record, stopped
+from lorarl_trainer.launch.resumption import changes_since_last_start
 from lorarl_trainer.launch.run import EXIT_FAILED, EXIT_INTERRUPTED
 from lorarl_trainer.launch.shared_workers import OUTPUT, SharedWorkers
 from lorarl_trainer.launch.sweep import Trial
+from lorarl_trainer.progress.metrics_file import UnreadableSummaryError, read_summary
+from lorarl_trainer.progress.usage import local_path
 
 _LOOKS_PER_SECOND = 5
 _SECONDS_BETWEEN_VERDICTS = 1.0
@@ -51,6 +56,7 @@ class Trials:
     say: Callable[[str], None]
     stopping: EarlyStopping | None = None
     interrupted: bool = False
+    _acknowledged: bool = False
     _judged_at: float = float("-inf")
     _stopping: set[Trial] = field(default_factory=set)  # those that were asked to end
     _running: dict[int, tuple[Trial, subprocess.Popen[bytes]]] = field(default_factory=dict)  # by the share's place
@@ -76,8 +82,9 @@ class Trials:
         return codes
 
     def _run(self, group: Group) -> dict[Trial, int]:
-        waiting, codes = [trial for trial in group.trials if not self._stays_stopped(trial)], dict[Trial, int]()
+        waiting, codes = [trial for trial in group.trials if not self._stays(trial)], dict[Trial, int]()
         while self._running or (waiting and not self.interrupted):
+            self._acknowledge()
             if not self.interrupted and waiting and self._may_start(group.workers):
                 self._start(waiting, group)
             elif group.workers and not (self._running or group.workers.started or self.interrupted):
@@ -131,15 +138,19 @@ class Trials:
                 ended[place] = trial, 0
                 continue
             forget(trial)  # It ended in another way, whatever was asked of it.
-            how = "done" if code == 0 else f"ended with exit code {code}: {_message(trial.folder / OUTPUT)}"
+            how = f"ended with exit code {code}: {_message(trial.folder / OUTPUT)}"
+            how = {0: "done", EXIT_INTERRUPTED: "interrupted; the same command continues it"}.get(code, how)
             self.say(f"{trial.label}: {how}")
         return dict(ended.values())
 
-    def _stays_stopped(self, trial: Trial) -> bool:
+    def _stays(self, trial: Trial) -> bool:
+        """Return whether a trial stays as an earlier start of the sweep left it."""
         verdict = stopped(trial) if self.stopping else None
         if verdict:
             self.say(f"{trial.label}: was stopped, since {verdict}. Without --stop it continues.")
-        return verdict is not None
+        elif finished := has_finished(trial.folder, load_job(self.manifest, trial.overrides)):
+            self.say(f"{trial.label}: finished before")
+        return verdict is not None or finished
 
     def _judge(self) -> None:
         """Ask trials to end that early stopping finds not worth their remaining steps."""
@@ -153,11 +164,29 @@ class Trials:
             self.say(f"{trial.label}: is stopped, since {verdict}")
             running[trial].send_signal(signal.SIGTERM)
 
+    def _acknowledge(self) -> None:
+        """Say that a signal came. Its handler may have interrupted a line that was being printed."""
+        if self.interrupted and not self._acknowledged:
+            self._acknowledged = True
+            self.say("stopping: running trials publish a checkpoint and end; at once if the signal comes again")
+
     def _interrupt(self, number: int, _: object) -> None:
         first, self.interrupted = not self.interrupted, True
         for trial, one in self._running.values():
             if not (first and trial in self._stopping):  # A second signal would end it without a checkpoint.
                 one.send_signal(number)
+
+
+def has_finished(folder: Path, job: LoRARLJob) -> bool:
+    """Return whether the run in a folder made all steps of this very job, and its adapter is still there."""
+    try:
+        summary = read_summary(folder)
+    except (OSError, UnreadableSummaryError):
+        return False
+    ended = summary.get("state"), summary.get("step")
+    uri = summary.get("adapter_uri") or ""
+    is_there = bool(uri) and (not uri.startswith("file:") or Path(local_path(uri)).exists())
+    return ended == ("succeeded", job.spec.trainer.steps) and is_there and not changes_since_last_start(folder, job)
 
 
 def _message(output: Path) -> str:

@@ -52,7 +52,7 @@ def odd_components(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, str]]:
         others = f", and {len(partial) - 1} more" if len(partial) > 1 else ""
         yield (
             "partial",
-            f"the reward returned the component {name!r} for {count} of {len(scored)} completions{others}. "
+            f"{count} of {len(scored)} completions have the component {name!r} of the reward{others}. "
             "Its mean is over those; return it for each completion to compare steps.",
         )
 

@@ -90,7 +90,7 @@ def test_one_that_is_killed_is_started_again_without_what_it_leaves(
 
     asyncio.run(whole())
     [told] = warnings
-    assert "ended with code -9" in told and "for the 1st time in this run" in told
+    assert "was ended by SIGKILL" in told and "for the 1st time in this run" in told
     assert failures == []
     until(20.0, "all cores have ended", lambda: not any(map(alive, cores())))
     assert len(list((tmp_path / "logs").iterdir())) == 3

@@ -40,7 +40,7 @@ def test_a_component_that_some_completions_lack_is_a_warning():
     assert component_metrics(outcomes) == {"reward/a": 0.5, "reward/b": 3.0}
     [(kind, warning)] = odd_components(outcomes)
     assert kind == "partial"
-    assert warning.startswith("the reward returned the component 'b' for 1 of 2 completions. Its mean is over those;")
+    assert warning.startswith("1 of 2 completions have the component 'b' of the reward. Its mean is over those;")
 
 
 def test_a_reward_of_weight_0_that_fails_is_a_warning_with_its_reason():
