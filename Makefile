@@ -86,7 +86,7 @@ else
 	$(PYTEST) tests/gpu
 	$(PYTEST) -n 2 $(BY_FILE) tests/trainer
 	@scripts/tools.sh servers
-	$(PYTEST) -n 3 $(BY_FILE) tests/apiserver tests/storage tests/unit
+	$(PYTEST) -n 4 $(BY_FILE) tests/apiserver tests/storage tests/unit
 	$(PYTEST) -n 2 $(BY_FILE) tests/run
 	@if $(TOOLS) node check; then scripts/tools.sh node && $(PYTEST) tests/cluster/test_mission.py; \
 	  else echo "skipped for these reasons: tests/cluster/test_mission.py"; fi

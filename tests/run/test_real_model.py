@@ -53,6 +53,7 @@ def test_it_trains_with_the_gate_on_and_plans_its_memory(whole: Ended) -> None:
     assert "1,024 tokens of a micro-batch" in whole.stdout
 
 
+@pytest.mark.long
 def test_it_resumes_with_the_same_bytes(folder: Path, whole: Ended) -> None:
     job = folder / "checkpoints/sums"
     shutil.copytree(job / "iter_0000001", folder / "again/sums/iter_0000001")

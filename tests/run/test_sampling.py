@@ -14,6 +14,7 @@ VOWELS = "aeiou"
 TEMPLATE = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
 
 
+@pytest.mark.long
 def test_sampling_evaluations_and_schedule_work_together(job: Job) -> None:
     (job.folder / "hard.jsonl").write_text(
         "".join(json.dumps({"prompt": text}) + "\n" for text in ("one", "two", "six"))
