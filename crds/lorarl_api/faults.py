@@ -158,13 +158,18 @@ def _change(got: Any, path: Path, schema: Schema) -> str:
         return f"Write {{type: {got}}}."
     if "function" in schema.get("properties", {}) and isinstance(got, str):
         return f"Write {{function: {in_yaml(redacted(got))}}}."
-    if "enum" in schema and isinstance(got, str) and (near := difflib.get_close_matches(got.lower(), schema["enum"])):
+    if "enum" in schema and isinstance(got, str) and (near := _near(got, schema["enum"])):
         # Letters in another order are likelier than other letters, and difflib ranks them the same.
         return f"Did you mean {next((name for name in near if sorted(name) == sorted(got.lower())), near[0])}?"
     if isinstance(got, str) and ":" in schema.get("pattern", "") and (hint := _function_hint(got, schema["pattern"])):
         return hint
     example = example_of(schema)
     return "Correct it." if example is None else f"Use a value such as {in_yaml(example)}."
+
+
+def _near(got: str, names: Sequence[str]) -> list[str]:
+    """The names that a text is probably a misspelling of. Short words have three letters in common by chance."""
+    return difflib.get_close_matches(got.lower(), names, cutoff=0.7)
 
 
 def _write(got: Any, meant: Any, path: Path) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from lorarl_api.faults import Fault, ManifestError, dotted, from_pydantic, from_rule, shown
+from lorarl_api.other_kinds import other_kind
 from lorarl_api.rules import broken_rules
 from lorarl_api.v1alpha1 import API_VERSION, KIND, RULES_LATER, LoRARLJob
 from lorarl_api.yaml_reader import read_documents, read_value
@@ -56,17 +57,22 @@ def documents(source: str | Path, kinds: Sequence[str] = (KIND,)) -> list[Any]:
     Without any, all its documents, so that their faults can be reported.
 
     Raises:
-        ManifestError: The file cannot be read, is not YAML, or is empty.
+        ManifestError: The file cannot be read, is not YAML, is empty, or has only objects of lorarl's other kinds.
     """
     everything = read_documents(source)
     if not everything:
         raise ManifestError([Fault("the manifest", "nothing", f"a {KIND}", "See examples/ for one to start from.")])
     wanted = [document for document in everything if isinstance(document, dict) and document.get("kind") in kinds]
+    if not wanted and (other := other_kind(everything, source)):
+        raise ManifestError([other])
     return wanted or everything
 
 
-def faults(document: Any) -> list[Fault]:
-    """All faults of a parsed manifest: those of its fields or, if the fields are valid, of the rules between them."""
+def faults(document: Any, *, in_cluster: bool = False) -> list[Fault]:
+    """All faults of a parsed manifest: those of its fields or, if the fields are valid, of the rules between them.
+
+    `in_cluster`: the job can only run in a cluster, so that the rules count that hold only there.
+    """
     if not isinstance(document, dict):
         return [
             Fault(
@@ -84,7 +90,7 @@ def faults(document: Any) -> list[Fault]:
         return from_pydantic(error)
     if numbers := list(_numbers(document, ())):
         return numbers
-    return [from_rule(document, path, rule) for path, rule in broken_rules(job)]
+    return [from_rule(document, path, rule) for path, rule in broken_rules(job, in_cluster=in_cluster)]
 
 
 def _identity(document: dict[Any, Any]) -> list[Fault]:
@@ -97,7 +103,7 @@ def _identity(document: dict[Any, Any]) -> list[Fault]:
                 Fault(key, "nothing", wanted, f"Add {key}: {wanted}" + (f" in place of {near[0]}." if near else "."))
             )
         elif document[key] != wanted:
-            found.append(Fault(key, shown(document[key]), wanted, f"Write {key}: {wanted}, or validate another file."))
+            found.append(Fault(key, shown(document[key]), wanted, f"Write {key}: {wanted}, or name another file."))
     return found
 
 

@@ -32,7 +32,10 @@ def render(manifest: Path, template: Path | None = None, overrides: Sequence[str
     """
     everything = [one for one in read_documents(manifest) if isinstance(one, dict)]
     kinds = [one.get("kind") for one in everything]
-    if KIND not in kinds and kinds.count(SCHEDULE_KIND) == 1:
+    if KIND not in kinds and SCHEDULE_KIND in kinds:
+        if (count := kinds.count(SCHEDULE_KIND)) > 1:
+            hint = "Put each schedule into its own file."
+            raise ManifestError([Fault("the manifest", f"{count} {SCHEDULE_KIND} objects", "one", hint)])
         job = _next_job(everything[kinds.index(SCHEDULE_KIND)], overrides)
     else:
         load_job(manifest, overrides)

@@ -140,27 +140,29 @@ class Ruled(BaseModel):
 
     rules: ClassVar[tuple[Rule, ...]] = ()
     cluster_rules: ClassVar[tuple[Rule, ...]] = ()
-    """Rules that hold in a cluster only. Only the API server evaluates them."""
+    """Rules that hold in a cluster only. The API server evaluates them, and Python where a kind exists only there."""
     immutable: ClassVar[tuple[Immutable, ...]] = ()
 
 
-def broken_rules(model: Ruled, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Rule]]:
-    """Each rule that `model` or a model within it breaks.
+def broken_rules(
+    model: Ruled, path: tuple[str | int, ...] = (), *, in_cluster: bool = False
+) -> Iterator[tuple[tuple[str | int, ...], Rule]]:
+    """Each rule that `model` or a model within it breaks; with `in_cluster`, also those that hold in a cluster only.
 
     The path of keys and list indices leads to the object that breaks the rule.
     """
-    if model.rules:
+    if rules := (*model.rules, *(model.cluster_rules if in_cluster else ())):
         document = model.model_dump(mode="json", by_alias=True, exclude_none=True)
-        yield from ((path, rule) for rule in model.rules if not rule.holds(document))
+        yield from ((path, rule) for rule in rules if not rule.holds(document))
     for name, field in type(model).model_fields.items():
         value = getattr(model, name)
         below = (*path, field.alias or name)
         if isinstance(value, Ruled):
-            yield from broken_rules(value, below)
+            yield from broken_rules(value, below, in_cluster=in_cluster)
         elif isinstance(value, list):
             for index, entry in enumerate(value):
                 if isinstance(entry, Ruled):
-                    yield from broken_rules(entry, (*below, index))
+                    yield from broken_rules(entry, (*below, index), in_cluster=in_cluster)
 
 
 def _escaped(value: Any) -> Any:

@@ -29,13 +29,30 @@ MOST_MISSED = 100
 """More missed times than this are not counted."""
 
 
+_RANGES = {
+    "minute": "minutes from 0 to 59",
+    "hour": "hours from 0 to 23",
+    "day-of-month": "days from 1 to 31 that one of its months has, or L for the last day",
+    "month": "months from 1 to 12 or JAN to DEC",
+    "day-of-week": "days of the week from 0 to 7 (0 and 7 are Sunday) or SUN to SAT",
+}
+"""What a field takes, in words, by the name that cronsim's messages have for it."""
 _FIELDS = 5
 _WINDOWS = [timedelta(hours=1), *(timedelta(days=days) for days in (1, 8, 62, 800, 36_600))]
 """How far back the newest of very many times is looked for: a million may have come since a schedule last ran."""
 
 
 class CronError(ValueError):
-    """The expression or the time zone cannot be used."""
+    """The expression cannot be used.
+
+    Attributes:
+        expected: What it must have in place of what is wrong.
+    """
+
+    def __init__(self, wrong: str, expected: str = "times that come") -> None:
+        """Store what is wrong, and what is expected."""
+        super().__init__(wrong)
+        self.expected = expected
 
 
 @dataclass(frozen=True)
@@ -93,12 +110,14 @@ def times_of(expression: str, zone: str) -> Times:
     """
     parts = MACROS.get(expression.strip(), expression).split()
     if len(parts) != _FIELDS:
-        raise CronError(f"{len(parts)} fields")
+        raise CronError(f"{len(parts)} fields", "five fields")
     found = Times(" ".join("*" if part == "?" else part for part in parts), _zone(zone))
     try:
         never = found.after(datetime(2000, 1, 1, tzinfo=UTC)) is None
     except CronSimError as error:
-        raise CronError(str(error).lower()) from error
+        wrong = str(error).lower()
+        of_field = _RANGES[wrong.removeprefix("bad ")]
+        raise CronError(wrong, f"{of_field}; ranges that rise, and steps of at least 1") from error
     if never:
         raise CronError("no day fits")
     return found

@@ -38,7 +38,7 @@ def checked_schedule(document: Any) -> LoRARLSchedule:
         schedule = LoRARLSchedule.model_validate(document, by_alias=True, by_name=False, context=RULES_LATER)
     except ValidationError as error:
         raise ManifestError(from_pydantic(error, schedule_schema())) from error
-    found = [from_rule(document, path, rule) for path, rule in broken_rules(schedule)]
+    found = [from_rule(document, path, rule) for path, rule in broken_rules(schedule, in_cluster=True)]
     if found := [*_of_times(schedule.spec), *found]:
         raise ManifestError(found)
     if found := list(_of_job(schedule, document)):
@@ -64,7 +64,7 @@ def _of_times(spec: LoRARLScheduleSpec) -> Iterator[Fault]:
         yield Fault("spec.timeZone", shown(spec.time_zone), "a known time zone", hint)
     except CronError as error:
         hint = 'Write for example "0 3 * * *" for 3:00 each day, or "*/30 * * * *" for each half hour.'
-        yield Fault("spec.schedule", f"{shown(spec.schedule)} ({error})", "times that come", hint)
+        yield Fault("spec.schedule", f"{shown(spec.schedule)} ({error})", error.expected, hint)
 
 
 def _of_job(schedule: LoRARLSchedule, document: Any) -> Iterator[Fault]:

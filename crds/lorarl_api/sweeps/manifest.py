@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -90,12 +90,25 @@ def sweep_faults(document: Any) -> list[Fault]:
 
 
 def _of_jobs(spec: Mapping[str, Any], trials: Sequence[Trial]) -> Iterator[Fault]:
-    for trial in trials:
-        try:
-            found: Sequence[Fault] = faults(job_document(spec, trial))
-        except ManifestError as error:
-            found = error.faults
-        yield from (replace(fault, path=f"trial {trial.label}, {fault.path}") for fault in found)
+    """The faults of the template, once each, then those of each trial."""
+    found = [_of_job(spec, trial) for trial in trials]
+    own = {path for trial in trials for path, _ in trial.values}
+    common = [fault for fault in found[0] if all(fault in one for one in found) and not _sets(own, fault.path)]
+    yield from (replace(fault, path=f"spec.template.{fault.path}") for fault in common)
+    for trial, those in zip(trials, found, strict=True):
+        yield from (replace(one, path=f"trial {trial.label}, {one.path}") for one in those if one not in common)
+
+
+def _of_job(spec: Mapping[str, Any], trial: Trial) -> Sequence[Fault]:
+    try:
+        return faults(job_document(spec, trial), in_cluster=True)
+    except ManifestError as error:
+        return error.faults
+
+
+def _sets(paths: Collection[str], field: str) -> bool:
+    """Whether one of the paths is the field, part of it, or what it is part of."""
+    return any(re.match(rf"{re.escape(a)}($|[.\[])", b) for path in paths for a, b in ((path, field), (field, path)))
 
 
 def _column(metric: str, spec: Mapping[str, Any]) -> str:

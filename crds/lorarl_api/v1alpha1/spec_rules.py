@@ -393,7 +393,7 @@ CLUSTER_RULES: tuple[Rule, ...] = (
         "has(self.cluster.podTemplateOverrides.worker) && has(self.cluster.podTemplateOverrides.worker.spec))",
         "be a store or pvc://CLAIM/FOLDER in a cluster, or file:///FOLDER on a volume that podTemplateOverrides "
         "mounts in head and workers, because a pod's other files are deleted with it",
-        "Use s3://, gs://, az:// or pvc://, or run the manifest with `lorarl run`.",
+        "Use s3://, gs://, az:// or pvc://. Only `lorarl run` on one machine takes any folder.",
     ),
     *SERVER_CLUSTER_RULES,
 )

@@ -23,10 +23,10 @@ def schedule(changes: Changes | None = None) -> dict[str, Any]:
 
 
 VALUES = [
-    ({"spec.schedule": "60 3 * * *"}, 'spec.schedule: got "60 3 * * *" (bad minute), expected times that come.'),
-    ({"spec.schedule": "0 3 31 2 *"}, "(bad day-of-month), expected times that come."),
-    ({"spec.schedule": "0 3 * * MOO"}, "(bad day-of-week), expected times that come."),
-    ({"spec.schedule": "*/0 3 * * *"}, "(bad minute), expected times that come."),
+    ({"spec.schedule": "60 3 * * *"}, 'spec.schedule: got "60 3 * * *" (bad minute), expected minutes from 0 to 59;'),
+    ({"spec.schedule": "0 3 31 2 *"}, "(bad day-of-month), expected days from 1 to 31 that one of its months has,"),
+    ({"spec.schedule": "0 3 * * MOO"}, "(bad day-of-week), expected days of the week from 0 to 7"),
+    ({"spec.schedule": "*/0 3 * * *"}, "expected minutes from 0 to 59; ranges that rise, and steps of at least 1."),
     ({"spec.timeZone": "Europe/Nowhere"}, 'spec.timeZone: got "Europe/Nowhere", expected a known time zone.'),
     ({"spec.timeZone": "Europe"}, "Write a name of the IANA database, such as Europe/Berlin or Etc/UTC."),
 ]

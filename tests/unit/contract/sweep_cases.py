@@ -10,7 +10,7 @@ AXIS = {"path": "spec.adapter.rank", "values": [8, 16]}
 
 
 def sweep(changes: Changes | None = None) -> dict[str, Any]:
-    """The smallest valid sweep with `changes`."""
+    """The smallest valid sweep with `changes`, whose jobs a cluster can run."""
     job = manifest({"spec.data.eval": {"uri": "file:out/eval.jsonl"}})
     job["spec"]["checkpoint"] |= {"keepBest": {}}
     smallest = {

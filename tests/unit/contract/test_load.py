@@ -182,7 +182,7 @@ def test_yaml_is_read_as_kubernetes_reads_it(trap: Trap) -> None:
         ),
         (
             {"kind": "LoraRLJob"},
-            'kind: got "LoraRLJob", expected LoRARLJob. Write kind: LoRARLJob, or validate another file.',
+            'kind: got "LoraRLJob", expected LoRARLJob. Write kind: LoRARLJob, or name another file.',
         ),
         (
             {"apiVersion": None},

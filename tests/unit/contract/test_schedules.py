@@ -117,6 +117,34 @@ def test_macros_are_their_five_fields_and_a_question_mark_is_a_star() -> None:
         times_of("0 3 * *", "Etc/UTC")
 
 
+@pytest.mark.parametrize("field", range(5))
+def test_a_message_says_what_a_field_takes(field: int) -> None:
+    def at(part: object) -> Times:
+        return times_of(" ".join(["1"] * field + [str(part)] + ["*"] * (4 - field)), "Etc/UTC")
+
+    with pytest.raises(CronError) as refused:
+        at("x")
+    low, high = (int(number) for number in re.findall(r"from (\d+) to (\d+)", refused.value.expected)[0])
+    names = re.findall(r"[A-Z]{3}", refused.value.expected)
+    for taken in (low, high, f"{low}-{high}", f"{low},{high}", f"{low}/1", *names):
+        at(taken)
+    for wrong in (low - 1, high + 1, f"{low}-{high + 1}", f"{low}/0", f"{high}-{low}"):
+        with pytest.raises(CronError, match=r"^bad ") as again:
+            at(wrong)
+        assert again.value.expected == refused.value.expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "day"),
+    [("0 0 L * *", 31), ("0 0 LW * *", 30), ("0 0 * * 5L", 30), ("0 0 * * 5#2", 9), ("0 0 * * FRI#2", 9)],
+)
+def test_last_and_numbered_days_are_those_of_the_docs(expression: str, day: int) -> None:
+    """January 2026 ends on a Saturday."""
+    assert times_of(expression, "Etc/UTC").after(datetime(2026, 1, 1, 1, tzinfo=UTC)) == datetime(
+        2026, 1, day, tzinfo=UTC
+    )
+
+
 def _field(low: int, high: int) -> st.SearchStrategy[tuple[str, set[int]]]:
     """A field of an expression, with the values that it stands for."""
     whole = set(range(low, high + 1))

@@ -22,7 +22,7 @@ from unit.operator.schedule_world import World
 def rules_are_kept() -> Iterator[None]:
     """The rules of a schedule and its job take 60 ms, and each history has another spec."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(manifest, "broken_rules", lambda _: ())
+        patch.setattr(manifest, "broken_rules", lambda _, **__: ())
         patch.setattr(manifest, "faults", lambda _: [])
         yield
 

@@ -12,6 +12,8 @@ def missing_hint(path: Path) -> str:
         return "Write the path itself: variables such as $HOME are not replaced in a manifest."
     if "%20" in str(path):
         return "Write spaces as they are: a path is no URL, so %20 stays as it is."
+    if path.absolute().is_relative_to(Path.cwd() / "out"):  # where examples have what their commands make
+        return f"Check the path {path}. For an example, the comment at the top of its manifest says how to make it."
     return f"Check the path {path}."
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import BaseModelSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.storage.downloads import fetch_model, fetch_model_config
 from lorarl_trainer.storage.fingerprint import fingerprint
 from lorarl_trainer.storage.hints import missing_hint
+
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.mark.parametrize(
@@ -20,10 +24,26 @@ from lorarl_trainer.storage.hints import missing_hint
         ("/data/$HOME/rows.jsonl", "Write the path itself: variables such as $HOME are not replaced"),
         ("/data/my%20rows.jsonl", "Write spaces as they are"),
         ("/data/rows.jsonl", "Check the path /data/rows.jsonl."),
+        ("out/addition/base", "Check the path out/addition/base. For an example, the comment at the top of"),
     ],
 )
 def test_a_path_that_is_not_there(path: str, hint: str) -> None:
     assert missing_hint(Path(path)).startswith(hint)
+
+
+OF_EXAMPLES = {
+    file: file.read_text()
+    for file in sorted((ROOT / "examples").rglob("*.yaml"))
+    if re.search(r"^  +(uri: |train: .uri: .)file:out/", file.read_text(), re.M)
+}
+
+
+@pytest.mark.parametrize("file", OF_EXAMPLES, ids=lambda file: file.stem)
+def test_the_comment_of_an_example_says_how_to_make_what_it_reads(file: Path) -> None:
+    job = load_job(file).spec
+    if any(uri.startswith("file:out/") for uri in (job.model.uri, job.data.train.uri)):
+        comment = OF_EXAMPLES[file].partition("apiVersion")[0]
+        assert re.search(r"^#.*(makes? .*(base model|model and the data)|docs/\w+\.md)", comment, re.M | re.I)
 
 
 def config_hint(folder: Path) -> str:
