@@ -38,6 +38,10 @@ def template(kind: str) -> dict[str, Any]:
     return {"apiVersion": "lorarl.io/v1alpha1", "kind": kind, "metadata": {"name": "pool"}, "spec": spec}
 
 
+def _template() -> dict[str, Any]:
+    return template(TEMPLATE_KIND)
+
+
 def written(folder: Path, *documents: dict[str, Any]) -> Path:
     file = folder / "my file.yaml"
     file.write_text(yaml.safe_dump_all(documents))
@@ -109,10 +113,12 @@ def test_a_template_completes_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert load_job(lorarl(arguments).stdout).spec.cluster.image == "platform/trainer:1"
 
 
-@pytest.mark.parametrize("made", [sweep, lambda: template(TEMPLATE_KIND)])
-def test_render_says_the_same(made: Callable[[], dict[str, Any]], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("command", "made"), [("render", sweep), ("render", _template), ("validate", _template)])
+def test_a_command_that_takes_other_kinds_too_says_the_same(
+    command: str, made: Callable[[], dict[str, Any]], tmp_path: Path
+) -> None:
     file = written(tmp_path, made())
-    done = lorarl(["render", str(file)])
+    done = lorarl([command, str(file)])
     assert done.exit_code == 1 and hint_of(file) in done.output
 
 

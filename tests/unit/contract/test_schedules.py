@@ -64,6 +64,8 @@ def test_a_job_that_continues_is_checked_too(tmp_path: Path, capsys: pytest.Capt
         ({**dora, "spec.continueFrom": "last", "spec.template.spec.reward": None}, 'spec.continueFrom: got "last"'),
         ({"spec.template.spec.adapter.ranks": 1}, "spec.template.spec.adapter.ranks: got an unknown key"),
         ({"spec.timezone": "Etc/UTC"}, "Did you mean timeZone?"),
+        ({"spec.continueFrom": "lst"}, "expected none, last or best. Did you mean last?"),
+        ({"spec.continueFrom": "newest"}, "expected none, last or best. Use a value such as none."),
     ):
         path.write_text(yaml.safe_dump(schedule(changes)))
         assert validate_files([path]) == 1
