@@ -30,7 +30,7 @@ _WITH_TURNS = (
 _WITH_TOOLS = (
     "a template that shows tools, and writes what they return after the model's turn, as those of Qwen, GLM and "
     "Llama 3.1 do",
-    "Use a model of such a family, or name a template like theirs in spec.data.chatTemplateFile.",
+    "Use a model of such a family, or name a template like theirs (spec.data.chatTemplateFile: file:PATH).",
 )
 
 

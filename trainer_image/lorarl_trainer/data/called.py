@@ -7,23 +7,76 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from lorarl_trainer.data.cells import ASSISTANT, Message
+from lorarl_trainer.data.cells import ASSISTANT, Message, brief
+from lorarl_trainer.errors import InputError
 
 CALLS = "tool_calls"
 """The key of a message with calls."""
 _NAME, _ARGUMENTS, _FUNCTION = "name", "arguments", "function"
+_BESIDE = frozenset({"id", "type", "index"})
+"""Keys of a call that stand beside its function in OpenAI's API."""
+_FORM = '{"type": "function", "function": {"name": "weather", "arguments": {"city": "Rome"}}}'
 
 
 def as_templates_take(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a message with its calls as chat templates take them; one without calls as it is.
 
     OpenAI's API writes arguments as JSON in a text, and no content beside calls. Templates would write such a text
-    within quotes, so arguments are objects here, as vLLM has them when it serves the model.
+    within quotes, so arguments are objects here, as vLLM has them when it serves the model. A call without arguments
+    has an empty object, as there. Some rows have calls without `function` around; templates read that.
     """
     calls = message.get(CALLS)
-    if message.get("role") != ASSISTANT or not isinstance(calls, list) or not calls or not all(map(_function, calls)):
+    if message.get("role") != ASSISTANT or not isinstance(calls, list) or not calls:
         return dict(message)
-    return {"content": "", **message, CALLS: [_changed(call, _parsed) for call in calls]}
+    return {"content": "", **message, CALLS: [_nested(call) for call in calls]}
+
+
+def require_calls(messages: Any, field: str, where: str) -> None:
+    """Require that each call in a list of messages has a name, and arguments that are an object.
+
+    Args:
+        messages: a cell after `as_templates_take`. What is no call is checked elsewhere.
+        field: the path of its column in the manifest, for errors.
+        where: its row, for errors.
+
+    Raises:
+        InputError: naming the row, the call, and what it lacks.
+    """
+    for number, message in enumerate(messages if isinstance(messages, list) else (), start=1):
+        if not isinstance(message, dict) or message.get("role") != ASSISTANT or not (calls := message.get(CALLS)):
+            continue
+        if not isinstance(calls, list):
+            raise InputError(
+                field,
+                f"tool_calls {brief(calls)} in message {number} of {where}",
+                "a list of calls",
+                f"Write them as a list, not as JSON in a text: [{_FORM}].",
+            )
+        for place, call in enumerate(calls, start=1):
+            if fault := _fault(call):
+                found, expected, fix = fault
+                raise InputError(field, f"{found} in call {place} of message {number} of {where}", expected, fix)
+
+
+def _fault(call: Any) -> tuple[str, str, str] | None:
+    """Return what a call has, what was expected, and what to do; None if nothing is wrong with it."""
+    function = call.get(_FUNCTION) if isinstance(call, dict) else call
+    if not isinstance(function, dict):
+        return f"{brief(function)} as the function", "an object with name and arguments", f"Write a call as {_FORM}."
+    name, arguments = function.get(_NAME), function.get(_ARGUMENTS)
+    if not isinstance(name, str) or not name.strip():
+        got = f"function.name {brief(name)}" if _NAME in function else "no function.name"
+        return got, "the name of a tool, a text", f"Write a call as {_FORM}."
+    if isinstance(arguments, dict):
+        return None
+    if arguments in (None, "") and (others := [key for key in function if key not in (_NAME, _ARGUMENTS)]):
+        fix = f"Rename {others[0]} to arguments, or add arguments: {{}} for a call without any."
+        return f"function.{others[0]} and no function.arguments", "function.arguments, a JSON object", fix
+    return (
+        f"function.arguments {brief(arguments)} for {name}",
+        "a JSON object, or the text of one",
+        'Name each argument, as in {"city": "Rome"}, with keys and texts in double quotes; {} for none.',
+    )
 
 
 def with_texts(messages: Sequence[Message]) -> list[Message]:
@@ -89,9 +142,25 @@ def _changed(call: Mapping[str, Any], change: Callable[[Mapping[str, Any]], Mapp
     return {**call, _FUNCTION: changed} if _FUNCTION in call else changed
 
 
-def _parsed(function: Mapping[str, Any]) -> Mapping[str, Any]:
-    try:
-        arguments = json.loads(function.get(_ARGUMENTS, ""))
-    except (TypeError, ValueError, RecursionError):
+def _nested(call: Any) -> Any:
+    """Return a call as OpenAI's API has it, with its arguments as an object as far as they are one."""
+    if not isinstance(call, dict):
+        return call
+    if _FUNCTION in call:
+        return {**call, _FUNCTION: _parsed(call[_FUNCTION])}
+    beside = {key: value for key, value in call.items() if key in _BESIDE}
+    function = {key: value for key, value in call.items() if key not in _BESIDE}
+    return {"type": _FUNCTION, **beside, _FUNCTION: _parsed(function)}
+
+
+def _parsed(function: Any) -> Any:
+    """Return a function with its arguments as an object, or as they are if they are none."""
+    if not isinstance(function, dict):
         return function
-    return {**function, _ARGUMENTS: arguments} if isinstance(arguments, dict) else function
+    if (arguments := function.get(_ARGUMENTS)) in (None, "") and function.keys() <= {_NAME, _ARGUMENTS}:
+        return {**function, _ARGUMENTS: {}}
+    try:
+        parsed = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError):
+        return function
+    return {**function, _ARGUMENTS: parsed} if isinstance(parsed, dict) else function

@@ -67,7 +67,7 @@ def messages_hint(value: Any) -> str:
     if isinstance(content, list):
         return "Join the texts of each content into one text, in every row. Images cannot be trained on."
     if content is None and first.get("tool_calls"):
-        return "Write each call of a tool as the text that the model should produce, or remove those messages."
+        return "Give messages with tool_calls the role assistant, in every row."
     if "text" in first and "role" in first:
         return "Rename text to content, in every row."
     if "role" in first and content is None:

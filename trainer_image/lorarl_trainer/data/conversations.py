@@ -11,9 +11,10 @@ from itertools import groupby
 from typing import NamedTuple
 
 from lorarl_trainer.data.cells import ASSISTANT
-from lorarl_trainer.data.encoder import PromptEncoder, unfit_template
+from lorarl_trainer.data.encoder import PromptEncoder
 from lorarl_trainer.data.lessons import Conversation
 from lorarl_trainer.data.rows import Row
+from lorarl_trainer.data.template_hints import unfit_template
 from lorarl_trainer.data.turns import Turn, stops_within
 
 

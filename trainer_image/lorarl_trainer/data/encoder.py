@@ -12,9 +12,16 @@ from typing import Any
 
 from lorarl_trainer.data.called import with_marks, with_texts
 from lorarl_trainer.data.cells import ASSISTANT, Message, as_messages, brief, left_out, renaming
-from lorarl_trainer.data.lessons import Conversation, Tokens
+from lorarl_trainer.data.lessons import Tokens
 from lorarl_trainer.data.rows import Row
 from lorarl_trainer.data.template_arguments import require_read
+from lorarl_trainer.data.template_hints import (
+    fix_of_refusal,
+    other_or_none,
+    other_template,
+    unfit_template,
+    written_by_hand,
+)
 from lorarl_trainer.data.turns import Turn, says, turn_of
 from lorarl_trainer.errors import InputError
 
@@ -55,8 +62,8 @@ class PromptEncoder:
                 "spec.data.chatTemplate",
                 "true, but the model's tokenizer has no chat template",
                 "a tokenizer with a chat template",
-                "Set spec.data.chatTemplate to false to use prompts as they are, name a template in "
-                "spec.data.chatTemplateFile, or use the model's instruct version.",
+                "Set spec.data.chatTemplate to false to use prompts as they are, "
+                f"{other_template('fits the model')}, or use the model's instruct version.",
             )
         self._tokenizer, self.uses_template, self.stop_ids = tokenizer, chat_template, frozenset(stop_ids)
         self.stops = [text for stop in stop_ids if self.ids([text := tokenizer.decode([stop])]) == [[stop]]]
@@ -213,12 +220,19 @@ class PromptEncoder:
         Raises:
             InputError: it does not, or there is none.
         """
-        if not (self.uses_template and re.search(r"\btools\b", str(self._tokenizer.chat_template))):
+        if not self.uses_template:
+            raise InputError(
+                field,
+                "a column of tools, with spec.data.chatTemplate: false",
+                "true, for tools",
+                f"Set spec.data.chatTemplate to true, or write the tools into the prompts and remove {field}.",
+            )
+        if not re.search(r"\btools\b", str(self._tokenizer.chat_template)):
             raise InputError(
                 field,
                 "a column of tools, which the model's chat template does not write",
                 "a template that reads tools",
-                "Write the tools into the system messages, or use a model whose chat template takes tools.",
+                written_by_hand("tools into the system messages", field),
             )
 
     def is_dated(self, row: Row) -> bool:
@@ -266,22 +280,21 @@ class PromptEncoder:
                 "spec.data.chatTemplate",
                 f"a template that refuses row {row.number} ({type(error).__name__}: {error})",
                 "messages that fit the model's template",
-                renaming(messages) or _template_hint(error),
+                fix_of_refusal(error, row, messages),
             ) from error
         if not text:
             raise InputError(
                 "spec.data.chatTemplate",
                 f"a template that writes nothing for row {row.number}",
                 "a template that writes the messages",
-                "Name a template that does in spec.data.chatTemplateFile, or set spec.data.chatTemplate to false.",
+                f"Fix the template, or {other_or_none('writes them', row)}.",
             )
         if missing := left_out(messages, text):
             raise InputError(
                 "spec.data.chatTemplate",
                 f"a template that leaves out the message with the role {missing['role']} of row {row.number}",
                 "a template that writes all messages",
-                renaming(messages)
-                or "Give it the role system or user, or name a template that writes it in spec.data.chatTemplateFile.",
+                renaming(messages) or f"Give it the role system or user, or {other_template('writes it')}.",
             )
         self._require_calls(row, messages)
         return text
@@ -312,14 +325,13 @@ class PromptEncoder:
         if (lost := next((mark for mark in marks if mark.text not in written), None)) is None:
             return
         _, tool, place = lost
-        other = "a template that writes it in spec.data.chatTemplateFile"
         raise InputError(
             "spec.data.chatTemplate",
             f"a template that leaves out {'a later' if place else 'the'} call of {tool} in row {row.number}",
             "a template that writes all calls of tools",
-            f"Give each call a message of the assistant, with its result after it, or name {other}."
+            f"Give each call a message of the assistant, with its result after it, or {other_template('writes it')}."
             if place
-            else f"Write calls into content, as the model should write them, and remove tool_calls, or name {other}.",
+            else written_by_hand("calls into content", "tool_calls"),
         )
 
     def _renders_without_arguments(self, messages: Sequence[Message], open_turn: bool) -> bool:
@@ -348,29 +360,6 @@ def _whole(row: Row, turn: Turn, message: Message) -> Turn:
         if isinstance(given := message.get(key), str) and not says(turn, given):
             raise unfit_template(row, f"that drops some of the {key} of the assistant in row {{}}, {brief(given)}")
     return turn
-
-
-def unfit_template(row: Row, what: str) -> InputError:
-    """Return the error of a template with which a turn would not be learned as it is given. `what` has {} for a row."""
-    hint = "set spec.data.chatTemplate to false and format the prompts yourself"
-    if isinstance(row.lesson, Conversation):
-        hint = "put {% generation %} and {% endgeneration %} around the assistant's turns in it"
-    masks = ", or give token ids with a loss mask (tokensField, lossMaskField)" * (row.rejected is None)
-    return InputError(
-        "spec.data.chatTemplate",
-        f"a template {what.format(row.number)}",
-        "a template whose conversations begin with their prompts, and have all of each message",
-        f"Fix the tokenizer's template, or {hint}{masks}.",
-    )
-
-
-def _template_hint(error: Exception) -> str:
-    """Return what to do about a template that fails."""
-    if undefined := re.search(r"'(\w+)' is undefined", str(error)):
-        return f"Give it a value: spec.data.chatTemplateArguments: {{{undefined[1]}: ...}}, or fix the row's messages."
-    if type(error).__name__ == "TemplateSyntaxError":
-        return "Name a fixed template in spec.data.chatTemplateFile, or set spec.data.chatTemplate to false."
-    return "Fix the row's roles, or set spec.data.chatTemplate to false."
 
 
 def _default_prefix(tokenizer: Any) -> list[int]:

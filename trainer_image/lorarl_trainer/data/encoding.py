@@ -34,11 +34,6 @@ class EncodedRow:
         return len(self.prompt_ids) + len(self.answer_ids)
 
     @property
-    def first_turn(self) -> list[int]:
-        """The tokens of the answer up to the first that is not learned."""
-        return self.answer_ids[: list(self.trained).index(False)] if self.trained else self.answer_ids
-
-    @property
     def longest_answer(self) -> int:
         """Tokens of the longer answer."""
         return max(len(self.answer_ids), len(self.rejected_ids))

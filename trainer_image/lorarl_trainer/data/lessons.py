@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lorarl_api.v1alpha1 import DataSource
+from lorarl_trainer.data.called import require_calls
 from lorarl_trainer.data.cells import ASSISTANT, Message, brief, is_message, messages_hint, renaming, unicode
 from lorarl_trainer.data.columns import cell, missing
 from lorarl_trainer.data.context import with_system
@@ -66,6 +67,7 @@ def _cell(raw: dict[str, Any], name: str, field: str, where: str, source: DataSo
 
 def _conversation(value: Any, field: str, where: str) -> Conversation:
     field = f"{field}.messagesField"
+    require_calls(value, field, where)
     if not (isinstance(value, list) and value and all(is_message(message) for message in value)):
         raise InputError(
             field,

@@ -108,6 +108,6 @@ def dated_prompts(sources: Mapping[str, Sequence[Row]], encoder: PromptEncoder) 
         ) + (
             f'Set spec.data.chatTemplateArguments to {{{argument}: "26 Jul 2024"}}, or another date.'
             if argument
-            else "Write a date in place of strftime_now in a copy of the template, and name that in "
-            "spec.data.chatTemplateFile."
+            else "Write a date in place of strftime_now in a copy of the template, and name that "
+            "(spec.data.chatTemplateFile: file:PATH)."
         )

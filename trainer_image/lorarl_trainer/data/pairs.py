@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lorarl_api.v1alpha1 import DataSource
+from lorarl_trainer.data.called import require_calls
 from lorarl_trainer.data.cells import (
     ASSISTANT,
     Message,
@@ -36,8 +37,11 @@ def pair_of(raw: dict[str, Any], source: DataSource, field: str, where: str) -> 
         if cell(raw, name) is None:
             raise missing(raw, name, of, where, source)
     chosen, rejected = (cell(raw, name) for name, _ in columns)
+    for value, (_, of) in zip((chosen, rejected), columns, strict=True):
+        require_calls(value, of, where)
     before = chosen[:-1] if _is_chat(chosen) and _is_chat(rejected) and _same(chosen[:-1], rejected[:-1]) else []
     if (given := cell(raw, source.prompt_field)) is not None:
+        require_calls(given, f"{field}.promptField", where)
         prompt = prompt_of(given, f"{field}.promptField", where)
         own = as_messages(prompt)
         if len(before) > len(own) and _same(before[-len(own) :], own):

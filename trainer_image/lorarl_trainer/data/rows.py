@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lorarl_api.v1alpha1 import DataSource, EvalSource
+from lorarl_trainer.data.called import require_calls
 from lorarl_trainer.data.cells import Prompt, answer_text, is_answer, prompt_of
 from lorarl_trainer.data.columns import bare, cell, given, missing
 from lorarl_trainer.data.context import tools_of, with_system
@@ -165,6 +166,7 @@ def _row(
         raw = {**raw, source.answer_field: None} if source.answer_field in raw else raw
     if needs_answer and answer is None:
         raise missing(raw, source.answer_field, f"{field}.answerField", where, source)
+    require_calls(prompt_cell, f"{field}.promptField", where)
     prompt = prompt_of(prompt_cell, f"{field}.promptField", where, source.prompt_field)
     prompt = with_system(prompt, raw, source, field, where)
     if not (needs_answer or shows_answer or is_answer(answer)):

@@ -17,6 +17,7 @@ from lorarl_trainer.checkpoint.identity import other_inputs
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.dry_run.episode_trial import episode_lines, hasty_environment, try_episode
 from lorarl_trainer.dry_run.reward_trial import hasty, looks_wrong, printed_lines, trial_lines, try_reward
+from lorarl_trainer.dry_run.row_as_seen import row_lines
 from lorarl_trainer.dry_run.store_outlook import steps_left, store_lines
 from lorarl_trainer.dry_run.teacher_trial import try_teacher
 from lorarl_trainer.errors import LorarlError
@@ -166,7 +167,7 @@ def model_lines(job: LoRARLJob, model: JudgedModel) -> list[str]:
 
 
 def data_lines(job: LoRARLJob, data: inputs.EncodedData, vocabulary: inputs.Vocabulary) -> list[str]:
-    """Return what the data is, and the first prompt as the model sees it."""
+    """Return what the data is, and the first row as the model sees it."""
     lengths = sorted(len(row.prompt_ids) for row in data.train)
     first, held_out = data.train[0], sum(map(len, data.evals.values()))
     summary = [
@@ -177,14 +178,10 @@ def data_lines(job: LoRARLJob, data: inputs.EncodedData, vocabulary: inputs.Voca
     ]
     if job.spec.opens_episodes:
         return summary
+    parts = [row for row in data.train if row.row is first.row]
     return [
         *summary,
-        f"row {first.row.number} as the model sees it, special tokens included{_no_template(job, vocabulary)}:",
-        *_quoted(vocabulary.tokenizer.decode(first.prompt_ids)),
-        *(
-            [f"and what it learns to answer: {_brief(vocabulary.tokenizer.decode(first.first_turn))}"]
-            * bool(first.answer_ids)
-        ),
+        *row_lines(parts, vocabulary.tokenizer.decode, _no_template(job, vocabulary)),
         *([f"rather than: {_brief(vocabulary.tokenizer.decode(list(first.rejected_ids)))}"] * bool(first.rejected_ids)),
     ]
 

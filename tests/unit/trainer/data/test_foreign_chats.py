@@ -23,8 +23,8 @@ FORMS = [
     (PARTS, "Join the texts of each content into one text, in every row."),
     ([{"role": "user", "content": None}], "Give every message a content, or remove the messages without one, in every"),
     (
-        [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [{"id": 1}]}],
-        "Write each call of a tool as the text that the model should produce",
+        [{"role": "user", "content": "a"}, {"role": "gpt", "content": None, "tool_calls": [{"id": 1}]}],
+        "Give messages with tool_calls the role assistant, in every row.",
     ),
     ([{"role": "user", "text": "2+2"}], "Rename text to content, in every row."),
     ({"role": "user", "content": "2+2"}, "Put the message into a list, in every row."),
