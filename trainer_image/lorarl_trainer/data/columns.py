@@ -20,7 +20,7 @@ def given(raw: dict[str, Any]) -> dict[str, Any]:
     is in them, as are empty lists of calls. Calls are as chat templates take them. Other cells stay, so that a reward
     finds each column in `row`. Decimals are numbers as JSON has them, where these are exact.
     """
-    return {name: _bare(value) if _is_chat(value) else _plain(value) for name, value in raw.items()}
+    return {name: _given(value) for name, value in raw.items()}
 
 
 def bare(value: Any) -> Any:
@@ -90,6 +90,12 @@ def _is_chat(value: Any) -> bool:
 
 def _is_missing(key: str, value: Any) -> bool:
     return value is None or (key == CALLS and value == []) or (isinstance(value, float) and math.isnan(value))
+
+
+def _given(value: Any) -> Any:
+    if isinstance(value, dict):  # a manifest may name a column within it
+        return {key: _given(inner) for key, inner in value.items()}
+    return _bare(value) if _is_chat(value) else _plain(value)
 
 
 def _bare(value: Any) -> Any:

@@ -41,7 +41,7 @@ def _lines(row: EncodedRow, decode: Decode, most: int) -> Iterator[str]:
 
 
 def _marked(ids: list[int], learned: Sequence[bool], decode: Decode) -> Iterator[str]:
-    """Yield lines of text. What is learned, and what is not, begins on a line of its own."""
+    """Yield lines of text. A new line begins where what is learned begins, and where it ends."""
     end, before = 0, ""
     for is_learned, run in groupby(learned):
         end += len(list(run))

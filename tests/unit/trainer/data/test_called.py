@@ -108,12 +108,6 @@ def test_arguments_in_a_text_are_learned_as_the_object_that_they_are(tmp_path: P
     assert "weather" in found and "wait" in found
 
 
-@pytest.mark.parametrize("arguments", ["no JSON", "[1]", 3])
-def test_arguments_of_another_kind_stay_as_they_are(tmp_path: Path, arguments: Any) -> None:
-    [row] = rows_of(tmp_path / "rows.jsonl", chat(call(arguments), content="so"), messages_field="messages")
-    assert row.raw["messages"][1] == {"role": "assistant", "content": "so", "tool_calls": [call(arguments)]}
-
-
 @pytest.mark.parametrize(
     ("chat_template", "calls", "said"),
     [
