@@ -150,7 +150,7 @@ def test_a_fix_of_a_refusal_leads_in_no_circle(tmp_path: Path, chat_template: st
         assert caught.value.hint.startswith(fix) and (bare in caught.value.hint) == is_offered
 
 
-def test_tools_and_calls_that_a_template_does_not_write_have_the_same_fixes(tmp_path: Path) -> None:
+def test_tools_and_calls_left_out_by_a_template_have_the_same_fixes(tmp_path: Path) -> None:
     _, own = encoder(tmp_path, CHATML)
     with pytest.raises(InputError) as of_tools:
         own.require_tools("spec.data.train.toolsField")
