@@ -206,8 +206,7 @@ def test_an_older_chart_removes_no_field_from_a_newer_crd(site: Site, tmp_path: 
 def test_a_rollback_or_argo_cd_restores_an_older_crd_if_allowed(site: Site, tmp_path: Path) -> None:
     """Neither runs the chart's own check on the cluster: a policy refuses."""
     older = older_chart(tmp_path)
-    definition = "templates/crd.yaml"
-    argo_cd = site.helm("template", "lorarl", str(older), "-n", NAMESPACE, "--show-only", definition).stdout
+    argo_cd = site.helm("template", "lorarl", str(older), "-n", NAMESPACE, "--show-only", "templates/crd.yaml").stdout
     with site.release(chart=older):
         site.upgrade()
         until(20, "the policy is in force", lambda: refuses_older(site, argo_cd))
@@ -241,9 +240,8 @@ def test_a_crd_that_is_being_deleted_blocks_the_installation(site: Site) -> None
 
 
 def test_the_docs_commands_install_without_cluster_wide_permissions(site: Site) -> None:
-    section = (
-        (ROOT / "docs/install.md").read_text().partition("### For some namespaces only\n")[2].partition("\n## ")[0]
-    )
+    page = (ROOT / "docs/install.md").read_text()
+    section = page.partition("### For some namespaces only\n")[2].partition("\n## ")[0]
     _, administrators, users = re.findall(r"^```\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     programs = os.pathsep.join(str(Path(find(name)).parent) for name in ("kubectl", "helm"))
     environment = {
