@@ -49,6 +49,8 @@ class Turns:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if self._players and self._submitted.is_set():
+                await self._give_up()
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -76,6 +78,13 @@ class Turns:
 
             await self._workers.submit([request for request, _ in wanted], take)
             self._submitted.set()
+
+    async def _give_up(self) -> None:
+        """Let the engines forget turns for which no wait has begun yet: a wait that is cancelled forgets its own."""
+        waiting = asyncio.ensure_future(self._workers.results())
+        await asyncio.sleep(0)  # it begins
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
 
     async def _wait(self) -> None:
         """Follow the engines, which may have nothing to do now and then."""
