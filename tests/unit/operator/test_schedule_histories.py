@@ -79,7 +79,7 @@ def act_on_job(world: World, what: str, which: Any) -> None:
             del world.jobs[name]
 
 
-@settings(max_examples=3000)
+@settings(max_examples=1000)
 @given(SETTINGS, STARTS, st.lists(STEPS, max_size=30))
 def test_any_history_gives_each_time_one_job_or_a_reason(
     parts: dict[str, Any], start: datetime, history: list[tuple[str, Any]]

@@ -303,7 +303,7 @@ def act_on_job(world: World, what: str, number: int) -> None:
             del world.jobs[job]
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(st.lists(STEPS, max_size=40))
 def test_any_history_makes_each_trial_once_and_never_too_many_at_a_time(history: list[tuple[str, int | None]]) -> None:
     world = World()
