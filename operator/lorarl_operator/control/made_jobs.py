@@ -42,6 +42,13 @@ class MadeJobs:
         self._written: dict[str, tuple[str, str]] = {}
         """By a maker's uid: digest of its last written status, and its resourceVersion after that write."""
 
+    def makers_of(self, key: Key, job: Job | None) -> list[Key]:
+        """Return the makers to look at when a job has changed. A job that is gone may be of any one."""
+        if job is None:
+            return list(self._cache.makers(self._resource, key[0]))
+        maker = job.maker
+        return [(job.namespace, maker.name)] if maker is not None and maker.kind == self._resource.kind else []
+
     async def write_status(self, maker: Sweep | Schedule, status: dict[str, Any]) -> None:
         """Write a whole status, if the maker has not changed since it was observed.
 

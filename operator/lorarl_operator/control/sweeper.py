@@ -77,11 +77,8 @@ class Sweeper:
         """Look soon at the sweep of this name, and at that of a job. A job that is gone may be of any one."""
         if self._cache.sweep(key) is not None or key in self._memories:
             self._queue.add(key)
-        if job is None:
-            for one in self._cache.makers(LORARLSWEEPS, key[0]):
-                self._queue.add(one)
-        elif job.maker is not None and job.maker.kind == LORARLSWEEPS.kind:
-            self._queue.add((job.namespace, job.maker.name))
+        for one in self._made.makers_of(key, job):
+            self._queue.add(one)
 
     async def work(self) -> None:
         """Run sweeps forever. One that fails does not stop the others."""

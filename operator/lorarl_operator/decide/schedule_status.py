@@ -11,6 +11,7 @@ from lorarl_api.schedules.cron import MOST_MISSED
 from lorarl_api.schedules.manifest import job_name
 from lorarl_api.v1alpha1 import MAX_ACTIVE, LoRARLScheduleSpec
 from lorarl_operator.decide.decision import Event
+from lorarl_operator.decide.made_conditions import conditions_of, running_condition
 from lorarl_operator.decide.models import Job
 from lorarl_operator.decide.not_made import NotMade
 from lorarl_operator.decide.reason_row import Row
@@ -29,7 +30,6 @@ from lorarl_operator.decide.status import (
 )
 
 SCHEDULED, DELETED = "Scheduled", "Deleted"
-_LONGEST_MESSAGE = 4096
 _KEPT = ("lastScheduleTime", "lastSuccessfulTime", "lastJob", "lastPhase", "lastAdapter", "skipped", "active")
 
 
@@ -141,21 +141,7 @@ def _conditions(
     """Running, and Stalled while it holds. By Stalled, Flux and helm judge an object."""
     stalled = reason in (Scheduling.INVALID, Scheduling.REFUSED, Scheduling.NAME_TAKEN, Scheduling.FORBIDDEN)
     holds = {RUNNING: phase == RUNNING} | ({STALLED: True} if stalled else {})
-    before = {str(one.get("type")): one for one in stored.get("conditions") or ()}
-    made = []
-    for kind in sorted(holds):
-        old, value = before.get(kind, {}), str(holds[kind])
-        made.append(
-            {
-                "type": kind,
-                "status": value,
-                "reason": reason.value,
-                "message": message[:_LONGEST_MESSAGE],
-                "lastTransitionTime": (old.get("status") == value and old.get("lastTransitionTime")) or timestamp(now),
-                "observedGeneration": schedule.generation,
-            }
-        )
-    return made
+    return conditions_of(holds, stored, reason, message, schedule.generation, now)
 
 
 def events_of(stored: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Event]:
@@ -168,15 +154,13 @@ def events_of(stored: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[
         bad = left_out["reason"] == Scheduling.MISSED
         text = f"{count} {times} no job: {left_out['message']}"
         yield Event("Warning" if bad else "Normal", Foreign(left_out["reason"]), text)
-    says = _running(status)
-    if _running(stored).get("reason") != says["reason"] and any(one["type"] == STALLED for one in status["conditions"]):
+    says = running_condition(status)
+    if running_condition(stored).get("reason") == says["reason"]:
+        return
+    if any(one["type"] == STALLED for one in status["conditions"]):
         yield Event("Warning", Foreign(says["reason"]), says["message"])
-    elif _running(stored).get("reason") != says["reason"] and says["reason"] == Scheduling.SUSPENDED:
+    elif says["reason"] == Scheduling.SUSPENDED:
         yield Event("Normal", Scheduling.SUSPENDED, says["message"])
-
-
-def _running(status: Mapping[str, Any]) -> dict[str, Any]:
-    return next((dict(one) for one in status.get("conditions") or () if one.get("type") == RUNNING), {})
 
 
 def _news_of_job(stored: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Event]:

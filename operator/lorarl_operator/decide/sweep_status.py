@@ -9,6 +9,7 @@ from typing import Any
 
 from lorarl_api.sweeps.stopping import Verdict
 from lorarl_operator.decide.decision import Event
+from lorarl_operator.decide.made_conditions import conditions_of, running_condition
 from lorarl_operator.decide.reasons import Foreign
 from lorarl_operator.decide.status import (
     FAILED,
@@ -27,7 +28,6 @@ from lorarl_operator.decide.sweep_trials import DELETED, ENDED, REFUSED, STOPPED
 
 COMPLETE = "Complete"
 """Condition of a sweep whose trials have all ended, and one of which at least succeeded."""
-_LONGEST_MESSAGE = 4096
 _NUMBERS = frozenset({"step", "value", "points", "uri", "sha256"})
 """What changes of a trial while it trains. It is written less often."""
 _NAMED = 5
@@ -118,21 +118,7 @@ def _conditions(
     ends = {COMPLETE: phase == SUCCEEDED, FAILED: phase == FAILED, STALLED: stalled}
     ends[RECONCILING] = not stalled and phase in (PENDING, SUSPENDING)
     holds = {RUNNING: phase == RUNNING} | {kind: True for kind, there in ends.items() if there}
-    before = {str(one.get("type")): one for one in stored.get("conditions") or ()}
-    made = []
-    for kind in sorted(holds):
-        old, value = before.get(kind, {}), str(holds[kind])
-        made.append(
-            {
-                "type": kind,
-                "status": value,
-                "reason": reason.value,
-                "message": message[:_LONGEST_MESSAGE],
-                "lastTransitionTime": (old.get("status") == value and old.get("lastTransitionTime")) or timestamp(now),
-                "observedGeneration": sweep.generation,
-            }
-        )
-    return made
+    return conditions_of(holds, stored, reason, message, sweep.generation, now)
 
 
 def is_pressing(stored: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
@@ -150,14 +136,10 @@ def events_of(stored: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[
     before = stored_trials(stored)
     for name, one in stored_trials(status).items():
         yield from _news_of_trial(name, before.get(name, {}), one)
-    said, says = _running(stored), _running(status)
+    said, says = running_condition(stored), running_condition(status)
     if said.get("reason") != says["reason"]:
         bad = status["phase"] == FAILED or says["reason"] == Sweeping.TRIALS_WAIT
         yield Event("Warning" if bad else "Normal", Foreign(says["reason"]), says["message"])
-
-
-def _running(status: Mapping[str, Any]) -> dict[str, Any]:
-    return next((dict(one) for one in status.get("conditions") or () if one.get("type") == RUNNING), {})
 
 
 def _news_of_trial(name: str, before: Mapping[str, Any], one: Mapping[str, Any]) -> Iterator[Event]:
