@@ -92,7 +92,8 @@ class Trials:
                 return codes | dict.fromkeys(waiting, EXIT_FAILED)
             time.sleep(1 / _LOOKS_PER_SECOND)
             for trial, code in self._ended().items():
-                if code not in (0, EXIT_INTERRUPTED) and self._is_lost(trial, group.workers):
+                # One that a signal has ended was not ended by its worker, even if that is lost a moment later.
+                if code > 0 and code != EXIT_INTERRUPTED and self._is_lost(trial, group.workers):
                     self.say(f"{trial.label}: lost its worker, and starts again from its newest checkpoint")
                     waiting.insert(0, trial)
                 else:
