@@ -58,9 +58,10 @@ def test_pods_get_the_values_without_a_further_write_and_keep_them(p: Platform, 
         assert pod["spec"]["imagePullSecrets"] == [{"name": "registry"}]
         assert pod["metadata"]["labels"]["example.com/cost-centre"] == "research"
     assert templates_of(rayjob)[0]["metadata"]["annotations"]["example.com/from"] == "pool"
-    written = writes(p.cluster.audit_log, OPERATOR, namespace)
-    each = {name: sum(name in one for one in written) for name in ("own", "given")}
-    assert each["given"] == each["own"], written
+    # How often the status changes depends on which states of the RayJob the operator saw on the way.
+    written = [one for one in writes(p.cluster.audit_log, OPERATOR, namespace) if "/status" not in one]
+    each = {name: sorted(one.replace(name, "") for one in written if name in one) for name in ("own", "given")}
+    assert each["given"] == each["own"]
 
     p.api.patch("LoRARLJobTemplate", "pool", {"spec": {"cluster": {"imagePullSecrets": ["other"]}}}, namespace)
     p.api.patch("LoRARLJob", "given", {"spec": {"trainer": {"steps": 20}}}, namespace)
