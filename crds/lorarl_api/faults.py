@@ -124,7 +124,7 @@ def _bare(name: str) -> str:
 
 def example_of(schema: Schema) -> Any:
     """A value that the field takes."""
-    if "properties" in schema:
+    if "properties" in schema and not schema.get("examples"):
         return {name: example_of(schema["properties"][name]) for name in schema.get("required", [])}
     if schema.get("default") not in (None, []):
         return schema["default"]

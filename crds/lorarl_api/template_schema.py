@@ -55,8 +55,8 @@ def _may_change(schema: Schema) -> Schema:
 
 
 def _without_words(schema: Schema) -> Schema:
-    """A schema without its descriptions, and without those of all fields within it."""
-    bare = {key: value for key, value in schema.items() if key not in ("description", "expected", "hint", "examples")}
+    """A schema without its descriptions, and without those of all fields within it. Messages need its other words."""
+    bare = {key: value for key, value in schema.items() if key != "description"}
     if "properties" in bare:
         bare["properties"] = {name: _without_words(inner) for name, inner in bare["properties"].items()}
     return bare | {

@@ -68,7 +68,10 @@ class LoRARLJobSpec(Checked):
         "reward.",
         examples=[{"tools": ["my_tools:search"]}, {"function": "my_env:Episode", "maxTurns": 4}],
     )
-    data: DataSpec = Field(description="Training and held-out rows.")
+    data: DataSpec = Field(
+        description="Training and held-out rows.",
+        examples=[{"train": {"uri": "file:train.jsonl"}}],
+    )
     rollout: RolloutSpec = Field(default_factory=RolloutSpec, description="How vLLM generates.")
     trainer: TrainerSpec = Field(default_factory=TrainerSpec, description="How Megatron trains.")
     checkpoint: CheckpointSpec = Field(description="Where adapters and the training state are stored.")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ import yaml
 
 from lorarl_api.faults import Fault
 from lorarl_api.load import faults
+from lorarl_api.schedules.manifest import schedule_faults
 from lorarl_api.schema import Schema, job_schema
+from lorarl_api.template_schema import schedule_schema
 from unit.contract.manifests import manifest
 
 WRONG: tuple[Any, ...] = (
@@ -67,3 +70,48 @@ def test_the_value_of_a_hint_is_taken(part: str) -> None:
                 left = [one for one in of_field(manifest({path: value}), path) if one.path == path]
                 assert left == [], f"{path}: {wrong!r} -> {fault.hint} -> {left[0]}"
     assert tried
+
+
+def absent(document: dict[str, Any], schema: Schema, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The places of all fields of a document that its schema requires."""
+    for name, inner in schema.get("properties", {}).items():
+        if name not in document:
+            continue
+        if name in schema.get("required", []):
+            yield (*above, name)
+        if isinstance(document[name], dict):
+            yield from absent(document[name], inner, (*above, name))
+
+
+SCHEDULE = {
+    "apiVersion": "lorarl.io/v1alpha1",
+    "kind": "LoRARLSchedule",
+    "metadata": {"name": "nightly"},
+    "spec": {"schedule": "0 3 * * *", "template": {"spec": manifest()["spec"]}},
+}
+WHOLE = [
+    pytest.param(whole, checked, path, id=f"{whole['kind']}-{'.'.join(path)}")
+    for whole, checked, schema in (
+        (manifest(), faults, job_schema()),
+        (SCHEDULE, schedule_faults, schedule_schema()),
+    )
+    for path in absent(whole, schema)
+    if path[-1] not in ("spec", "template")  # which stand for most of a manifest
+]
+
+
+@pytest.mark.parametrize(("whole", "checked", "path"), WHOLE)
+def test_what_is_absent_is_added_in_one_round(
+    whole: dict[str, Any], checked: Callable[[Any], list[Fault]], path: tuple[str, ...]
+) -> None:
+    document = deepcopy(whole)
+    *above, last = path
+    inner = document
+    for key in above:
+        inner = inner[key]
+    del inner[last]
+    (fault,) = checked(document)
+    named = re.match(r"Add (?:it, for example )?(.*)\.$", fault.hint)
+    assert named, fault.hint
+    inner.update(yaml.safe_load(named[1]))
+    assert checked(document) == []
