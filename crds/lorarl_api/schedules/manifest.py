@@ -39,9 +39,9 @@ def checked_schedule(document: Any) -> LoRARLSchedule:
     except ValidationError as error:
         raise ManifestError(from_pydantic(error, schedule_schema())) from error
     found = [from_rule(document, path, rule) for path, rule in broken_rules(schedule, in_cluster=True)]
-    if found := [*_of_times(schedule.spec), *found]:
-        raise ManifestError(found)
-    if found := list(_of_job(schedule, document)):
+    # Rules of the template's spec are found as those of its job.
+    found = [fault for fault in found if not fault.path.startswith("spec.template.spec")]
+    if found := [*_of_times(schedule.spec), *found, *_of_job(schedule, document)]:
         raise ManifestError(found)
     return schedule
 
@@ -62,6 +62,7 @@ def _of_times(spec: LoRARLScheduleSpec) -> Iterator[Fault]:
     except ZoneInfoNotFoundError:
         hint = "Write a name of the IANA database, such as Europe/Berlin or Etc/UTC."
         yield Fault("spec.timeZone", shown(spec.time_zone), "a known time zone", hint)
+        yield from _of_times(spec.model_copy(update={"time_zone": "Etc/UTC"}))
     except CronError as error:
         hint = 'Write for example "0 3 * * *" for 3:00 each day, or "*/30 * * * *" for each half hour.'
         yield Fault("spec.schedule", f"{shown(spec.schedule)} ({error})", error.expected, hint)
@@ -72,7 +73,7 @@ def _of_job(schedule: LoRARLSchedule, document: Any) -> Iterator[Fault]:
     spec = schedule.spec
     start = None if spec.continue_from == "none" else f"{spec.template.spec.checkpoint.uri.rstrip('/')}/any"
     name = job_name(schedule.metadata.name, datetime(2030, 1, 1, tzinfo=UTC))
-    for fault in faults(job_document(document["spec"]["template"]["spec"], name, start)):
+    for fault in faults(job_document(document["spec"]["template"]["spec"], name, start), in_cluster=True):
         yield replace(fault, path=f"spec.template.{fault.path}")
 
 

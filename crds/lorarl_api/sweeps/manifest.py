@@ -29,15 +29,22 @@ def checked_sweep(document: Any) -> LoRARLSweep:
     Raises:
         ManifestError: it has faults. The error has all of them.
     """
-    try:
-        sweep = LoRARLSweep.model_validate(document, by_alias=True, by_name=False, context=RULES_LATER)
-    except ValidationError as error:
-        raise ManifestError(from_pydantic(error, sweep_schema())) from error
-    if found := [from_rule(document, path, rule) for path, rule in broken_rules(sweep)]:
-        raise ManifestError(found)
-    if found := list(_of_values(sweep)):
+    sweep = _parsed(document)
+    if found := [*_of_rules(sweep, document), *_of_values(sweep)]:
         raise ManifestError(found)
     return sweep
+
+
+def _parsed(document: Any) -> LoRARLSweep:
+    """The sweep of a parsed manifest, unless a field has a wrong type. Raises ManifestError."""
+    try:
+        return LoRARLSweep.model_validate(document, by_alias=True, by_name=False, context=RULES_LATER)
+    except ValidationError as error:
+        raise ManifestError(from_pydantic(error, sweep_schema())) from error
+
+
+def _of_rules(sweep: LoRARLSweep, document: Any) -> Iterator[Fault]:
+    return (from_rule(document, path, rule) for path, rule in broken_rules(sweep))
 
 
 def _of_values(sweep: LoRARLSweep) -> Iterator[Fault]:
@@ -81,16 +88,20 @@ def goal_of(objective: SweepObjective, spec: Mapping[str, Any]) -> Goal:
 
 
 def sweep_faults(document: Any) -> list[Fault]:
-    """All faults of a parsed manifest of a sweep: its own or, if there are none, those of its trials' jobs."""
+    """All faults of a parsed manifest of a sweep, with those of its trials' jobs if the trials can be made."""
     try:
-        sweep = checked_sweep(document)
+        sweep = _parsed(document)
     except ManifestError as error:
         return list(error.faults)
-    return list(_of_jobs(sweep.spec.template.spec, trials_of(sweep.metadata.name, sweep.spec)))
+    found = list(_of_values(sweep))
+    trials = [] if found else trials_of(sweep.metadata.name, sweep.spec)
+    return [*_of_rules(sweep, document), *found, *_of_jobs(sweep.spec.template.spec, trials)]
 
 
 def _of_jobs(spec: Mapping[str, Any], trials: Sequence[Trial]) -> Iterator[Fault]:
     """The faults of the template, once each, then those of each trial."""
+    if not trials:
+        return
     found = [_of_job(spec, trial) for trial in trials]
     own = {path for trial in trials for path, _ in trial.values}
     common = [fault for fault in found[0] if all(fault in one for one in found) and not _sets(own, fault.path)]

@@ -44,6 +44,12 @@ def test_times_that_never_come_are_refused(changes: Changes, message: str) -> No
         checked_schedule(schedule(changes))
 
 
+def test_all_faults_come_at_once() -> None:
+    wrong = {"spec.schedule": "0 25 * * *", "spec.timeZone": "Europe/Berln", "spec.continueFrom": "best"}
+    found = schedule_faults(schedule({**wrong, "spec.template.spec.reward": None}))
+    assert {fault.path for fault in found} == {*wrong, "spec.template.spec.reward"}
+
+
 def test_each_field_is_described_and_the_template_has_the_rules_of_a_job() -> None:
     schema = schedule_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
     template = schema["spec"]["properties"]["template"]["properties"].pop("spec")

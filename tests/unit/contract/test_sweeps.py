@@ -69,6 +69,12 @@ def test_values_that_make_no_trials_are_refused(changes: Changes, message: str) 
         checked_sweep(sweep(changes))
 
 
+def test_faults_of_a_sweep_and_of_its_trials_come_at_once() -> None:
+    template = {"spec.template.spec.checkpoint.keepBest": None, "spec.template.spec.trainer": {"steps": 0}}
+    found = sweep_faults(sweep({"spec.objective": {"metric": "best"}, **template}))
+    assert [fault.path for fault in found] == ["spec.objective", "spec.template.spec.trainer.steps"]
+
+
 def test_lorarl_validate_names_the_trials_that_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "sweep.yaml"
     path.write_text(yaml.safe_dump(sweep({"spec.over": [{"path": "spec.adapter.rank", "values": [8, 0]}]})))

@@ -89,7 +89,7 @@ def test_attacks_score_0_by_cause_and_the_others_are_scored(scorer) -> None:
 
 def test_all_tests_of_a_completion_have_one_limit(scorer) -> None:
     made = scorer(score="share", timeout_seconds=6.0, seconds_per_test=5.0)
-    [outcome] = score(made, "import time\ndef add(a, b): time.sleep(2); return a + b")
+    [outcome] = score(made, "import time\ndef add(a, b): time.sleep(2.4); return a + b")
     assert outcome.value == 0.5, "two of four tests ended in time"
     assert outcome.components["stopped_timeout"] == 1.0
 
