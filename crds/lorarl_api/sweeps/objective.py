@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from enum import StrEnum
@@ -29,14 +30,16 @@ def usual_goal(column: str) -> Goal:
     return Goal.MINIMIZE if _LESS.fullmatch(column) else Goal.MAXIMIZE
 
 
-def best_of[Key](values: Mapping[Key, float], goal: Goal) -> Key:
-    """Return the trial with the best value, the first of several.
+def best_of[Key](values: Mapping[Key, float], goal: Goal) -> list[Key]:
+    """Return the trials with the best value, in their order: the first one is chosen, and the others equal it.
+
+    Values that are no finite number count only if there are no others.
 
     Raises:
         ValueError: there are no values.
     """
-    wanted = goal.best(*values.values()) if values else None
-    found = next((trial for trial, value in values.items() if value == wanted), None)
-    if found is None:
+    if not values:
         raise ValueError("no trial has a value")
-    return found
+    finite = {trial: value for trial, value in values.items() if math.isfinite(value)}
+    wanted = goal.best(*finite.values()) if finite else None
+    return [trial for trial, value in finite.items() if value == wanted] or list(values)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from lorarl_api.rules import Immutable, Rule, immutable
+from lorarl_api.sweeps.halving import FACTOR
 from lorarl_api.sweeps.stopping import MIN_TRIALS, START_AFTER
 from lorarl_api.v1alpha1.common import FREE_FORM, MAX_SECONDS, Model
 from lorarl_api.v1alpha1.job import Checked
@@ -105,10 +106,31 @@ class MedianStopping(Model):
     )
 
 
+class HalvingStopping(Model):
+    """At each rung of steps, let the best of the trials go on. The first rung has startAfter steps."""
+
+    start_after: int = Field(START_AFTER, ge=1, le=10_000_000, description="Steps that a trial may always make.")
+    factor: int = Field(
+        FACTOR,
+        ge=2,
+        le=MAX_TRIALS,
+        description="One of so many trials goes on from a rung, and the next rung has so many times the steps.",
+    )
+
+
 class SweepStopping(Model):
     """Which trials end early. A stopped trial is suspended: it keeps its checkpoints and adapters."""
 
-    median: MedianStopping = Field(description="The median stopping rule of Google Vizier (Golovin et al., 2017).")
+    median: MedianStopping | None = Field(
+        None,
+        description="The median stopping rule of Google Vizier (Golovin et al., 2017). Either this or halving.",
+        examples=[{"startAfter": 20}],
+    )
+    halving: HalvingStopping | None = Field(
+        None,
+        description="Asynchronous successive halving (Li et al., 2020). Either this or median.",
+        examples=[{"startAfter": 10, "factor": 3}],
+    )
     exempt: list[TrialName] = Field(
         default_factory=list,
         max_length=MAX_TRIALS,
@@ -187,6 +209,12 @@ class LoRARLSweepSpec(Checked):
             "!has(self.over) || self.over.all(a, a.path != 'spec.suspend')",
             "not set spec.suspend, which the sweep uses",
             "Set suspend of the sweep.",
+        ),
+        Rule(
+            "stopping",
+            "!has(self.stopping) || has(self.stopping.median) != has(self.stopping.halving)",
+            "have median or halving, but not both",
+            "Set one of them, such as median: {}. To stop no trial, remove stopping.",
         ),
         Rule(
             "objective",

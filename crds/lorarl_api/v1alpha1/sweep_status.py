@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -11,6 +11,8 @@ from lorarl_api.v1alpha1.status import Condition, Moment, Reason
 
 MAX_POINTS = 64
 """Values of a trial that early stopping compares. Of more, every second older one goes."""
+MAX_RUNGS = 32
+"""More than a trial of the most steps can have: each has twice the steps of the one before."""
 
 
 TrialPhase = Literal[
@@ -37,13 +39,22 @@ class CurvePoint(Model):
     value: float = Field(description="The value then.")
 
 
+class RungStatus(CurvePoint):
+    """What a trial had at a rung of successive halving."""
+
+    promoted: bool = Field(description="Whether it goes on from there.")
+
+
 class StoppedStatus(Model):
-    """Why a trial was stopped."""
+    """Why a trial was stopped: by the median of others, or by its rank at a rung."""
 
     step: int = Field(ge=0, description="Step after which it was compared.")
-    value: float = Field(description="Its best value until then.")
-    median: float = Field(description="Median of the others at that step.")
-    others: int = Field(ge=1, description="How many others that were.")
+    value: float = Field(description="median: its best value until then. halving: its value at the rung.")
+    median: float | None = Field(None, description="median: that of the others at that step.")
+    others: int | None = Field(None, ge=1, description="median: how many others that were.")
+    rank: int | None = Field(None, ge=1, description="halving: of its value at the rung, 1 for the best.")
+    reached: int | None = Field(None, ge=1, description="halving: how many trials have a value there.")
+    most: int | None = Field(None, ge=1, description="halving: how many of them go on.")
 
 
 class TrialStatus(Model):
@@ -69,6 +80,11 @@ class TrialStatus(Model):
     points: list[CurvePoint] | None = Field(
         None, max_length=MAX_POINTS, description="Values that early stopping compares, by their steps."
     )
+    rungs: list[RungStatus] | None = Field(
+        None,
+        max_length=MAX_RUNGS,
+        description="Rungs of successive halving that it has reached, with its values there.",
+    )
 
 
 class BestTrialStatus(Model):
@@ -81,6 +97,11 @@ class BestTrialStatus(Model):
     uri: str | None = Field(None, max_length=2048, description="Folder of its adapter.")
     sha256: str | None = Field(
         None, max_length=64, pattern=r"^[0-9a-f]{64}$", description="Digest of its adapter_model.safetensors."
+    )
+    equal: list[Annotated[str, Field(max_length=63)]] | None = Field(
+        None,
+        max_length=100,
+        description="Names of the trials with the same value. Of equal trials, the first of the sweep is named.",
     )
 
 

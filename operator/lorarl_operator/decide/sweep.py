@@ -9,8 +9,7 @@ tells those jobs from others that a user has suspended. So an operator may be ki
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,14 +17,13 @@ from lorarl_api.faults import Fault, ManifestError
 from lorarl_api.load import faults
 from lorarl_api.sweeps.manifest import goal_of, job_document
 from lorarl_api.sweeps.objective import Goal, best_of
-from lorarl_api.sweeps.stopping import MedianRule, stopped_by_median
 from lorarl_api.sweeps.trials import Trial, spec_of
 from lorarl_api.v1alpha1 import API_VERSION, SWEEP_KIND, LoRARLSweepSpec
 from lorarl_operator.decide.decision import Manifest
 from lorarl_operator.decide.models import Job
 from lorarl_operator.decide.not_made import NotMade
 from lorarl_operator.decide.parse import time
-from lorarl_operator.decide.status import FINISHED, RUNNING, SUSPENDED
+from lorarl_operator.decide.status import FINISHED
 from lorarl_operator.decide.sweep_models import (
     ANNOTATION_TRIAL,
     LABEL_SWEEP,
@@ -39,25 +37,20 @@ from lorarl_operator.decide.sweep_models import (
 )
 from lorarl_operator.decide.sweep_reasons import Sweeping
 from lorarl_operator.decide.sweep_status import Summary, events_of, invalid_status, is_pressing, status_of
+from lorarl_operator.decide.sweep_stops import Entries, continues, takes_place, with_stops
 from lorarl_operator.decide.sweep_trials import (
     DELETED,
-    ENDED,
     REFUSED,
-    STOPPED,
-    STOPPING,
     WAITING,
     at_rest,
-    curve_of,
     is_suspended,
     said,
     trial_entry,
-    with_point,
 )
 
 _LONGEST_ANNOTATION = 4096
 _LOOKS = 4
 """Jobs that one decision checks, which takes about 30 ms each. What it found leads to the next decision."""
-type Entries = dict[str, dict[str, Any]]
 
 
 def decide_sweep(
@@ -86,11 +79,16 @@ def decide_sweep(
         for trial in trials
     }
     goal = _goal(spec, trials)
-    entries = _with_stops(spec, entries, jobs, goal)
-    actions = [*_suspensions(spec, entries, jobs), *_begun(sweep, spec, trials, entries, jobs, not_made, now)]
+    can_begin = sum(_waits(one) and _may_be_made(not_made.get(name), now) for name, one in entries.items())
+    entries, held = with_stops(spec, entries, jobs, goal, can_begin)
+    actions = [
+        *_suspensions(spec, entries, jobs, held),
+        *_begun(sweep, spec, trials, entries, jobs, not_made, held, now),
+    ]
     values = {name: one["value"] for name, one in entries.items() if "value" in one and one["phase"] != DELETED}
-    best = entries[best_of(values, goal)] if goal is not None and values else None
-    summary = Summary(spec.suspend, list(entries.values()), best, any(isinstance(one, Make) for one in actions))
+    best, *equal = best_of(values, goal) if goal is not None and values else [None]
+    chosen = None if best is None else {**entries[best], **({"equal": equal} if equal else {})}
+    summary = Summary(spec.suspend, list(entries.values()), chosen, any(isinstance(one, Make) for one in actions))
     status = status_of(sweep, stored, summary, now)
     left = _seconds_left(spec, status, now)
     if left == 0:
@@ -113,43 +111,16 @@ def _decided(
     )
 
 
-def _with_stops(spec: LoRARLSweepSpec, entries: Entries, jobs: Mapping[str, Job], goal: Goal | None) -> Entries:
-    """The entries with those that early stopping ends. Without spec.stopping none is, and those that were continue."""
-    stopping = spec.stopping
-    if stopping is None or goal is None:
-        dropped = ("points", "stopped")
-        return {name: {k: v for k, v in one.items() if k not in dropped} for name, one in entries.items()}
-    entries = {name: with_point(one) if name in jobs else one for name, one in entries.items()}
-    rule = MedianRule(stopping.median.start_after, stopping.median.min_trials)
-    made: Entries = {}
-    for name, entry in entries.items():
-        others = [curve_of(one) for other, one in entries.items() if other != name]
-        stopped = entry.get("stopped")
-        if name in stopping.exempt or entry["phase"] in FINISHED:
-            stopped = None
-        elif stopped is None and entry["phase"] == RUNNING and not _at_its_end(jobs[name]):
-            verdict = stopped_by_median(curve_of(entry), others, goal, rule)
-            stopped = asdict(verdict) if verdict else None
-        made[name] = {k: v for k, v in entry.items() if k != "stopped"} | ({"stopped": stopped} if stopped else {})
-        if stopped and name in jobs:
-            rests = is_suspended(jobs[name]) and entry["phase"] == SUSPENDED
-            made[name]["phase"] = STOPPED if rests else STOPPING
-    return made
-
-
-def _at_its_end(job: Job) -> bool:
-    status = job.read_status()
-    return isinstance(status.get("totalSteps"), int) and status.get("step", 0) >= status["totalSteps"]
-
-
-def _suspensions(spec: LoRARLSweepSpec, entries: Entries, jobs: Mapping[str, Job]) -> Iterator[Suspend]:
+def _suspensions(
+    spec: LoRARLSweepSpec, entries: Entries, jobs: Mapping[str, Job], held: Collection[str]
+) -> Iterator[Suspend]:
     """What to suspend. Sets `suspended` of the entries, which tells our suspensions from those of users."""
     for name, entry in entries.items():
         if (job := jobs.get(name)) is None or entry.get("uid") != job.uid:
             continue
         if entry["phase"] in FINISHED:
             entry.pop("suspended", None)
-        elif spec.suspend or entry.get("stopped"):
+        elif spec.suspend or entry.get("stopped") or name in held:
             if not is_suspended(job):
                 entry["suspended"] = True
                 yield Suspend(name, job.uid, True)
@@ -164,21 +135,22 @@ def _begun(
     entries: Entries,
     jobs: Mapping[str, Job],
     not_made: Mapping[str, NotMade],
+    held: Collection[str],
     now: datetime,
 ) -> Iterator[SweepAction]:
-    """What begins or continues in the free places. Those that were suspended come first."""
+    """What begins or continues in the free places. Those that were suspended come first, from the highest rung."""
     if spec.suspend:
         return
-    places = spec.parallelism - sum(_takes_place(one, jobs.get(name)) for name, one in entries.items())
-    for name, entry in entries.items():
-        if places > 0 and entry.get("suspended") and not entry.get("stopped") and name in jobs:
+    places = spec.parallelism - sum(takes_place(one, jobs.get(name)) for name, one in entries.items())
+    for name, entry in sorted(entries.items(), key=lambda each: -len(each[1].get("rungs") or ())):
+        if places > 0 and continues(name, entry, held) and name in jobs:
             if at_rest(entry, jobs[name]):
                 places -= 1
             yield Suspend(name, jobs[name].uid, False)
     looks = _LOOKS
     for trial in trials:
         entry, refused = entries[trial.name], not_made.get(trial.name)
-        if not (places > 0 and looks > 0 and _waits(entry)) or (refused is not None and refused.until > now):
+        if not (places > 0 and looks > 0 and _waits(entry) and _may_be_made(refused, now)):
             continue
         looks -= 1
         manifest = _manifest(sweep, spec, trial)
@@ -189,11 +161,9 @@ def _begun(
             yield Make(trial.name, manifest)
 
 
-def _takes_place(entry: Mapping[str, Any], job: Job | None) -> bool:
-    """Whether a trial is one of those that may be unfinished at a time."""
-    if entry["phase"] in (WAITING, *ENDED):
-        return False
-    return not at_rest(entry, job)
+def _may_be_made(refused: NotMade | None, now: datetime) -> bool:
+    """Whether a trial's job may be tried to be made now."""
+    return refused is None or refused.until <= now
 
 
 def _waits(entry: Mapping[str, Any] | None) -> bool:

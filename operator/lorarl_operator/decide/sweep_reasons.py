@@ -34,6 +34,11 @@ class Sweeping(Row):
         "Early stopping suspended a trial. It keeps its checkpoints and adapters.",
         "Nothing, or name it in `stopping.exempt` to continue it.",
     )
+    AT_RUNG = (
+        "AtRung",
+        "Successive halving holds a suspended trial at a rung, until it is known whether the trial goes on.",
+        "Wait, or name it in `stopping.exempt` to continue it now.",
+    )
     REFUSED = (
         "Refused",
         "A trial cannot have a job: the values make a spec that is not valid, or a policy refuses it.",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from lorarl_api.sweeps.stopping import Verdict
+from lorarl_api.sweeps.halving import stored_verdict
 from lorarl_operator.decide.decision import Event
 from lorarl_operator.decide.made_conditions import conditions_of, running_condition
 from lorarl_operator.decide.reasons import Foreign
@@ -70,7 +70,7 @@ def status_of(sweep: Sweep, stored: Mapping[str, Any], summary: Summary, now: da
         "trials": summary.trials,
     }
     if summary.best is not None:
-        names = ("name", "label", "value", "step", "uri", "sha256")
+        names = ("name", "label", "value", "step", "uri", "sha256", "equal")
         part["best"] = {key: summary.best[key] for key in names if key in summary.best}
     if ended == total:
         part["completionTime"] = stored.get("completionTime") or timestamp(now)
@@ -160,4 +160,4 @@ def _news_of_trial(name: str, before: Mapping[str, Any], one: Mapping[str, Any])
         case "Refused":
             yield Event("Warning", Sweeping.REFUSED, f"Trial {name}: {one['message']}")
         case _ if now in (STOPPING, STOPPED) and was not in (STOPPING, STOPPED):
-            yield Event("Normal", Sweeping.STOPPED, f"Trial {name} is stopped: {Verdict(**one['stopped'])}.")
+            yield Event("Normal", Sweeping.STOPPED, f"Trial {name} is stopped: {stored_verdict(one['stopped'])}.")

@@ -52,7 +52,7 @@ def said(phase: str, reason: str, message: str) -> dict[str, Any]:
 
 def _kept(before: Mapping[str, Any]) -> dict[str, Any]:
     """What only the sweep knows of a trial, and its last values, which a job that starts again has not yet."""
-    names = ("suspended", "stopped", "points", "step", "value", "uri", "sha256")
+    names = ("suspended", "stopped", "points", "rungs", "step", "value", "uri", "sha256")
     return {key: before[key] for key in names if key in before}
 
 

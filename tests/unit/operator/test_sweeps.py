@@ -259,7 +259,7 @@ def test_newer_numbers_alone_are_not_pressing() -> None:
 STEPS = st.one_of(
     st.tuples(st.just("decide"), st.none() | st.integers(0, 4)),
     st.tuples(st.sampled_from(["train", "end", "fail", "obey", "hold", "delete"]), st.integers(0, 3)),
-    st.tuples(st.sampled_from(["suspend", "stopping", "exempt"]), st.integers(0, 1)),
+    st.tuples(st.sampled_from(["suspend", "stopping", "halving", "exempt"]), st.integers(0, 1)),
 )
 
 
@@ -274,6 +274,8 @@ def act(world: World, what: str, which: int | None) -> None:
             world.spec |= {"stopping": stopping(startAfter=1)}
             if which:
                 del world.spec["stopping"]
+        case "halving":
+            world.spec |= {"stopping": {"halving": {"startAfter": 1 + which, "factor": 2}}} if which is not None else {}
         case "exempt":
             if "stopping" in world.spec:
                 world.spec["stopping"]["exempt"] = [name(which or 0)]
@@ -328,6 +330,73 @@ def test_any_history_makes_each_trial_once_and_never_too_many_at_a_time(history:
     assert world.status["phase"] in ("Succeeded", "Failed") and world.status["finished"] == 4
     resting = world.look()
     assert resting.status is None and not resting.actions
+
+
+HALVING = {"halving": {"startAfter": 5, "factor": 2}}
+
+
+def train(world: World, seed: int, step: int) -> None:
+    """A trial trains to a step, and is better the larger its seed."""
+    world.reports(name(seed), step, seed / 10)
+    world.settle()
+    world.obeys(name(seed))
+    world.settle()
+
+
+def test_halving_with_one_place_lets_each_trial_reach_the_rung_and_the_best_go_on() -> None:
+    world = World(stopping=HALVING, parallelism=1)
+    world.settle()
+    train(world, 0, 5)
+    assert world.phases == ["Suspended", "Pending", "Waiting", "Waiting"] and world.status["finished"] == 0
+    assert world.trial(0)["reason"] == "AtRung" and "number 1 of 1, of which 2 go on" in world.trial(0)["message"]
+    train(world, 1, 6)
+    assert world.trial(1)["rungs"] == [{"step": 5, "value": 0.1, "promoted": True}]
+    assert world.phases == ["Suspended", "Running", "Waiting", "Waiting"], "the better half of two goes on at once"
+    train(world, 1, 10)
+    assert world.phases == ["Suspended", "Suspended", "Pending", "Waiting"]
+    train(world, 2, 5)
+    assert world.phases == ["Stopped", "Suspended", "Running", "Waiting"], "two of four are better than the first"
+    stopped = {"step": 5, "value": 0.0, "rank": 3, "reached": 3, "most": 2}
+    assert world.trial(0)["stopped"] == stopped and world.events.count("Stopped") == 1
+    train(world, 2, 10)
+    train(world, 2, 20)
+    assert world.phases == ["Stopped", "Stopped", "Suspended", "Pending"], "it waits at the third rung"
+    for step in (5, 10, 20):
+        train(world, 3, step)
+    assert world.phases == ["Stopped", "Stopped", "Stopped", "Running"]
+    world.set_phase(name(3), "Succeeded")
+    world.settle()
+    assert world.status["phase"] == "Succeeded" and world.status["stopped"] == 3
+
+
+def test_halving_with_a_place_for_each_stops_none_before_it_is_known_to_be_worse() -> None:
+    world = World(stopping=HALVING, parallelism=4)
+    world.settle()
+    for seed in (1, 3):
+        train(world, seed, 5)
+    assert world.phases == ["Pending", "Running", "Pending", "Running"] and "stopped" not in world.trial(1)
+    train(world, 2, 5)
+    world.obeys(name(1))
+    world.settle()
+    assert world.phases == ["Pending", "Stopped", "Running", "Running"]
+    world.set_phase(name(3), "Failed")
+    train(world, 0, 5)
+    assert world.phases == ["Stopped", "Stopped", "Running", "Failed"], "one of three goes on"
+    world.set_phase(name(2), "Failed")
+    world.settle()
+    assert world.jobs[name(1)]["spec"]["suspend"] is False, "the next best takes the place of the best, which failed"
+    world.spec["stopping"]["exempt"] = [name(0)]
+    world.settle()
+    assert world.jobs[name(0)]["spec"]["suspend"] is False
+
+
+def test_equal_trials_are_named_beside_the_best() -> None:
+    world = World(over=[AXIS | {"values": [0, 1, 2]}], parallelism=3)
+    world.settle()
+    for seed, value in ((0, 0.4), (1, 0.6), (2, 0.6)):
+        world.reports(name(seed), 10, value)
+    world.settle()
+    assert world.status["best"]["name"] == name(1) and world.status["best"]["equal"] == [name(2)]
 
 
 def test_a_successor_tells_suspensions_from_those_of_users() -> None:
