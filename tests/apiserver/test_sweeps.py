@@ -196,6 +196,30 @@ def test_a_trial_below_the_median_is_stopped_and_keeps_its_adapter(p: Platform, 
     wait(p, namespace, {"0": "Succeeded", "1": "Running", "2": "Running", "3": "Waiting"})
 
 
+def test_halving_holds_a_trial_at_a_rung_until_another_operator_stops_it(p: Platform) -> None:
+    namespace = p.namespace("halving")
+    halving = {"halving": {"startAfter": 4, "factor": 3}}
+    over = [{"path": "spec.trainer.seed", "values": [0, 1, 2]}]
+    with leading(p, "halving-1"):
+        p.api.create(lorarlsweep(namespace, "sums", stopping=halving, over=over))
+        wait_jobs(p, namespace, 0, 1)
+        reports_loss(p.api, namespace, "sums-seed-0", 5, 0.5)
+        wait_jobs(p, namespace, 1, 2)
+        found = wait(p, namespace, {"0": "Suspended", "1": "Running", "2": "Running"})
+        held = found["status"]["trials"][0]
+        assert held["reason"] == "AtRung" and held["rungs"] == [{"step": 4, "value": 0.5, "promoted": False}]
+    with leading(p, "halving-2"):
+        reports_loss(p.api, namespace, "sums-seed-1", 4, 0.4)
+        found = wait(p, namespace, {"0": "Stopped", "1": "Running", "2": "Running"})
+        assert found["status"]["trials"][0]["stopped"] == {"step": 4, "value": 0.5, "rank": 2, "reached": 2, "most": 1}
+        reports_loss(p.api, namespace, "sums-seed-2", 4, 0.4)
+        found = wait(p, namespace, {"0": "Stopped", "1": "Running", "2": "Stopped"})
+        assert found["status"]["best"]["name"] == "sums-seed-1" and found["status"]["best"]["equal"] == ["sums-seed-2"]
+        finish(p, namespace, 1)
+        found = wait(p, namespace, "Succeeded")
+    assert [found["status"][key] for key in ("succeeded", "stopped")] == [1, 2]
+
+
 def test_a_killed_operator_makes_no_trial_twice(p: Platform) -> None:
     namespace = p.namespace("killed")
     with leading(p, "killed-1") as one:

@@ -108,6 +108,39 @@ def test_a_stopped_trial_publishes_a_checkpoint_and_may_continue(job: Job) -> No
     assert steps() == 60 and not (folder / "stopped.json").exists()
 
 
+@pytest.mark.long
+def test_halving_lets_the_best_of_three_make_all_steps(job: Job) -> None:
+    """One at a time: the trial that gets rewards comes second, so the first one has to give its place away."""
+    job.change(trainer={"steps": 30}, checkpoint={"every": 30}, data={"eval": None})
+    rewards = "letters:right,letters:score,letters:wrong"
+    letters = job.folder / "letters.py"
+    letters.write_text(letters.read_text() + "\n\ndef wrong(completion, answer):\n    return 0.0\n")
+    command = [*COMMAND[: COMMAND.index("--over")], "--over", f"spec.reward.function={rewards}"]
+    command += ["--stop", "halving", "--start-after", "3"]
+    root = job.folder / "out/letters-sweep"
+
+    def runs() -> str:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        environment = {**os.environ, **job.environment}
+        said = ended(sweep := subprocess.Popen(command, cwd=job.folder, env=environment, **pipes))
+        assert sweep.returncode == 0, said
+        return said
+
+    def steps() -> list[int]:
+        names = ("right", "score", "wrong")
+        return [int(read_rows(root / f"function=letters_{one}/metrics.jsonl")[-1]["step"]) for one in names]
+
+    said = runs()
+    assert "function=letters:right: gives its place to others, since its 0 at step 3 is number 1 of 1" in said
+    assert "function=letters:score: goes on" in said and "\nBest  function=letters:score: reward_mean" in said
+    right, score, wrong = done = steps()
+    assert score == 30 and 3 <= right < 30 and 3 <= wrong < 30
+    kept = local_folder(str(read_summary(root / "function=letters_right")["adapter_uri"]))
+    assert (kept / "adapter_model.safetensors").exists() and f"{right:07d}" in str(kept)
+    said = runs()
+    assert said.count(": was stopped, since") == 2 and said.count(": finished before") == 1 and steps() == done
+
+
 def test_nothing_starts_if_a_trial_cannot_run(job: Job) -> None:
     sweep = started(job, "--over", "spec.adapter.rank=0,4")
     said = ended(sweep)

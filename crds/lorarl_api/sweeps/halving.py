@@ -148,6 +148,11 @@ def standings[Key: Hashable](trials: Mapping[Key, Climber], goal: Goal, rule: Ha
     return {key: Standing(tuple(marks[key].values()), verdicts.get(key)) for key in trials}
 
 
+def worst_first[Key: Hashable](undecided: Mapping[Key, HalvingVerdict]) -> list[Key]:
+    """Return trials that may still go on in the order in which they give their places to others."""
+    return sorted(undecided, key=lambda key: (undecided[key].step, -undecided[key].rank))
+
+
 def _reached(trial: Climber, rule: HalvingRule) -> Iterator[tuple[int, Mark]]:
     """The marks of a trial by the rung's number, the recorded ones as they are."""
     recorded, number = {mark.step: mark for mark in trial.marks}, 0

@@ -49,6 +49,11 @@ class Verdict:
             f"{self.median:.4g} of {self.others} other{'s' if self.others > 1 else ''} at that step"
         )
 
+    @property
+    def final(self) -> bool:
+        """Whether no other trial can change it: what the median has stopped stays so."""
+        return True
+
 
 def stopped_by_median(curve: Curve, others: Sequence[Curve], goal: Goal, rule: MedianRule) -> Verdict | None:
     """Return why a trial is stopped after its newest step; None if it continues.

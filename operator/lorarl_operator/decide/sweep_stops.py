@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from lorarl_api.sweeps.halving import Climber, HalvingRule, HalvingVerdict, Mark, standings
+from lorarl_api.sweeps.halving import Climber, HalvingRule, HalvingVerdict, Mark, standings, worst_first
 from lorarl_api.sweeps.objective import Goal
 from lorarl_api.sweeps.stopping import MedianRule, stopped_by_median
 from lorarl_api.v1alpha1 import HalvingStopping, LoRARLSweepSpec, MedianStopping, SweepStopping
@@ -142,8 +142,7 @@ def _displaced(
         continues(name, one, held) and name in jobs and at_rest(one, jobs[name]) for name, one in entries.items()
     )
     wanted = can_begin + promoted - (parallelism - staying)
-    worst = sorted(undecided, key=lambda name: (undecided[name].step, -undecided[name].rank))
-    return set(worst[: max(0, wanted)])
+    return set(worst_first(undecided)[: max(0, wanted)])
 
 
 def _judged(entry: dict[str, Any], stopped: dict[str, Any] | None, job: Job | None) -> dict[str, Any]:

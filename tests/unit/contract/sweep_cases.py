@@ -52,6 +52,16 @@ CASES = [
         "spec.objective",
         "Add objective",
     ),
+    *(
+        Case(
+            f"stopping by {rules or 'no rule'}",
+            {"spec.stopping": {rule: {} for rule in rules}, "spec.objective": {"metric": "reward"}},
+            {"spec.stopping": {"halving": {"factor": 4}}, "spec.objective": {"metric": "reward"}},
+            "spec.stopping",
+            "Set one of them",
+        )
+        for rules in ((), ("median", "halving"))
+    ),
     Case(
         "best of none",
         {"spec.objective": {"metric": "best"}, "spec.template.spec.checkpoint.keepBest": None},

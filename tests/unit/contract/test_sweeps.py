@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -111,8 +112,10 @@ def test_less_of_a_loss_is_better(metric: Any, spec: dict[str, Any], goal: str) 
 
 
 def test_the_best_is_the_first_of_equal_ones() -> None:
-    assert best_of({"a": 1.0, "b": 2.0, "c": 2.0}, Goal.MAXIMIZE) == "b"
-    assert best_of({"a": 1.0, "b": 1.0, "c": 2.0}, usual_goal("eval_a/loss")) == "a"
+    assert best_of({"a": 1.0, "b": 2.0, "c": 2.0}, Goal.MAXIMIZE) == ["b", "c"]
+    assert best_of({"a": 1.0, "b": 1.0, "c": 2.0}, usual_goal("eval_a/loss")) == ["a", "b"]
+    assert best_of({"a": math.nan, "b": -1.0, "c": math.inf}, Goal.MAXIMIZE) == ["b"]
+    assert best_of({"a": math.nan, "b": math.nan}, Goal.MAXIMIZE) == ["a", "b"]
     with pytest.raises(ValueError, match="no trial has a value"):
         best_of({}, Goal.MAXIMIZE)
 

@@ -37,8 +37,10 @@ def command(runs: tuple[str, ...], page_path: Path | None) -> None:
     print_comparison(folders, page_path or folders[0].absolute().parent / "compare.html")
 
 
-def print_comparison(folders: Sequence[Path], page_path: Path) -> None:
+def print_comparison(folders: Sequence[Path], page_path: Path, best: Sequence[str] = ()) -> None:
     """Print the comparison of the runs in these folders, and write its page.
+
+    `best`: what to say of each as one of the best; empty to say nothing.
 
     Raises:
         InputError: the page cannot be written.
@@ -48,6 +50,8 @@ def print_comparison(folders: Sequence[Path], page_path: Path) -> None:
     from lorarl_trainer.progress.tables import table
 
     comparison = compare_runs(folders)
+    if any(best):
+        comparison["results"] = [("best", list(best)), *comparison["results"]]
     heading = ("", *(run["name"] for run in comparison["runs"]))
     settings = [(name, *values) for name, values in comparison["settings"]]
     results = [(name, *values) for name, values in comparison["results"]]

@@ -81,10 +81,11 @@ class SharedWorkers:
         return not (culprit.exists() and culprit.read_text(encoding="utf-8") == trial)
 
     def stop(self) -> None:
-        """End them, after the trials."""
+        """End them, after the trials. If another trial comes, they start as for the first."""
         if self._keeper is not None:
             self._keeper.send_signal(signal.SIGTERM)
             self._keeper.wait()
+            self._keeper, self._starts = None, 0
 
 
 def _same_token() -> dict[str, str]:

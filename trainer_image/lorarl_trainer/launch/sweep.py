@@ -5,6 +5,7 @@ The trials are processes of `lorarl run`. So each is what it would be alone, and
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -173,7 +174,7 @@ def reached(rows: Sequence[Mapping[str, Any]], objective: str) -> Value | None:
 
     `objective`: a column of metrics.jsonl. Less of a loss or divergence is better, and more of all else.
     """
-    points = curve(rows, objective)
+    points = [(step, value) for step, value in curve(rows, objective) if math.isfinite(value)]
     if not points:
         return None
     if not _EVALUATION.fullmatch(objective):
@@ -183,20 +184,28 @@ def reached(rows: Sequence[Mapping[str, Any]], objective: str) -> Value | None:
 
 
 def curve(rows: Sequence[Mapping[str, Any]], objective: str) -> list[tuple[int, float]]:
-    """Return the steps of a run with the values of its objective after them.
+    """Return the steps of a run with the values of its objective after them: NaN where it was no finite number.
 
     A step of training is noisy, so it has the mean over the last steps. Of an evaluation each result counts by itself,
     and that before training does not.
     """
-    found = [(int(row["step"]), float(row[objective])) for row in rows if row.get(objective) is not None]
+    found = [(int(row["step"]), _number(row[objective])) for row in rows if objective in row]
     if _EVALUATION.fullmatch(objective):
         return [(step, value) for step, value in found if step > 0]
-    return [
-        (step, fmean(value for _, value in found[max(0, end - LATEST) : end])) for end, (step, _) in enumerate(found, 1)
-    ]
+    return [(step, _mean(found[max(0, end - LATEST) : end])) for end, (step, _) in enumerate(found, 1)]
 
 
-def best(reached: Mapping[Trial, Value]) -> Trial:
-    """Return the trial with the best value, the first of several."""
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _mean(points: Sequence[tuple[int, float]]) -> float:
+    """Return the mean of the values that are numbers; NaN if the newest is none."""
+    numbers = [value for _, value in points if math.isfinite(value)]
+    return fmean(numbers) if numbers and math.isfinite(points[-1][1]) else math.nan
+
+
+def best(reached: Mapping[Trial, Value]) -> list[Trial]:
+    """Return the trials with the best value, in the order of the sweep: the first one is chosen."""
     goal = usual_goal(next(iter(reached.values())).column)
     return best_of({trial: value.value for trial, value in reached.items()}, goal)

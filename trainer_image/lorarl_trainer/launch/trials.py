@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lorarl_api.load import load_job
+from lorarl_api.sweeps.halving import HalvingVerdict, worst_first
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.launch.child_process import start_child
-from lorarl_trainer.launch.early_stopping import EarlyStopping, forget, record, stopped
+from lorarl_trainer.launch.early_stopping import EarlyStopping, Present, forget
 from lorarl_trainer.launch.resumption import changes_since_last_start
 from lorarl_trainer.launch.run import EXIT_FAILED, EXIT_INTERRUPTED
 from lorarl_trainer.launch.shared_workers import OUTPUT, SharedWorkers
@@ -50,15 +51,20 @@ class Trials:
         say: takes lines for people.
         stopping: judges the running trials; None if each makes all its steps.
         interrupted: whether Ctrl-C or SIGTERM came. Then no other trial starts.
+        waiting: group by group, trials that are to start or to continue, in this order.
     """
 
     manifest: Path
     say: Callable[[str], None]
     stopping: EarlyStopping | None = None
     interrupted: bool = False
+    waiting: list[list[Trial]] = field(default_factory=list)
     _acknowledged: bool = False
     _judged_at: float = float("-inf")
     _stopping: set[Trial] = field(default_factory=set)  # those that were asked to end
+    _held: list[tuple[Trial, list[Trial]]] = field(default_factory=list)  # that do not go on now, with where they wait
+    _made: set[Trial] = field(default_factory=set)  # those that have made all steps
+    _failed: set[Trial] = field(default_factory=set)
     _running: dict[int, tuple[Trial, subprocess.Popen[bytes]]] = field(default_factory=dict)  # by the share's place
 
     def run(self, groups: Sequence[Group]) -> dict[Trial, int]:
@@ -70,35 +76,57 @@ class Trials:
         codes = dict[Trial, int]()
         before = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            for group in groups:
+            self._find_waiting(groups)
+            while not self.interrupted and any(self.waiting):
+                group, waiting = next(each for each in zip(groups, self.waiting, strict=True) if each[1])
                 try:
-                    codes |= self._run(group)
+                    codes |= self._run(group, waiting)
                 finally:
                     if group.workers:
                         group.workers.stop()
+                self._judge(0)  # those that have ended may let others go on
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
         return codes
 
-    def _run(self, group: Group) -> dict[Trial, int]:
-        waiting, codes = [trial for trial in group.trials if not self._stays(trial)], dict[Trial, int]()
+    def _find_waiting(self, groups: Sequence[Group]) -> None:
+        """Find which trials are to start: not those that an earlier start of the sweep finished or stopped."""
+        left = {trial: not self._finished(trial) for group in groups for trial in group.trials}
+        verdicts = self.stopping.verdicts(Present(ended=self._made)) if self.stopping else {}
+        self.waiting = [[trial for trial in one.trials if left[trial] and trial not in verdicts] for one in groups]
+        for group, waiting in zip(groups, self.waiting, strict=True):
+            for trial in group.trials:
+                if left[trial] and (verdict := verdicts.get(trial)):
+                    self._held.append((trial, waiting))
+                    how = "was stopped" if verdict.final else "waits"
+                    self.say(f"{trial.label}: {how}, since {verdict}. Without --stop it continues.")
+
+    def _run(self, group: Group, waiting: list[Trial]) -> dict[Trial, int]:
+        codes = dict[Trial, int]()
         while self._running or (waiting and not self.interrupted):
             self._acknowledge()
             if not self.interrupted and waiting and self._may_start(group.workers):
                 self._start(waiting, group)
             elif group.workers and not (self._running or group.workers.started or self.interrupted):
                 self.say(f"the workers that trials share did not start: {_message(group.workers.folder / OUTPUT)}")
-                return codes | dict.fromkeys(waiting, EXIT_FAILED)
+                codes |= dict.fromkeys(waiting, EXIT_FAILED)
+                self._failed.update(waiting)
+                waiting.clear()
+                return codes
             time.sleep(1 / _LOOKS_PER_SECOND)
-            for trial, code in self._ended().items():
+            for trial, code in self._ended(waiting).items():
                 # One that a signal has ended was not ended by its worker, even if that is lost a moment later.
                 if code > 0 and code != EXIT_INTERRUPTED and self._is_lost(trial, group.workers):
                     self.say(f"{trial.label}: lost its worker, and starts again from its newest checkpoint")
                     waiting.insert(0, trial)
                 else:
                     codes[trial] = code
-            self._judge()
+                    if code:
+                        self._failed.add(trial)
+            if time.monotonic() - self._judged_at >= _SECONDS_BETWEEN_VERDICTS:
+                free = len(group.shares) - len(self._running) + len(self._stopping)
+                self._judge(sum(map(len, self.waiting)) - free)
         return codes
 
     def _may_start(self, workers: SharedWorkers | None) -> bool:
@@ -128,41 +156,55 @@ class Trials:
         self.say(f"{trial.label}: starts; it prints into {trial.folder / OUTPUT}")
         return start_child([*command, *settings], trial.folder / OUTPUT, share)
 
-    def _ended(self) -> dict[Trial, int]:
+    def _ended(self, waiting: list[Trial]) -> dict[Trial, int]:
         ended = {
             place: (trial, code) for place, (trial, one) in self._running.items() if (code := one.poll()) is not None
         }
         for place, (trial, code) in ended.items():
             del self._running[place]
-            if trial in self._stopping and code == EXIT_INTERRUPTED:
+            asked = trial in self._stopping
+            self._stopping.discard(trial)
+            if asked and code == EXIT_INTERRUPTED:
                 self.say(f"{trial.label}: stopped; its checkpoint is published")
                 ended[place] = trial, 0
+                self._held.append((trial, waiting))
                 continue
             forget(trial)  # It ended in another way, whatever was asked of it.
+            if code == 0:
+                self._made.add(trial)
             how = f"ended with exit code {code}: {_message(trial.folder / OUTPUT)}"
             how = {0: "done", EXIT_INTERRUPTED: "interrupted; the same command continues it"}.get(code, how)
             self.say(f"{trial.label}: {how}")
         return dict(ended.values())
 
-    def _stays(self, trial: Trial) -> bool:
-        """Return whether a trial stays as an earlier start of the sweep left it."""
-        verdict = stopped(trial) if self.stopping else None
-        if verdict:
-            self.say(f"{trial.label}: was stopped, since {verdict}. Without --stop it continues.")
-        elif finished := has_finished(trial.folder, load_job(self.manifest, trial.overrides)):
+    def _finished(self, trial: Trial) -> bool:
+        """Return whether an earlier start of the sweep finished a trial."""
+        if finished := has_finished(trial.folder, load_job(self.manifest, trial.overrides)):
+            self._made.add(trial)
             self.say(f"{trial.label}: finished before")
-        return verdict is not None or finished
+        return finished
 
-    def _judge(self) -> None:
-        """Ask trials to end that early stopping finds not worth their remaining steps."""
-        if self.stopping is None or self.interrupted or time.monotonic() - self._judged_at < _SECONDS_BETWEEN_VERDICTS:
+    def _judge(self, wanted: int) -> None:
+        """Ask trials to end, and let others go on, as early stopping finds.
+
+        `wanted`: places that others wait for. A trial whose verdict is not final leaves only if its place is one.
+        """
+        if self.stopping is None or self.interrupted:
             return
         self._judged_at = time.monotonic()
         running = {trial: one for trial, one in self._running.values() if trial not in self._stopping}
-        for trial, verdict in self.stopping.verdicts(running).items():
-            record(trial, verdict)
+        verdicts = self.stopping.verdicts(Present(running, self._made, self._failed))
+        for trial, waiting in [each for each in self._held if each[0] not in verdicts]:
+            self._held.remove((trial, waiting))
+            waiting.insert(0, trial)
+            self.say(f"{trial.label}: goes on, since it is one of the best at its rung")
+        final = [trial for trial in running if trial in verdicts and verdicts[trial].final]
+        ranked = {trial: one for trial in running if isinstance(one := verdicts.get(trial), HalvingVerdict)}
+        leaving = worst_first({trial: one for trial, one in ranked.items() if not one.final})
+        for trial in [*final, *leaving[: max(0, wanted - len(final))]]:
             self._stopping.add(trial)
-            self.say(f"{trial.label}: is stopped, since {verdict}")
+            how = "is stopped" if verdicts[trial].final else "gives its place to others"
+            self.say(f"{trial.label}: {how}, since {verdicts[trial]}")
             running[trial].send_signal(signal.SIGTERM)
 
     def _acknowledge(self) -> None:

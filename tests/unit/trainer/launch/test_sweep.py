@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import yaml
 
 from lorarl_api.load import load_job
-from lorarl_api.sweeps.stopping import MedianRule
+from lorarl_api.sweeps.halving import HalvingRule
+from lorarl_api.sweeps.stopping import MedianRule, Verdict
 from lorarl_trainer.devices import nvidia_smi
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.launch.early_stopping import EarlyStopping, forget, record, stopped
-from lorarl_trainer.launch.sweep import best, curve, grid, jobs_of, reached, shares, usual_objective
+from lorarl_trainer.launch.early_stopping import HalvingStopping, MedianStopping, Present, Reached, forget, stopped
+from lorarl_trainer.launch.sweep import Trial, Value, best, curve, grid, jobs_of, reached, shares, usual_objective
 from unit.contract.manifests import manifest
 
 OUT = Path("out/sums-sweep")
@@ -137,36 +140,67 @@ def test_the_best_trial_has_the_best_evaluation_or_the_best_last_steps() -> None
     ):
         values = {trial: reached(rows, objective) for trial, rows in zip(trials, (low, high), strict=True)}
         first = best({trial: value for trial, value in values.items() if value})
-        assert first == trials[expected] and str(values[first]) == said
+        assert first == [trials[expected]] and str(values[first[0]]) == said
     assert reached(low, "eval_loss") is None
     assert reached([{"step": 0, "eval_score": 1.0}], "eval_score") is None, "nothing was trained yet"
 
 
+def reports(trial: Trial, *rows: dict[str, float | None]) -> None:
+    trial.folder.mkdir(exist_ok=True)
+    with (trial.folder / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
 def test_a_running_trial_is_judged_by_all_that_the_trials_have_reached(tmp_path: Path) -> None:
     trials = grid("a", ["spec.trainer.seed=0,1,2"], [], tmp_path)
-    judge = EarlyStopping(MedianRule(start_after=2, min_trials=2), trials, None)
+    judge = MedianStopping(MedianRule(start_after=2, min_trials=2), Reached(trials, None))
 
-    def reports(seed: int, *rows: dict[str, float]) -> None:
-        trials[seed].folder.mkdir(exist_ok=True)
-        with (trials[seed].folder / "metrics.jsonl").open("a") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+    def verdicts(running: list[Trial]) -> Mapping[Trial, Verdict]:
+        return judge.verdicts(Present(running))
 
-    assert judge.verdicts(trials) == {}, "nothing has begun"
+    assert verdicts(trials) == {}, "nothing has begun"
     for seed, score in ((0, 0.5), (1, 0.7)):
-        reports(seed, {"step": 0, "eval_score": 0.9, "eval_rows": 1}, {"step": 2, "eval_score": score, "eval_rows": 1})
-    reports(2, {"step": 0, "eval_score": 0.9, "eval_rows": 1}, {"step": 1, "reward_mean": 0.1})
-    assert judge.verdicts(trials[2:]) == {}
-    reports(2, {"step": 2, "eval_score": 0.1, "eval_rows": 1})
-    (verdict,) = judge.verdicts(trials[2:]).values()
+        before, after = ({"step": step, "eval_score": value, "eval_rows": 1} for step, value in ((0, 0.9), (2, score)))
+        reports(trials[seed], before, after)
+    reports(trials[2], {"step": 0, "eval_score": 0.9, "eval_rows": 1}, {"step": 1, "reward_mean": 0.1})
+    assert verdicts(trials[2:]) == {}
+    reports(trials[2], {"step": 2, "eval_score": 0.1, "eval_rows": 1})
+    assert verdicts(trials[:2]) == {}, "0.5 is above the median of 0.7 and 0.1"
+    (verdict,) = verdicts(trials[2:]).values()
     assert (verdict.step, verdict.value, verdict.median) == (2, 0.1, 0.6)
-    assert judge.verdicts(trials[:2]) == {}, "0.5 is above the median of 0.7 and 0.1"
-    record(trials[2], verdict)
     assert stopped(trials[2]) == verdict and stopped(trials[0]) is None
+    assert verdicts([]) == {trials[2]: verdict}, "it stays so"
     forget(trials[2])
     assert stopped(trials[2]) is None
+
+
+def test_halving_is_remembered_and_a_value_that_is_no_number_is_the_worst(tmp_path: Path) -> None:
+    trials = grid("a", ["spec.trainer.seed=0,1,2"], [], tmp_path)
+    steps = dict.fromkeys(trials, 30)
+
+    def judge(*failed: Trial, objective: str | None = None) -> list[bool | None]:
+        """What is said of each by a judge that has just begun; None: it goes on."""
+        one = HalvingStopping(HalvingRule(start_after=4, factor=3), Reached(trials, objective), steps)
+        found = one.verdicts(Present(failed=failed))
+        return [found[trial].final if trial in found else None for trial in trials]
+
+    for trial, loss in zip(trials[:2], (None, 0.5), strict=True):
+        reports(trial, *({"step": step, "eval_loss": loss if step else 0.1, "eval_rows": 1} for step in (0, 2, 4)))
+    assert judge() == [True, False, None] and not (trials[2].folder / "rungs.json").exists()
+    reports(trials[2], {"step": 4, "eval_loss": 0.3, "eval_rows": 1})
+    assert judge() == [True, True, None]
+    reports(trials[1], {"step": 4, "eval_loss": 0.2, "eval_rows": 1})
+    assert judge() == [True, True, None], "what was recorded at a rung stays"
+    assert judge(trials[2]) == [True, None, None], "the next best takes the place of one that failed"
+    assert judge() == [True, None, None], "and keeps it"
+    assert judge(objective="reward_mean") == [None, None, None], "rungs are those of an objective"
 
 
 def test_a_step_of_training_has_the_mean_of_the_last_ones() -> None:
     rows = [{"step": step, "reward_mean": float(step)} for step in range(1, 13)]
     points = curve(rows, "reward_mean")
     assert points[0] == (1, 1.0) and points[1] == (2, 1.5) and points[-1] == (12, 7.5)
+    rows += [{"step": 13, "reward_mean": None}, {"step": 14, "reward_mean": 1.0}, {"step": 15}]
+    points = curve(rows, "reward_mean")
+    assert math.isnan(points[12][1]) and points[13] == (14, pytest.approx(69 / 9)) and len(points) == 14
+    assert reached(rows[:13], "reward_mean") == Value("reward_mean", 7.5, 0)
