@@ -23,6 +23,7 @@ from support.shared import Actor, Trial, ended_process, together, trial
 pytestmark = pytest.mark.both_backends
 
 KL = "{{type: grpo, groupSize: 4, klCoefficient: {weight}, kl: {{reference: average, decay: {decay}}}}}"
+PPO = "{{type: ppo, updatesPerStep: 2, klCoefficient: 0.1, ppo: {{criticLearningRate: {rate}}}}}"
 NUMBERS: list[dict[str, Any]] = [
     {"trainer__seed": 3},
     {"trainer__seed": 4, "trainer__learningRate": 3e-3, "trainer__weightDecay": 0.1},
@@ -33,6 +34,10 @@ KINDS: dict[str, list[dict[str, Any]]] = {
     "average": [
         {"algorithm": KL.format(weight=0.2, decay=0.5)},
         {"algorithm": KL.format(weight=1.0, decay=0.9), "trainer__seed": 4},
+    ],
+    "ppo": [
+        {"algorithm": PPO.format(rate=2e-2), "trainer__seed": 3},
+        {"algorithm": PPO.format(rate=1e-3), "trainer__steps": 3, "trainer__beta1": 0.5},
     ],
     "sft": [{"reward": "null", "algorithm": "{type: sft}", **numbers} for numbers in NUMBERS],
     "dpo": [{"reward": "null", "algorithm": f"{{type: dpo, dpo: {{beta: {beta}}}}}"} for beta in (0.1, 0.5)],
@@ -98,6 +103,18 @@ def test_trials_that_take_turns_end_in_the_bytes_that_they_have_alone(
         one.start(model)
     for one, steps, expected in zip(trials, together(trials, **learning(kind)), alone, strict=True):
         assert found(one.out, steps) == expected
+
+
+def test_a_trial_after_another_has_a_new_critic(model: Path, tmp_path: Path, common: dict[str, Any]) -> None:
+    actor = shared(model, tmp_path, **common, algorithm__type="ppo")
+    first, second = (trial(actor, model, tmp_path / name, **common, algorithm__type="ppo") for name in ("a", "b"))
+    first.start(model)
+    steps = first.train()
+    second.start(model)
+    assert [one.metrics["critic/value"] for one in second.train()] == [one.metrics["critic/value"] for one in steps]
+    assert steps[0].metrics["critic/value"] == 0 != steps[-1].metrics["critic/value"]
+    with pytest.raises(InputError, match="trials with a critic and some without"):
+        trial(actor, model, tmp_path / "c", **common).start(model)
 
 
 def test_a_trial_whose_process_ends_is_forgotten_and_may_continue(

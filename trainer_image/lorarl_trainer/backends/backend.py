@@ -58,11 +58,15 @@ class ParkedAdapter:
         optimizer: its own values and its optimizer.
         others: the adapters that it is compared with or learns from.
         held: the values that it had by `Backend.hold`; None if it was not held.
+        critic: its critic's values, head and optimizer; None without a critic.
+        routing: what its passes since its last update found; see `AdaptedModel.routing_differences`.
     """
 
     optimizer: Parked
     others: Others
     held: list[torch.Tensor] | None
+    critic: Parked | None
+    routing: tuple[float, float] | None
 
 
 class Backend(ABC):
@@ -116,21 +120,28 @@ class Backend(ABC):
         self._reference = spec.reference
         self._decay = spec.algorithm.kl.effective_decay if spec.algorithm.kl else None
         self.optimizer.take_numbers(spec.trainer)
+        if self.critic is not None:
+            self.critic.begin_job(spec)
+        self.model.routing_differences()  # those of another job, which has ended
         self._trainer.others = Others()
 
     def parked(self) -> ParkedAdapter:
         """Return a copy of the adapter and of all that belongs to it, which has its own values from now on."""
-        assert self.critic is None, "jobs with a critic share no worker"
-        held = None
+        held, routing = None, self.model.routing_differences()
         if self._kept is not None:
             held = [parameter.detach().to("cpu", copy=True) for parameter in self.model.parameters.values()]
             self.hold(None)
-        return ParkedAdapter(self.optimizer.parked(), self._trainer.others.on("cpu"), held)
+        critic = self.critic.optimizer.parked() if self.critic is not None else None
+        return ParkedAdapter(self.optimizer.parked(), self._trainer.others.on("cpu"), held, critic, routing)
 
     def take(self, parked: ParkedAdapter) -> None:
         """Continue with an adapter as it was `parked`."""
         self.optimizer.take(parked.optimizer)
         self._trainer.others = parked.others.on(self.model.device)
+        if self.critic is not None and parked.critic is not None:
+            self.critic.optimizer.take(parked.critic)
+        if parked.routing is not None:
+            self.model.continue_routing(parked.routing)
         if parked.held is not None:
             self._hold(parked.held)
 

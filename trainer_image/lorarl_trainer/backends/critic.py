@@ -62,6 +62,11 @@ class Critic:
         values = [torch.empty_like(parameter.data) for parameter in model.parameters.values()]
         self.optimizer = AdapterOptimizer(model, spec.trainer, fused=fused, values=values, heads={HEAD: self.head})
 
+    def begin_job(self, spec: LoRARLJobSpec) -> None:
+        """Let the critic that is loaded next be of this job, with a head that has learned nothing."""
+        self.head.detach().zero_()
+        self.optimizer.take_numbers(spec.trainer)
+
     def load(self, adapter: Mapping[str, torch.Tensor], field: str) -> None:
         """Start from an adapter in Hugging Face names, as the policy does; see `state.load_adapter`."""
         state.load_adapter(self._layout, self.optimizer, adapter, field)

@@ -100,6 +100,10 @@ class AdaptedModel(ABC):
         """
         return None
 
+    def continue_routing(self, differences: tuple[float, float]) -> None:
+        """Let the passes from now on add to what `routing_differences` returned, in the place of those before."""
+        raise NotImplementedError("this model records no routing")
+
     @abstractmethod
     def base_only(self) -> AbstractContextManager[None]:
         """Switch the adapters off: the model is the frozen base, the reference policy of a KL penalty."""

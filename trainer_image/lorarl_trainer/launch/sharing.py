@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJob, LoRARLJobSpec
-from lorarl_trainer.errors import InputError, LorarlError
+from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch.shared_workers import SharedWorkers
 from lorarl_trainer.launch.sweep import Trial, shares
 from lorarl_trainer.launch.trials import Group
-from lorarl_trainer.models.model_sizes import sizes_of
-from lorarl_trainer.storage.base_model import fetch_base_config
-from lorarl_trainer.storage.downloads import local_path
 
 _OF_A_TRIAL = (
     *("spec.algorithm", "spec.reward", "spec.rewards", "spec.data", "spec.checkpoint", "spec.tracking"),
@@ -91,10 +88,6 @@ def refusal(spec: LoRARLJobSpec) -> str | None:
         return "spec.rollout.servers generate"
     if spec.separate_engines:
         return "spec.rollout.separateEngines generate"
-    if spec.algorithm.about.critic:
-        return f"spec.algorithm.type {spec.algorithm.type} trains a critic"
-    if _has_experts(spec):
-        return "spec.model.uri is a mixture of experts, whose routing is recorded"
     return None
 
 
@@ -114,7 +107,7 @@ def _derived(spec: LoRARLJobSpec) -> dict[str, Any]:
     about = spec.algorithm.about
     return {
         "spec.algorithm.groupSize": spec.algorithm.effective_group_size,
-        "spec.algorithm.type": (about.learns_from, spec.generates),
+        "spec.algorithm.type": (about.learns_from, spec.generates, about.critic),
         "spec.algorithm.kl.reference": spec.reference == "base",
         "spec.algorithm.distillation.adapter": spec.algorithm.teacher_adapter is None,
     }
@@ -132,12 +125,3 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield from _leaves(f"{path}.{name}", inner)
     else:
         yield path, value
-
-
-def _has_experts(spec: LoRARLJobSpec) -> bool:
-    """Return whether the base model has experts, as far as its config.json is on this machine."""
-    try:
-        here = spec.model.uri.startswith("file:") and local_path(spec.model.uri, "spec.model.uri").exists()
-        return here and sizes_of(fetch_base_config(spec, {})).experts > 0
-    except LorarlError:  # the trial itself says so
-        return False

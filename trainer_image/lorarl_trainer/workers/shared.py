@@ -272,8 +272,8 @@ class SharedWorker:
         hint = "Train it without --share."
         assert self._loaded is not None, "the model is loaded"
         (path, stops, there), plan = self._loaded, self._common.plan
-        if plan.router_replay is not None:
-            raise InputError("--share", "a mixture of experts, whose routing is recorded", "a dense model", hint)
+        if spec.algorithm.about.critic != (self._common.backend.critic is not None):
+            raise InputError("--share", "trials with a critic and some without", "trials alike", hint)
         planned = plan_job(spec, model_path, there)
         if replace(planned, table=plan.table) != plan:
             raise InputError("--share", "a trial that is planned otherwise than the first", "trials alike", hint)
@@ -286,7 +286,9 @@ class SharedWorker:
         Raises:
             InputError: it does not.
         """
-        each, free = _PARKED_BYTES * self._common.backend.counts().trainable, host_memory().free
+        backend = self._common.backend
+        adapters = 1 if backend.critic is None else 2
+        each, free = _PARKED_BYTES * adapters * backend.counts().trainable, host_memory().free
         if (more := self._most - len(self._seats)) * each > free:
             got = f"{self._most} trials, of which {more} more need {each / 1e9:.1f} GB of main memory each"
             expected = f"at most {len(self._seats) + free // each}, for which {free / 1e9:.1f} GB are free"

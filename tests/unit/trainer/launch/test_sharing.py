@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -62,6 +60,7 @@ def test_what_the_driver_decides_or_each_update_names_may_differ(change: str) ->
         ("trainer.backend=fsdp", "spec.trainer.backend"),
         ("trainer.tokensPerMicroBatch=9000", "spec.trainer.tokensPerMicroBatch"),
         ("algorithm.groupSize=2", "spec.algorithm.groupSize"),
+        ("algorithm.type=ppo algorithm.groupSize=8", "spec.algorithm.type"),
         ("algorithm.klCoefficient=0.1 algorithm.kl.reference=average", "spec.algorithm.kl.reference"),
     ],
 )
@@ -75,7 +74,6 @@ def test_what_a_workers_plan_depends_on_makes_another_class(change: str, field: 
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ("algorithm.type=ppo", "spec.algorithm.type ppo trains a critic, so without sharing: job-0, job-1"),
         ("trainer.tensorParallelSize=2", "spec.trainer asks for 2 workers, so without sharing: job-0, job-1"),
         ("cluster.gpusPerNode=4", "spec.cluster.gpusPerNode asks for 4 workers, so without sharing: job-0, job-1"),
         (
@@ -88,35 +86,14 @@ def test_what_shares_no_worker_at_all_is_said_once(change: str, line: str) -> No
     assert classes(jobs(change, f"{change} trainer.seed=2")) == ([], [line])
 
 
-def test_a_mixture_of_experts_on_this_machine_is_found(tmp_path: Path) -> None:
-    config: dict[str, Any] = {
-        "architectures": ["Qwen3MoeForCausalLM"],
-        "model_type": "qwen3_moe",
-        "hidden_size": 64,
-        "vocab_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "head_dim": 32,
-        "intermediate_size": 64,
-        "moe_intermediate_size": 32,
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "decoder_sparse_step": 1,
-        "mlp_only_layers": [],
-        "max_position_embeddings": 512,
-    }
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    change = f"model.uri=file:{tmp_path}"
-    found, [line] = classes(jobs(change, f"{change} trainer.seed=2"))
-    assert found == [] and line.startswith("spec.model.uri is a mixture of experts")
-
-
 def test_groups_have_as_many_seats_as_run_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump(manifest({})))
     trials = grid(
-        "demo", ["spec.adapter.rank=4,8", "spec.trainer.seed=0,1,2", "spec.algorithm.type=grpo,ppo"], [ON_CPU], tmp_path
+        "demo",
+        ["spec.adapter.rank=4,8", "spec.trainer.seed=0,1,2", "spec.trainer.expertParallelSize=1,2"],
+        [ON_CPU],
+        tmp_path,
     )
     made = [load_job(path, trial.overrides) for trial in trials]
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -126,9 +103,9 @@ def test_groups_have_as_many_seats_as_run_at_a_time(tmp_path: Path, monkeypatch:
     ]
     first, second, alone = groups
     assert first.workers is not None and second.workers is not None
-    assert first.workers.folder != second.workers.folder and "type=ppo" in alone.trials[0].label
+    assert first.workers.folder != second.workers.folder and "expertParallelSize=2" in alone.trials[0].label
     assert all(share == first.workers.environment for share in first.shares)
-    assert line.startswith("spec.algorithm.type ppo trains a critic")
+    assert line.startswith("spec.trainer asks for 2 workers")
     [whole], lines = groups_of(path, trials, made, tmp_path, 2, share=False)
     assert list(whole.trials) == trials and whole.workers is None and lines == []
     monkeypatch.setenv("RAY_ADDRESS", "auto")

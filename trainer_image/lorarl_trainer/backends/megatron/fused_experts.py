@@ -123,6 +123,10 @@ class Compared:
         sums, self._sums = self._sums, None
         return (0.0, 0.0) if sums is None else (float(sums[0]), float(sums[1]))
 
+    def put(self, sums: tuple[float, float]) -> None:
+        """Continue from what `take` returned."""
+        self._sums = torch.tensor(sums, dtype=torch.float64)
+
 
 class _OfAllExperts:
     """One linear layer of every expert that this rank has.

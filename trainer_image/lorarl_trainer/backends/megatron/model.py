@@ -237,6 +237,9 @@ class LoraModel(AdaptedModel):
     def routing_differences(self) -> tuple[float, float] | None:
         return None if self._plan.router_replay is None else self._compared.take()
 
+    def continue_routing(self, differences: tuple[float, float]) -> None:
+        self._compared.put(differences)
+
     @contextmanager
     def base_only(self) -> Iterator[None]:
         with self._lora.disable_adapter(self._chunks):
