@@ -114,7 +114,7 @@ def test_halving_lets_the_best_of_three_make_all_steps(job: Job) -> None:
     job.change(trainer={"steps": 30}, checkpoint={"every": 30}, data={"eval": None})
     rewards = "letters:right,letters:score,letters:wrong"
     letters = job.folder / "letters.py"
-    letters.write_text(letters.read_text() + "\n\ndef wrong(completion, answer):\n    return 0.0\n")
+    letters.write_text(letters.read_text() + "\n\ndef wrong(prompt, completion, answer, row):\n    return 0.0\n")
     command = [*COMMAND[: COMMAND.index("--over")], "--over", f"spec.reward.function={rewards}"]
     command += ["--stop", "halving", "--start-after", "3"]
     root = job.folder / "out/letters-sweep"

@@ -141,7 +141,7 @@ def _displaced(
     promoted = sum(
         continues(name, one, held) and name in jobs and at_rest(one, jobs[name]) for name, one in entries.items()
     )
-    wanted = can_begin + promoted - (parallelism - staying)
+    wanted = can_begin + promoted - max(0, parallelism - staying)
     return set(worst_first(undecided)[: max(0, wanted)])
 
 

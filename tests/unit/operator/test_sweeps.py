@@ -327,6 +327,7 @@ def test_any_history_makes_each_trial_once_and_never_too_many_at_a_time(history:
     assert world.most_unfinished <= 2
     assert world.made == {name(seed): 1 for seed in range(4)}
     assert set(world.phases) <= {"Succeeded", "Failed", "Stopped", "Deleted"}
+    assert {"Succeeded", "Failed", "Deleted"} & set(world.phases), "not all of them are stopped"
     assert world.status["phase"] in ("Succeeded", "Failed") and world.status["finished"] == 4
     resting = world.look()
     assert resting.status is None and not resting.actions
@@ -388,6 +389,36 @@ def test_halving_with_a_place_for_each_stops_none_before_it_is_known_to_be_worse
     world.spec["stopping"]["exempt"] = [name(0)]
     world.settle()
     assert world.jobs[name(0)]["spec"]["suspend"] is False
+
+
+def test_halving_holds_none_if_only_the_places_become_fewer() -> None:
+    world = World(stopping=HALVING, parallelism=4)
+    world.settle()
+    for seed in (2, 3):
+        train(world, seed, 5)
+    world.spec["parallelism"] = 1
+    world.settle()
+    assert world.phases == ["Pending", "Pending", "Running", "Running"]
+
+
+def test_one_rule_takes_the_place_of_the_other() -> None:
+    world = World(stopping=HALVING, parallelism=4)
+    world.settle()
+    for seed in (1, 2, 3):
+        train(world, seed, 5)
+    assert world.phases == ["Pending", "Stopping", "Running", "Running"]
+    world.obeys(name(1))
+    world.spec["stopping"] = stopping()
+    world.settle()
+    world.obeys(name(1))
+    assert world.jobs[name(1)]["spec"]["suspend"] is False and "rungs" not in world.trial(1)
+    train(world, 1, 5)
+    assert "median" in world.trial(1)["stopped"] and world.phases[1] == "Stopped"
+    world.spec["stopping"] = {"halving": {"startAfter": 20, "factor": 2}}
+    world.settle()
+    world.obeys(name(1))
+    world.settle()
+    assert world.phases[1] == "Pending" and "stopped" not in world.trial(1), "no one has reached its first rung"
 
 
 def test_equal_trials_are_named_beside_the_best() -> None:

@@ -160,7 +160,7 @@ def stopping_of(
     """Return what judges trials that are to make so many steps.
 
     Raises:
-        InputError: an option is set that the others do not use.
+        InputError: an option is set that the others do not use, or no trial makes more than its first steps.
     """
     from lorarl_api.sweeps.halving import HalvingRule
     from lorarl_api.sweeps.stopping import MedianRule
@@ -175,6 +175,9 @@ def stopping_of(
             got = f"{value} with --stop {stop}" if stop else f"{value} without --stop"
             raise InputError(option, got, f"it only with {needed}", f"Remove {option}, or add {needed}.")
     start_after, reached = start_after or START_AFTER, Reached(list(steps), objective)
+    if stop and steps and start_after >= (most := max(steps.values())):
+        hint = "Set a smaller --start-after, or leave out --stop."
+        raise InputError("--start-after", f"{start_after}, with trials of {most} steps", "fewer steps", hint)
     match stop:
         case "median":
             return MedianStopping(MedianRule(start_after, min_trials or MIN_TRIALS), reached)

@@ -106,3 +106,10 @@ def test_the_next_best_takes_the_place_of_one_that_fails(manifest: Path) -> None
 def test_an_option_that_is_not_read_is_refused(options: tuple[str, int, int, int], message: str) -> None:
     with pytest.raises(InputError, match=message):
         stopping_of(*options, {}, None)
+
+
+def test_a_rule_that_can_stop_no_trial_is_refused(manifest: Path) -> None:
+    steps = dict(zip(trials_of(manifest, 0.1, 0.2), (5, 10), strict=True))
+    with pytest.raises(InputError, match="--start-after: got 10, with trials of 10 steps, expected fewer steps"):
+        stopping_of("halving", None, None, None, steps, None)
+    assert stopping_of("median", 9, None, None, steps, None)

@@ -1,0 +1,104 @@
+"""Measures what `lorarl sweep --share` saves: four short trials at one worker, and the same one by one.
+
+python benchmarks/bench_sharing.py               20 minutes on two CPU cores; prints the rows of docs/sweeps.md
+python benchmarks/bench_sharing.py --kinds ppo   one of the kinds
+
+The base models are tiny and random: the times are those of starts, turns and steps, and nothing is learned. Both ways
+run in turn, so that what else the machine does disturbs both. The floor is what neither way can do without: one start,
+or one for each trial, and the training. Both are taken from the trials that ran one by one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "examples/addition"))
+
+from make_base import make_model, make_tokenizer  # noqa: E402
+
+STEPS = 4
+OVER = ["--over", "spec.trainer.seed=3,4", "--over", "spec.trainer.learningRate=1e-3,5e-3"]
+TRIALS = 4
+KINDS = {"grpo": ("grpo", 0), "ppo": ("ppo", 0), "mixture": ("grpo", 4)}
+"""The algorithm of each kind, and how many experts its base model has."""
+
+
+def make_base(folder: Path, experts: int) -> None:
+    """Write a base model with random weights, dense if it has no experts."""
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    make_tokenizer().save_pretrained(folder)
+    model: Any = make_model()
+    if experts:
+        sizes = model.config.to_dict() | {"moe_intermediate_size": 96, "num_experts": experts, "num_experts_per_tok": 2}
+        model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**{k: v for k, v in sizes.items() if k not in _OF_QWEN3}))
+    model.save_pretrained(folder)
+
+
+_OF_QWEN3 = ("model_type", "architectures", "layer_types", "transformers_version")
+
+
+def write_job(folder: Path, algorithm: str) -> Path:
+    """Write a job of a few steps, and its rows."""
+    rows = (json.dumps({"prompt": f"{number}+{number}=", "answer": str(2 * number)}) for number in range(10, 42))
+    (folder / "train.jsonl").write_text("\n".join(rows) + "\n")
+    spec = {
+        "model": {"uri": f"file:{folder / 'base'}"},
+        "adapter": {"rank": 8, "alpha": 16, "targetModules": ["all-linear"]},
+        "algorithm": {"type": algorithm, "groupSize": 4},
+        "reward": {"type": "exact"},
+        "data": {"train": {"uri": f"file:{folder / 'train.jsonl'}"}, "chatTemplate": False},
+        "rollout": {"promptsPerStep": 4, "maxPromptTokens": 16, "maxResponseTokens": 12},
+        "trainer": {"steps": STEPS},
+        "checkpoint": {"uri": f"file:{folder / 'checkpoints'}"},
+    }
+    job = {"apiVersion": "lorarl.io/v1alpha1", "kind": "LoRARLJob", "metadata": {"name": "bench"}, "spec": spec}
+    (folder / "job.json").write_text(json.dumps(job))
+    return folder / "job.json"
+
+
+def sweep(folder: Path, algorithm: str, *options: str) -> float:
+    """Run the trials in a folder; return the seconds that they took."""
+    job, began = write_job(folder, algorithm), time.monotonic()
+    command = [sys.executable, "-m", "lorarl_trainer.cli", "sweep", str(job), *OVER, "--out", str(folder / "out")]
+    subprocess.run([*command, *options], check=True, cwd=folder, stdout=subprocess.DEVNULL)
+    return time.monotonic() - began
+
+
+def measure(kind: str) -> str:
+    """Return the rows of a kind."""
+    algorithm, experts = KINDS[kind]
+    seconds = {}
+    for name, options in (("share", ("--share", "--at-once", str(TRIALS))), ("alone", ())):
+        with tempfile.TemporaryDirectory() as made:
+            make_base(Path(made) / "base", experts)
+            seconds[name] = sweep(Path(made), algorithm, *options)
+            files = Path(made).glob("out/*/run_summary.json")
+            starts = [json.loads(file.read_text())["startup"]["first_update_seconds"] for file in files]
+    start = statistics.median(starts)
+    training = max(0.0, seconds["alone"] / TRIALS - start)
+    one, each = start + TRIALS * training, TRIALS * (start + training)
+    told = f"{one:.0f}: one start of {start:.0f} s, and {training:.0f} s of training for each trial"
+    shared = f"| {kind}, `--share --at-once {TRIALS}` | {told} | {seconds['share']:.0f} |"
+    return f"{shared}\n| {kind}, one at a time | {each:.0f}: the same, with a start for each | {seconds['alone']:.0f} |"
+
+
+def main() -> None:
+    """Print the rows of each kind."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kinds", nargs="+", choices=sorted(KINDS), default=list(KINDS))
+    for kind in parser.parse_args().kinds:
+        print(measure(kind), flush=True)
+
+
+if __name__ == "__main__":
+    main()
