@@ -132,7 +132,7 @@ def test_halving_lets_the_best_of_three_make_all_steps(job: Job) -> None:
 
     said = runs()
     assert "function=letters:right: gives its place to others, since its 0 at step 3 is number 1 of 1" in said
-    assert "function=letters:score: goes on" in said and "\nBest  function=letters:score: reward_mean" in said
+    assert "function=letters:score: continues" in said and "\nBest  function=letters:score: reward_mean" in said
     right, score, wrong = done = steps()
     assert score == 30 and 3 <= right < 30 and 3 <= wrong < 30
     kept = local_folder(str(read_summary(root / "function=letters_right")["adapter_uri"]))

@@ -1,4 +1,4 @@
-"""Successive halving: at each rung of steps, the best of the trials that reached it go on."""
+"""Successive halving: at each rung of steps, the best of the trials that reached it continue."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ FACTOR = 3
 
 @dataclass(frozen=True)
 class HalvingRule:
-    """Where the rungs are, and how many go on from each.
+    """Where the rungs are, and how many continue from each.
 
     Attributes:
         start_after: steps of the first rung, at least 1.
-        factor: of steps between two rungs, at least 2. One trial of so many goes on.
+        factor: of steps between two rungs, at least 2. One trial of so many continues.
     """
 
     start_after: int
@@ -38,7 +38,7 @@ class Mark:
     Attributes:
         step: that of the rung.
         value: of the objective there.
-        promoted: whether the trial may go on from there. It stays so.
+        promoted: whether the trial may continue from there. It stays so.
     """
 
     step: int
@@ -55,7 +55,7 @@ class Climber:
         steps: all that it is to make; None if that is not known.
         marks: what is known of it from earlier decisions.
         ended: whether it has made its steps.
-        exempt: whether it always goes on.
+        exempt: whether it always continues.
     """
 
     curve: Curve = ()
@@ -67,14 +67,14 @@ class Climber:
 
 @dataclass(frozen=True)
 class HalvingVerdict:
-    """Why a trial does not go on from a rung.
+    """Why a trial does not continue from a rung.
 
     Attributes:
         step: that of the rung.
         value: of the trial there.
         rank: of that value, 1 for the best.
         reached: how many trials have a value there.
-        most: how many of them may go on in the end.
+        most: how many of them may continue in the end.
     """
 
     step: int
@@ -84,12 +84,12 @@ class HalvingVerdict:
     most: int
 
     def __str__(self) -> str:
-        go = "1 goes" if self.most == 1 else f"{self.most} go"
-        return f"its {self.value:.4g} at step {self.step} is number {self.rank} of {self.reached}, of which {go} on"
+        go = "1 continues" if self.most == 1 else f"{self.most} continue"
+        return f"its {self.value:.4g} at step {self.step} is number {self.rank} of {self.reached}, of which {go}"
 
     @property
     def final(self) -> bool:
-        """Whether no other trial can change it, unless a better one fails. Otherwise the trial may still go on."""
+        """Whether no other trial can change it, unless a better one fails. Otherwise the trial may still continue."""
         return self.rank > self.most
 
 
@@ -108,7 +108,7 @@ class Standing:
 
     Attributes:
         marks: one for each rung that it has reached.
-        verdict: why it does not go on; None if it does.
+        verdict: why it does not continue; None if it does.
     """
 
     marks: tuple[Mark, ...]
@@ -120,7 +120,7 @@ def standings[Key: Hashable](trials: Mapping[Key, Climber], goal: Goal, rule: Ha
 
     Of `n` trials with a value at a rung, the best `n // factor` are promoted, as soon as there are so many. What is
     promoted stays so. Once no other trial can reach the rung, one at least is promoted. A trial stands for good if as
-    many are better as can go on at most. Equal values rank in the order of the trials, and values that are no finite
+    many are better as can continue at most. Equal values rank in the order of the trials, and values that are no finite
     number after all others. A trial without a value at a rung counts there from its first value after it.
 
     These are the rungs of successive halving (Jamieson and Talwalkar, AISTATS 2016), and the promotions of ASHA, its
@@ -149,7 +149,7 @@ def standings[Key: Hashable](trials: Mapping[Key, Climber], goal: Goal, rule: Ha
 
 
 def worst_first[Key: Hashable](undecided: Mapping[Key, HalvingVerdict]) -> list[Key]:
-    """Return trials that may still go on in the order in which they give their places to others."""
+    """Return trials that may still continue in the order in which they give their places to others."""
     return sorted(undecided, key=lambda key: (undecided[key].step, -undecided[key].rank))
 
 

@@ -107,14 +107,14 @@ class MedianStopping(Model):
 
 
 class HalvingStopping(Model):
-    """At each rung of steps, let the best of the trials go on. The first rung has startAfter steps."""
+    """At each rung of steps, let the best of the trials continue. The first rung has startAfter steps."""
 
     start_after: int = Field(START_AFTER, ge=1, le=10_000_000, description="Steps that a trial may always make.")
     factor: int = Field(
         FACTOR,
         ge=2,
         le=MAX_TRIALS,
-        description="One of so many trials goes on from a rung, and the next rung has so many times the steps.",
+        description="One of so many trials continues from a rung, and the next rung has so many times the steps.",
     )
 
 

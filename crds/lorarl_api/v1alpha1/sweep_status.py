@@ -42,7 +42,7 @@ class CurvePoint(Model):
 class RungStatus(CurvePoint):
     """What a trial had at a rung of successive halving."""
 
-    promoted: bool = Field(description="Whether it goes on from there.")
+    promoted: bool = Field(description="Whether it continues from there.")
 
 
 class StoppedStatus(Model):
@@ -54,7 +54,7 @@ class StoppedStatus(Model):
     others: int | None = Field(None, ge=1, description="median: how many others that were.")
     rank: int | None = Field(None, ge=1, description="halving: of its value at the rung, 1 for the best.")
     reached: int | None = Field(None, ge=1, description="halving: how many trials have a value there.")
-    most: int | None = Field(None, ge=1, description="halving: how many of them go on.")
+    most: int | None = Field(None, ge=1, description="halving: how many of them continue.")
 
 
 class TrialStatus(Model):

@@ -36,7 +36,7 @@ class Sweeping(Row):
     )
     AT_RUNG = (
         "AtRung",
-        "Successive halving holds a suspended trial at a rung, until it is known whether the trial goes on.",
+        "Successive halving holds a suspended trial at a rung, until it is known whether the trial continues.",
         "Wait, or name it in `stopping.exempt` to continue it now.",
     )
     REFUSED = (

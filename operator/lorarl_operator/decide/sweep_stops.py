@@ -86,7 +86,7 @@ def _halved(
     goal: Goal,
     can_begin: int,
 ) -> tuple[Entries, Collection[str]]:
-    """See `with_stops`. A trial that may still go on is held as long as another one could have its place."""
+    """See `with_stops`. A trial that may still continue is held as long as another one could have its place."""
     climbers = {
         name: _climber(one, jobs.get(name), exempt=name in stopping.exempt)
         for name, one in entries.items()

@@ -1,4 +1,4 @@
-"""Successive halving: which trials go on from a rung, whatever the order in which they come there."""
+"""Successive halving: which trials continue from a rung, whatever the order in which they come there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def at(step: int, value: float, **more: object) -> Climber:
 
 
 def stand(*trials: Climber, goal: Goal = Goal.MAXIMIZE, rule: HalvingRule = RULE) -> str:
-    """+ goes on, ? may still go on, - does not."""
+    """+ continues, ? may still continue, - does not."""
     found = standings(dict(enumerate(trials)), goal, rule).values()
     return "".join("+" if one.verdict is None else "-" if one.verdict.final else "?" for one in found)
 
@@ -42,13 +42,13 @@ WAITS = Climber()
     [
         ([at(9, 0.1), WAITS, WAITS], "Maximize", "+++"),  # each may make startAfter steps
         ([at(10, 0.9), WAITS, WAITS], "Maximize", "?++"),
-        ([at(10, 0.9), at(10, 0.1), WAITS], "Maximize", "?-+"),  # one of three goes on, and it is not the second
+        ([at(10, 0.9), at(10, 0.1), WAITS], "Maximize", "?-+"),  # one of three continues, and it is not the second
         ([at(10, 0.9), at(10, 0.1), at(10, 0.5)], "Maximize", "+--"),
         ([at(10, 0.9), at(10, 0.1), at(10, 0.5)], "Minimize", "-+-"),
         ([at(10, 0.9), at(10, 0.1), at(10, 0.5), *[WAITS] * 6], "Maximize", "+??++++++"),  # as soon as there are three
         ([at(10, 0.5), at(10, 0.5), at(10, 0.5)], "Maximize", "+--"),  # the first of equal ones
         ([at(10, math.nan), at(10, -9.0), at(10, math.inf)], "Maximize", "-+-"),
-        ([at(10, math.nan), at(10, math.nan)], "Maximize", "+-"),  # one at least goes on
+        ([at(10, math.nan), at(10, math.nan)], "Maximize", "+-"),  # one at least continues
         ([at(10, 0.9), Climber(curve=[])], "Maximize", "?+"),
         ([at(10, 0.9), Climber(ended=True)], "Maximize", "++"),  # nothing more comes to the rung
         ([at(30, 0.9), Climber(curve=[(8, 0.5), (12, 0.95)]), at(9, 0.1)], "Maximize", "?-+"),  # 12 is not the rung
@@ -86,10 +86,10 @@ def test_a_promotion_stays_and_a_failure_promotes_the_next() -> None:
 
 def test_why_a_trial_does_not_go_on_is_said() -> None:
     verdict = standings(dict(enumerate([at(10, 0.3), at(10, 0.25)])), Goal.MAXIMIZE, RULE)[1].verdict
-    assert str(verdict) == "its 0.25 at step 10 is number 2 of 2, of which 1 goes on"
+    assert str(verdict) == "its 0.25 at step 10 is number 2 of 2, of which 1 continues"
     assert stored_verdict({"step": 10, "value": 0.25, "rank": 2, "reached": 2, "most": 1}) == verdict
     assert isinstance(stored_verdict({"step": 10, "value": 0.2, "median": 0.3, "others": 2}), Verdict)
-    assert "of which 3 go on" in str(HalvingVerdict(10, 0.1, 4, 9, 3))
+    assert "of which 3 continue" in str(HalvingVerdict(10, 0.1, 4, 9, 3))
 
 
 VALUES = st.sampled_from([0.0, 0.25, 0.5, math.nan]) | st.floats(-1, 1)
@@ -128,7 +128,7 @@ def test_any_history_ends_with_the_best_and_no_decision_is_taken_back(
 
 
 def ends(trials: dict[int, Climber], found: dict[int, Standing], rule: HalvingRule, goal: Goal) -> None:
-    """Nothing waits for ever: each trial has ended or is stopped for good, and the best of each rung went on."""
+    """Nothing waits forever: each trial has ended or is stopped for good, and the best of each rung continued."""
     assert any(one.ended for one in trials.values())
     for key, one in trials.items():
         verdict = found[key].verdict

@@ -349,10 +349,10 @@ def test_halving_with_one_place_lets_each_trial_reach_the_rung_and_the_best_go_o
     world.settle()
     train(world, 0, 5)
     assert world.phases == ["Suspended", "Pending", "Waiting", "Waiting"] and world.status["finished"] == 0
-    assert world.trial(0)["reason"] == "AtRung" and "number 1 of 1, of which 2 go on" in world.trial(0)["message"]
+    assert world.trial(0)["reason"] == "AtRung" and "number 1 of 1, of which 2 continue" in world.trial(0)["message"]
     train(world, 1, 6)
     assert world.trial(1)["rungs"] == [{"step": 5, "value": 0.1, "promoted": True}]
-    assert world.phases == ["Suspended", "Running", "Waiting", "Waiting"], "the better half of two goes on at once"
+    assert world.phases == ["Suspended", "Running", "Waiting", "Waiting"], "the better half of two continues at once"
     train(world, 1, 10)
     assert world.phases == ["Suspended", "Suspended", "Pending", "Waiting"]
     train(world, 2, 5)
@@ -382,7 +382,7 @@ def test_halving_with_a_place_for_each_stops_none_before_it_is_known_to_be_worse
     assert world.phases == ["Pending", "Stopped", "Running", "Running"]
     world.set_phase(name(3), "Failed")
     train(world, 0, 5)
-    assert world.phases == ["Stopped", "Stopped", "Running", "Failed"], "one of three goes on"
+    assert world.phases == ["Stopped", "Stopped", "Running", "Failed"], "one of three continues"
     world.set_phase(name(2), "Failed")
     world.settle()
     assert world.jobs[name(1)]["spec"]["suspend"] is False, "the next best takes the place of the best, which failed"

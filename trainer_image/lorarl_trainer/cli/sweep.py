@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 @click.option(
     "--factor",
     type=click.IntRange(min=2),
-    help="With --stop halving: one of so many trials goes on from a rung, and the next rung has so many times the "
+    help="With --stop halving: one of so many trials continues from a rung, and the next rung has so many times the "
     f"steps.  [default: {FACTOR}]",
 )
 @click.option("--out", "out_dir", type=options.FILE, help="Folder of the trials' folders.  [default: out/NAME-sweep]")

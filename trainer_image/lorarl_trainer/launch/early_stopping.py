@@ -38,9 +38,9 @@ class EarlyStopping(Protocol):
     """Judges trials by all that the trials of a sweep have reached."""
 
     def verdicts(self, present: Present) -> Mapping[Trial, Verdict | HalvingVerdict]:
-        """Return which trials do not go on, and why, and keep that in files.
+        """Return which trials do not continue, and why, and keep that in files.
 
-        A verdict that is not `final` holds if another trial can have the place. A later one may let the trial go on.
+        A verdict that is not `final` holds if another trial can have the place. A later one may let the trial continue.
         """
 
 
@@ -92,7 +92,7 @@ class MedianStopping:
 
 @dataclass(frozen=True)
 class HalvingStopping:
-    """Lets the best at each rung go on.
+    """Lets the best at each rung continue.
 
     Attributes:
         steps: that each trial is to make.
@@ -103,7 +103,7 @@ class HalvingStopping:
     steps: Mapping[Trial, int]
 
     def verdicts(self, present: Present) -> Mapping[Trial, HalvingVerdict]:
-        """See `EarlyStopping`. The rungs of a trial are recorded before it goes on or ends."""
+        """See `EarlyStopping`. The rungs of a trial are recorded before it continues or ends."""
         objective, curves = self.reached.curves()
         marks = {trial: _marks(trial, objective) for trial in curves}
         climbers = {

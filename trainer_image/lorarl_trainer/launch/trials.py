@@ -62,7 +62,9 @@ class Trials:
     _acknowledged: bool = False
     _judged_at: float = float("-inf")
     _stopping: set[Trial] = field(default_factory=set)  # those that were asked to end
-    _held: list[tuple[Trial, list[Trial]]] = field(default_factory=list)  # that do not go on now, with where they wait
+    _held: list[tuple[Trial, list[Trial]]] = field(
+        default_factory=list
+    )  # that do not continue now, with where they wait
     _made: set[Trial] = field(default_factory=set)  # those that have made all steps
     _failed: set[Trial] = field(default_factory=set)
     _running: dict[int, tuple[Trial, subprocess.Popen[bytes]]] = field(default_factory=dict)  # by the share's place
@@ -84,7 +86,7 @@ class Trials:
                 finally:
                     if group.workers:
                         group.workers.stop()
-                self._judge(0)  # those that have ended may let others go on
+                self._judge(0)  # those that have ended may let others continue
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -185,7 +187,7 @@ class Trials:
         return finished
 
     def _judge(self, wanted: int) -> None:
-        """Ask trials to end, and let others go on, as early stopping finds.
+        """Ask trials to end, and let others continue, as early stopping finds.
 
         `wanted`: places that others wait for. A trial whose verdict is not final leaves only if its place is one.
         """
@@ -197,7 +199,7 @@ class Trials:
         for trial, waiting in [each for each in self._held if each[0] not in verdicts]:
             self._held.remove((trial, waiting))
             waiting.insert(0, trial)
-            self.say(f"{trial.label}: goes on, since it is one of the best at its rung")
+            self.say(f"{trial.label}: continues, since it is one of the best at its rung")
         final = [trial for trial in running if trial in verdicts and verdicts[trial].final]
         ranked = {trial: one for trial in running if isinstance(one := verdicts.get(trial), HalvingVerdict)}
         leaving = worst_first({trial: one for trial, one in ranked.items() if not one.final})

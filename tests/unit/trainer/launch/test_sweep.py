@@ -179,7 +179,7 @@ def test_halving_is_remembered_and_a_value_that_is_no_number_is_the_worst(tmp_pa
     steps = dict.fromkeys(trials, 30)
 
     def judge(*failed: Trial, objective: str | None = None) -> list[bool | None]:
-        """What is said of each by a judge that has just begun; None: it goes on."""
+        """What is said of each by a judge that has just begun; None: it continues."""
         one = HalvingStopping(HalvingRule(start_after=4, factor=3), Reached(trials, objective), steps)
         found = one.verdicts(Present(failed=failed))
         return [found[trial].final if trial in found else None for trial in trials]
