@@ -67,7 +67,7 @@ def name(process: psutil.Process) -> str:
     return " ".join(process.cmdline())
 
 
-def test_trials_of_a_sweep_share_a_worker_and_those_with_a_critic_another_one(job: Job) -> None:
+def test_trials_share_a_worker_and_those_with_a_critic_another_one(job: Job) -> None:
     short(job)
     running = sweep(job, "trainer.seed=3,4", "trainer.learningRate=1e-3,5e-3", "algorithm.type=grpo,ppo")
     running.wait_until(lambda: running.processes(WORKER), "the shared worker was there")
