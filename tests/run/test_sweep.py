@@ -109,14 +109,15 @@ def test_a_stopped_trial_publishes_a_checkpoint_and_may_continue(job: Job) -> No
 
 
 @pytest.mark.long
-def test_halving_lets_the_best_of_three_make_all_steps(job: Job) -> None:
+@pytest.mark.parametrize("share", [(), ("--share",)], ids=["alone", "shared"])
+def test_halving_lets_the_best_of_three_make_all_steps(job: Job, share: tuple[str, ...]) -> None:
     """One at a time: the trial that gets rewards comes second, so the first one has to give its place away."""
     job.change(trainer={"steps": 30}, checkpoint={"every": 30}, data={"eval": None})
     rewards = "letters:right,letters:score,letters:wrong"
     letters = job.folder / "letters.py"
     letters.write_text(letters.read_text() + "\n\ndef wrong(prompt, completion, answer, row):\n    return 0.0\n")
     command = [*COMMAND[: COMMAND.index("--over")], "--over", f"spec.reward.function={rewards}"]
-    command += ["--stop", "halving", "--start-after", "3"]
+    command += ["--stop", "halving", "--start-after", "3", *share]
     root = job.folder / "out/letters-sweep"
 
     def runs() -> str:

@@ -62,9 +62,7 @@ class Trials:
     _acknowledged: bool = False
     _judged_at: float = float("-inf")
     _stopping: set[Trial] = field(default_factory=set)  # those that were asked to end
-    _held: list[tuple[Trial, list[Trial]]] = field(
-        default_factory=list
-    )  # that do not continue now, with where they wait
+    _held: list[tuple[Trial, list[Trial]]] = field(default_factory=list)  # stopped ones, with where they would wait
     _made: set[Trial] = field(default_factory=set)  # those that have made all steps
     _failed: set[Trial] = field(default_factory=set)
     _running: dict[int, tuple[Trial, subprocess.Popen[bytes]]] = field(default_factory=dict)  # by the share's place
