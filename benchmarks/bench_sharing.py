@@ -17,17 +17,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "examples/addition"))
-
-from make_base import make_model, make_tokenizer  # noqa: E402
-
 STEPS = 4
 OVER = ["--over", "spec.trainer.seed=3,4", "--over", "spec.trainer.learningRate=1e-3,5e-3"]
 TRIALS = 4
+_SIZES = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "bos_token_id"),
+    *("num_key_value_heads", "head_dim", "max_position_embeddings", "pad_token_id", "eos_token_id"),
+)
 KINDS = {"grpo": ("grpo", 0), "ppo": ("ppo", 0), "mixture": ("grpo", 4)}
 """The algorithm of each kind, and how many experts its base model has."""
 
@@ -36,15 +36,15 @@ def make_base(folder: Path, experts: int) -> None:
     """Write a base model with random weights, dense if it has no experts."""
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-    make_tokenizer().save_pretrained(folder)
-    model: Any = make_model()
+    sys.path.insert(0, str(ROOT / "examples/addition"))
+    toy = import_module("make_base")
+    toy.make_tokenizer().save_pretrained(folder)
+    model = toy.make_model()
     if experts:
-        sizes = model.config.to_dict() | {"moe_intermediate_size": 96, "num_experts": experts, "num_experts_per_tok": 2}
-        model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**{k: v for k, v in sizes.items() if k not in _OF_QWEN3}))
+        sizes = {name: getattr(model.config, name) for name in _SIZES}
+        of_experts = {"moe_intermediate_size": 96, "num_experts": experts, "num_experts_per_tok": 2}
+        model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, **of_experts, dtype="float32"))
     model.save_pretrained(folder)
-
-
-_OF_QWEN3 = ("model_type", "architectures", "layer_types", "transformers_version")
 
 
 def write_job(folder: Path, algorithm: str) -> Path:

@@ -17,6 +17,7 @@ from lorarl_api.sweeps.halving import (
     Standing,
     standings,
     stored_verdict,
+    worst_first,
 )
 from lorarl_api.sweeps.objective import Goal
 from lorarl_api.sweeps.stopping import Verdict
@@ -90,6 +91,46 @@ def test_why_a_trial_does_not_go_on_is_said() -> None:
     assert stored_verdict({"step": 10, "value": 0.25, "rank": 2, "reached": 2, "most": 1}) == verdict
     assert isinstance(stored_verdict({"step": 10, "value": 0.2, "median": 0.3, "others": 2}), Verdict)
     assert "of which 3 continue" in str(HalvingVerdict(10, 0.1, 4, 9, 3))
+
+
+def climbed(values: list[float], places: int, steps: int = 100) -> list[int]:
+    """The steps that trials of these values make, each step with all that have a place, as operator and command do."""
+    trials = {number: Climber(steps=steps) for number in range(len(values))}
+    waiting, running = list(trials), list[int]()
+    while waiting or running:
+        found = standings(trials, Goal.MAXIMIZE, RULE)
+        trials = {number: replace(one, marks=found[number].marks) for number, one in trials.items()}
+        verdicts = {number: one.verdict for number, one in found.items() if one.verdict and not trials[number].ended}
+        held = [number for number in trials if number not in (*waiting, *running) and not trials[number].ended]
+        waiting = [number for number in held if number not in verdicts] + waiting
+        running = [number for number in running if number not in verdicts or not verdicts[number].final]
+        undecided = {number: verdicts[number] for number in running if number in verdicts}
+        leaving = worst_first(undecided)[: max(0, len(waiting) - (places - len(running)))]
+        running = [number for number in running if number not in leaving and not trials[number].ended]
+        for _ in range(min(len(waiting), places - len(running))):
+            running.append(waiting.pop(0))
+        for number in running:
+            done = len(trials[number].curve) + 1
+            curve = [*trials[number].curve, (done, values[number])]
+            trials[number] = replace(trials[number], curve=curve, ended=done == steps)
+    return [len(one.curve) for one in trials.values()]
+
+
+RISING = [value / 10 for value in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("values", "places", "expected"),
+    [
+        (RISING, 9, [10] * 6 + [30, 30, 100]),  # as in the first paper: 9, then 3, then 1
+        (RISING[::-1], 9, [100, 30, 30] + [10] * 6),
+        (RISING[::-1], 1, [100, 30, 30] + [10] * 6),
+        (RISING, 1, [10, 10, 30, 30, 90, 90, 100, 100, 100]),  # the worst order: each is the best so far
+        (RISING[::2] + RISING[1::2], 1, [10, 10, 30, 30, 100, 10, 10, 10, 30]),
+    ],
+)
+def test_nine_trials_make_few_steps_but_for_the_best(values: list[float], places: int, expected: list[int]) -> None:
+    assert climbed(values, places) == expected
 
 
 VALUES = st.sampled_from([0.0, 0.25, 0.5, math.nan]) | st.floats(-1, 1)
