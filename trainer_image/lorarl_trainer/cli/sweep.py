@@ -131,18 +131,19 @@ def command(
     rows = {trial: read_rows(trial.folder / METRICS) for trial in there}
     objective = objective or usual_objective(rows.values())
     values = {trial: value for trial, of_run in rows.items() if (value := reached(of_run, objective))}
-    first, *equal = best(values) if values else [None]
+    chosen = best(values) if values else []
     if len(there) > 1:
-        said = {first: "best, the first of equal ones" if equal else "best"} | dict.fromkeys(equal, "equal to the best")
+        said = dict.fromkeys(chosen, "equal to the best")
+        said |= dict.fromkeys(chosen[:1], "best, the first of equal ones" if chosen[1:] else "best")
         print_comparison(
             [trial.folder for trial in there], folder / "compare.html", [said.get(one, "") for one in there]
         )
-    if first is None:
-        say(f"No trial has {objective} yet. The columns of each are in its metrics.jsonl.")
-    else:
+    for first in chosen[:1]:
         say(f"Best  {first.label}: {values[first]}, in {first.folder}")
-    if equal:
-        say(f"Equal  {', '.join(trial.label for trial in equal)}. The first trial of the sweep is named the best.")
+    if chosen[1:]:
+        say(f"Equal  {', '.join(one.label for one in chosen[1:])}. The first trial of the sweep is named the best.")
+    if not chosen:
+        say(f"No trial has {objective} yet. The columns of each are in its metrics.jsonl.")
     if made.interrupted:
         say("Run the same command again to continue.")
         sys.exit(EXIT_INTERRUPTED)
