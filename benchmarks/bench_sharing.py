@@ -4,8 +4,8 @@ python benchmarks/bench_sharing.py               20 minutes on two CPU cores; pr
 python benchmarks/bench_sharing.py --kinds ppo   one of the kinds
 
 The base models are tiny and random: the times are those of starts, turns and steps, and nothing is learned. Both ways
-run in turn, so that what else the machine does disturbs both. The floor is what neither way can do without: one start,
-or one for each trial, and the training. Both are taken from the trials that ran one by one.
+run in turn, so that what else the machine does disturbs both. The floor is what sharing cannot do without: one start,
+and the training of all trials. Both are taken from the trials that ran one by one.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def sweep(folder: Path, algorithm: str, *options: str) -> float:
 
 
 def measure(kind: str) -> str:
-    """Return the rows of a kind."""
+    """Return the row of a kind."""
     algorithm, experts = KINDS[kind]
     seconds = {}
     for name, options in (("share", ("--share", "--at-once", str(TRIALS))), ("alone", ())):
@@ -86,14 +86,14 @@ def measure(kind: str) -> str:
             starts = [json.loads(file.read_text())["startup"]["first_update_seconds"] for file in files]
     start = statistics.median(starts)
     training = max(0.0, seconds["alone"] / TRIALS - start)
-    one, each = start + TRIALS * training, TRIALS * (start + training)
-    told = f"{one:.0f}: one start of {start:.0f} s, and {training:.0f} s of training for each trial"
-    shared = f"| {kind}, `--share --at-once {TRIALS}` | {told} | {seconds['share']:.0f} |"
-    return f"{shared}\n| {kind}, one at a time | {each:.0f}: the same, with a start for each | {seconds['alone']:.0f} |"
+    floor = (
+        f"{start + TRIALS * training:.0f}: one start of {start:.0f} s, and {training:.0f} s of training for each trial"
+    )
+    return f"| {kind} | {seconds['alone']:.0f} | {floor} | {seconds['share']:.0f} |"
 
 
 def main() -> None:
-    """Print the rows of each kind."""
+    """Print a row for each kind."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="+", choices=sorted(KINDS), default=list(KINDS))
     for kind in parser.parse_args().kinds:
