@@ -1,7 +1,7 @@
 """The loop, top to bottom: samples -> advantages -> updates -> adapter sync -> checkpoint -> progress -> evaluation.
 
 Reinforcement learning and supervised fine-tuning differ in `rollouts` and `algorithm`, not here.
-Shape suffixes: P prompts of a step, G completions per prompt, S = P * G samples.
+Shape suffixes: P prompts of a step, G completions or episodes per prompt, S samples.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from lorarl_trainer.algorithms.groups import unused_signal
-from lorarl_trainer.credit.advantages import scored_samples, with_advantages
+from lorarl_trainer.credit.advantages import scored_episodes, with_advantages
 from lorarl_trainer.credit.critic import critic_update, policy_learning_rate
 from lorarl_trainer.credit.reference import with_old_logprobs
 from lorarl_trainer.guards.nonfinite import count_withheld
@@ -84,13 +84,13 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
     algorithm = session.present_algorithm
     with clock.phase("forward_backward"):
         batch, advantages_S, advantage_metrics = await with_advantages(session.workers, algorithm, batch)
-        if unused := unused_signal(batch.rewards_P_G, advantages_S, algorithm.no_advantages):
+        if unused := unused_signal(batch.rewards_P_G, batch.of_episodes(advantages_S), algorithm.no_advantages):
             session.progress.warn_once("unused signal", f"step {step}: {unused}")
         batch = await with_old_logprobs(session.workers, algorithm, batch)
     if session.keep:
         session.keep(step, batch, advantages_S, session.adapter_version, session.rollouts.position, session.limits)
     if batch.shown:
-        session.progress.emit(Sampled(step=step, samples=as_shown(batch.shown, advantages_S)))
+        session.progress.emit(Sampled(step=step, samples=as_shown(batch.shown, batch.of_episodes(advantages_S))))
 
     # Updates: one, or several on equal shares of the prompts. Only the first sees the very policy that generated.
     metrics: dict[str, list[float]] = {}
@@ -138,33 +138,34 @@ def update_requests(
 ) -> Iterator[UpdateRequest]:
     """Yield the updates of a step, in order."""
     trainer, algorithm = session.spec.trainer, session.present_algorithm
-    share = len(batch.samples_S) // algorithm.updates_per_step
-    scored = scored_samples(batch, advantages_S)
+    share = batch.rewards_P_G.size // algorithm.updates_per_step
+    scored = scored_episodes(batch, advantages_S)
     first = True
     for number in range(algorithm.updates_per_step):
-        indices = [index for index in range(number * share, (number + 1) * share) if index in scored]
-        if not indices:
+        episodes = [scored[index] for index in range(number * share, (number + 1) * share) if index in scored]
+        if not episodes:
             continue
+        samples = [sample for episode in episodes for sample in episode]
         yield UpdateRequest(
-            samples=Samples(scored[index] for index in indices),
+            samples=Samples(samples),
             loss=algorithm.loss,
-            total_tokens=max(1, sum(scored[index].trained_length for index in indices)),
+            total_tokens=max(1, sum(sample.trained_length for sample in samples)),
             temperature=batch.temperature,
             learning_rate=policy_learning_rate(algorithm.critic, trainer, step, session.total_steps),
             seed=seed_of(trainer.seed, "dropout", step, number),
             on_policy=batch.on_policy and first,
             limits=session.limits or batch.limits,
-            total_samples=len(indices),
+            total_samples=len(episodes),
             critic=critic_update(algorithm.critic, trainer, step, session.total_steps),
         )
         first = False
 
 
-def as_shown(shown: Sequence[ScoredSample], advantages_S: Sequence[float | Floats]) -> tuple[ScoredSample, ...]:
-    """Return the step's first samples with the mean advantage of their tokens. One without a reward has none."""
+def as_shown(shown: Sequence[ScoredSample], advantages: Sequence[float | Floats]) -> tuple[ScoredSample, ...]:
+    """Return what is shown of a step's first episodes with the mean of their advantages; none without a reward."""
     return tuple(
         sample if sample.reward is None else replace(sample, advantage=float(np.mean(advantage)))
-        for sample, advantage in zip(shown, advantages_S, strict=False)
+        for sample, advantage in zip(shown, advantages, strict=False)
     )
 
 

@@ -36,6 +36,8 @@ _Listed = Annotated[
         json_schema_extra={"expected": "the name by which the package lists it"},
     ),
 ]
+_SEQUENCES = 8
+"""Room for an agent that shortens its history now and then, or has a few parts; more are likely a mistake."""
 _WAYS = ("__function__", "tools", "agent", "textarena", "skyrlGym", "gymnasium", "openEnv")
 
 
@@ -138,6 +140,15 @@ class EnvironmentSpec(Model):
         "step(text). Default: what is left of rollout.maxResponseTokens.",
         examples=[256],
     )
+    max_sequences: int | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description="Sequences of tokens that an episode of an agent may have. A request that continues what was said "
+        "continues its sequence, and any other request begins a further one. With 1, an episode is one conversation. "
+        "Default: 8.",
+        examples=[16],
+    )
     timeout_seconds: float = Field(
         10.0,
         gt=0.0,
@@ -162,6 +173,11 @@ class EnvironmentSpec(Model):
         description="Episodes that are played at a time. Each has its own small process, which does nothing while "
         "the model writes.",
     )
+
+    @property
+    def most_sequences(self) -> int:
+        """Sequences of tokens that an episode may have: one, unless an agent plays."""
+        return (self.max_sequences or _SEQUENCES) if self.agent else 1
 
     @property
     def world(self) -> tuple[str, str] | None:
@@ -217,6 +233,12 @@ def environment_rules() -> Iterator[Rule]:
         f"{unless} || !has(self.environment.toolFormat) || has(self.environment.tools) || has(self.environment.agent)",
         "be absent without tools or agent, whose calls lorarl reads",
         "Remove toolFormat, or set environment.tools or environment.agent in place of what plays now.",
+    )
+    yield Rule(
+        "environment.maxSequences",
+        f"{unless} || !has(self.environment.maxSequences) || has(self.environment.agent)",
+        "be absent without agent: other episodes are one sequence of tokens",
+        "Remove maxSequences, or set environment.agent in place of what plays now.",
     )
     for part, shows in (("tools", "shows them to the model"), ("agent", "writes its messages")):
         yield Rule(

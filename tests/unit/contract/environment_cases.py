@@ -100,6 +100,13 @@ ENVIRONMENT_CASES = [
         "spec.environment",
         "agent for a function that calls the model itself",
     ),
+    Case(
+        "an agent's sequences",
+        PLAYED | {"spec.environment.maxSequences": 2},
+        ASKED | {"spec.environment.maxSequences": 2},
+        "spec.environment.maxSequences",
+        "Remove maxSequences",
+    ),
     Case("an agent rewards", ASKED | {"spec.reward": {"type": "exact"}}, ASKED, "spec.reward", "or from the agent"),
     Case(
         "a template writes messages",

@@ -41,7 +41,7 @@ MAY_CHANGE = frozenset(
                 *("server.url", "server.credentialsSecret", "server.concurrency", "server.retries"),
             )
         ),
-        *(f"environment.{one}" for one in ("timeoutSeconds", "maxFailedShare", "concurrency")),
+        *(f"environment.{one}" for one in ("timeoutSeconds", "maxFailedShare", "concurrency", "maxSequences")),
         *(f"environment.source.{one}" for one in ("uri", "configMap", "credentialsSecret")),
         # How far and how fast it learns: a user may correct these in the middle.
         *(f"trainer.{one}" for one in ("steps", "learningRate", "learningRateSchedule", "minLearningRateShare")),

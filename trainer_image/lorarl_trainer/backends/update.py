@@ -273,7 +273,7 @@ class Trainer:
             advantages=self._per_token([np.broadcast_to(s.advantage, s.trained_length) for s in samples]),
             base=base_N,
             on_policy=request.on_policy,
-            sequences=self._sequences(request.loss, [sample.trained_length for sample in samples]),
+            sequences=self._sequences(request.loss, samples),
             old=self._per_token(old) if old else None,
             fresh=self._fresh(samples),
         )
@@ -290,8 +290,12 @@ class Trainer:
             return None
         return self._per_token([np.full(sample.trained_length, sample.fresh) for sample in samples]) > 0
 
-    def _sequences(self, loss: LossChoice, lengths: Sequence[int]) -> Sequences | None:
-        return Sequences.of(lengths, self._model.device) if loss.by_sequence else None
+    def _sequences(self, loss: LossChoice, samples: Sequence[Sample]) -> Sequences | None:
+        if not loss.by_sequence:
+            return None
+        lengths = [sample.trained_length for sample in samples]
+        whole = [sample.episode_length or length for sample, length in zip(samples, lengths, strict=True)]
+        return Sequences.of(lengths, self._model.device, None if whole == lengths else whole)
 
     @torch.no_grad()
     def _without_dropout(self, batch: MicroBatch, temperature: float) -> torch.Tensor:

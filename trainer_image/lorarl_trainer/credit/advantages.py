@@ -1,6 +1,6 @@
 """The advantages of a step's samples, from rewards, a critic or a teacher.
 
-Shape suffixes: P prompts of a step, G completions per prompt, S = P * G samples.
+Shape suffixes: P prompts of a step, G completions or episodes per prompt, S samples.
 """
 
 from __future__ import annotations
@@ -36,9 +36,12 @@ async def with_advantages(
 
 
 def advantages_of(algorithm: Algorithm, rewards_P_G: Rewards, batch: StepBatch) -> Sequence[float | Floats]:
-    """Return the advantage of each sample, [S]: one of all its tokens, or with a teacher one of each."""
-    advantages_P_G = algorithm.advantages(rewards_P_G, batch.response_lengths)
-    advantages_S: list[float | Floats] = [*advantages_P_G.reshape(-1).tolist()]
+    """Return the advantage of each sample, [S]: one of all its tokens, or with a teacher one of each.
+
+    Episodes are compared, and all samples of one have its advantage.
+    """
+    of_episodes = algorithm.advantages(rewards_P_G, batch.response_lengths).reshape(-1).tolist()
+    advantages_S: list[float | Floats] = [one for one, span in zip(of_episodes, batch.spans, strict=True) for _ in span]
     for index, teacher in enumerate(batch.teacher_S):
         student = batch.samples_S[index].rollout_logprobs
         if teacher is not None and student is not None:
@@ -46,7 +49,18 @@ def advantages_of(algorithm: Algorithm, rewards_P_G: Rewards, batch: StepBatch) 
     return advantages_S
 
 
-def scored_samples(batch: StepBatch, advantages_S: Sequence[float | Floats]) -> dict[int, Sample]:
-    """Return the samples of a batch with their advantages, by index. One without a reward takes no part."""
+def scored_episodes(batch: StepBatch, advantages_S: Sequence[float | Floats]) -> dict[int, list[Sample]]:
+    """Return the samples of each episode with their advantages, by its index. One without a reward takes no part."""
     scored = np.flatnonzero(~np.isnan(batch.rewards_P_G.reshape(-1))).tolist()
-    return {index: replace(batch.samples_S[index], advantage=advantages_S[index]) for index in scored}
+    return {
+        index: _together([replace(batch.samples_S[n], advantage=advantages_S[n]) for n in batch.spans[index]])
+        for index in scored
+    }
+
+
+def _together(samples: list[Sample]) -> list[Sample]:
+    """Return the samples of an episode, which know how long it is if there are several."""
+    if len(samples) == 1:
+        return samples
+    tokens = sum(sample.trained_length for sample in samples)
+    return [replace(sample, episode_length=tokens) for sample in samples]

@@ -1,11 +1,11 @@
 """Log-probabilities that a step needs besides the engine's: the reference's, and the policy's before later updates.
 
-Shape suffixes: P prompts of a step, G completions per prompt, S = P * G samples.
+Shape suffixes: P prompts of a step, G completions or episodes per prompt, S samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -27,7 +27,8 @@ ESTIMATORS: Mapping[str, Callable[[Sums], Sums]] = {
 async def rewards_less_kl(workers: Workers, algorithm: Algorithm, batch: StepBatch) -> tuple[Rewards, dict[str, float]]:
     """Return the rewards less the KL penalty, [P, G], and metrics; the rewards themselves without such a penalty.
 
-    The penalty of a completion is the sum over its tokens (arXiv:2203.02155, equation 2).
+    The penalty of a completion is the sum over its tokens (arXiv:2203.02155, equation 2), and of an episode that over
+    all of its samples.
 
         kl: k3 estimate of KL(policy || reference) per fresh token, in nats; absent if there is none.
         kl_penalty: what was subtracted from a reward, mean over all completions.
@@ -35,8 +36,7 @@ async def rewards_less_kl(workers: Workers, algorithm: Algorithm, batch: StepBat
     penalties_S, metrics = await kl_penalties(workers, algorithm, batch)
     if penalties_S is None:
         return batch.rewards_P_G, metrics
-    sums_P_G = np.array([penalty_T.sum() for penalty_T in penalties_S]).reshape(batch.rewards_P_G.shape)
-    return batch.rewards_P_G - sums_P_G, metrics
+    return batch.rewards_P_G - _sums(penalties_S, batch).reshape(batch.rewards_P_G.shape), metrics
 
 
 async def kl_penalties(
@@ -54,8 +54,14 @@ async def kl_penalties(
         penalties_S.append(penalty.coefficient * ESTIMATORS[penalty.estimator](difference))
         if sample.fresh:
             kl, tokens = kl + float(ESTIMATORS["k3"](difference).sum()), tokens + len(difference)
-    mean = float(np.mean([penalty_T.sum() for penalty_T in penalties_S]))
+    mean = float(np.mean(_sums(penalties_S, batch)))
     return penalties_S, {"kl_penalty": mean} | ({"kl": kl / tokens} if tokens else {})
+
+
+def _sums(penalties_S: Sequence[Sums], batch: StepBatch) -> Sums:
+    """Return the sum of each episode's penalties, [P * G]."""
+    sums_S = [penalty_T.sum() for penalty_T in penalties_S]
+    return np.array([sum(sums_S[index] for index in span) for span in batch.spans])
 
 
 async def with_old_logprobs(workers: Workers, algorithm: Algorithm, batch: StepBatch) -> StepBatch:
@@ -63,7 +69,8 @@ async def with_old_logprobs(workers: Workers, algorithm: Algorithm, batch: StepB
 
     Only the samples of later updates get them: the first update computes its own.
     """
-    first = len(batch.samples_S) // algorithm.updates_per_step
+    share = batch.rewards_P_G.size // algorithm.updates_per_step
+    first = batch.spans[share - 1].stop
     if algorithm.loss.correction is None or first == len(batch.samples_S):
         return batch
     later = batch.samples_S[first:]

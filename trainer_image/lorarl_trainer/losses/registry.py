@@ -30,7 +30,7 @@ def compute_loss(inputs: LossInputs, choice: LossChoice) -> tuple[torch.Tensor, 
     loss_N, columns = LOSSES[choice.kind](inputs, choice)
     if choice.aggregation == "sequence_mean":
         assert inputs.sequences is not None, "a mean over sequences needs to know them"
-        loss_N = loss_N / inputs.sequences.lengths_per_token
+        loss_N = loss_N / inputs.sequences.episode_lengths_per_token
     return loss_N, columns
 
 

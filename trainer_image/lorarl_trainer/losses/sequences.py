@@ -21,21 +21,32 @@ class Sequences:
     Attributes:
         sample_of_N: the index of each token's sample.
         lengths_S: tokens of each sample, float32.
+        whole_S: tokens of each sample's episode, float32; None if each is an episode.
     """
 
     sample_of_N: torch.Tensor
     lengths_S: torch.Tensor
+    whole_S: torch.Tensor | None = None
 
     @classmethod
-    def of(cls, lengths: Sequence[int], device: torch.device) -> Sequences:
-        """Return samples of these lengths."""
+    def of(cls, lengths: Sequence[int], device: torch.device, whole: Sequence[int] | None = None) -> Sequences:
+        """Return samples of these lengths, of episodes with so many tokens."""
         sample_of_N = np.repeat(np.arange(len(lengths)), lengths)
-        return cls(to_device(sample_of_N, device), to_device(np.asarray(lengths, np.float32), device))
+        lengths_S, whole_S = (
+            None if values is None else to_device(np.asarray(values, np.float32), device) for values in (lengths, whole)
+        )
+        assert lengths_S is not None
+        return cls(to_device(sample_of_N, device), lengths_S, whole_S)
 
     @property
     def lengths_per_token(self) -> torch.Tensor:
         """The length of each token's sample, [N]."""
         return self.lengths_S[self.sample_of_N]
+
+    @property
+    def episode_lengths_per_token(self) -> torch.Tensor:
+        """The tokens of the episode of each token's sample, [N]."""
+        return (self.lengths_S if self.whole_S is None else self.whole_S)[self.sample_of_N]
 
     def totals(self, values_N: torch.Tensor) -> torch.Tensor:
         """Return each sample's sum, [S]. Unlike `sums`, it adds in the same order every time, also on a GPU."""

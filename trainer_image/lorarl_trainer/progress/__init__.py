@@ -31,7 +31,6 @@ from lorarl_trainer.progress.events import (
     RunFinished,
     RunStarted,
     Sampled,
-    ScoredSample,
     StartedUp,
     StepDone,
     Warned,
@@ -53,6 +52,7 @@ from lorarl_trainer.progress.metrics_file import (
 )
 from lorarl_trainer.progress.report import write_report
 from lorarl_trainer.progress.samples import SamplesFile
+from lorarl_trainer.progress.shown import FurtherSequence, ScoredSample
 from lorarl_trainer.progress.start_bar import duration
 from lorarl_trainer.progress.trackers import Secrets, trackers
 from lorarl_trainer.progress.usage import fallen_lines, final_message, no_gain_line, open_command, report_line
@@ -68,6 +68,7 @@ __all__ = [
     "Downloading",
     "EvalDone",
     "Event",
+    "FurtherSequence",
     "HeldOut",
     "Noted",
     "Progress",

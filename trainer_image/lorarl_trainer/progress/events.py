@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lorarl_trainer.progress.environment import Environment
 from lorarl_trainer.progress.evaluations import is_eval_seconds
+from lorarl_trainer.progress.shown import ScoredSample
 from lorarl_trainer.samples.columns import eval_column
 from lorarl_trainer.timing import Span, by_name, critical_path
 
@@ -117,33 +118,6 @@ class RunStarted:
     environment: Environment = field(default_factory=Environment)
     pods: tuple[str, ...] = ()
     """Names of the workers' pods; none on one machine."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoredSample:
-    """A completion and its reward."""
-
-    group: int
-    """Number of its prompt in the step, from 0. Completions of one prompt are compared with each other."""
-    row: int
-    """Number of the row in its data source, from 1."""
-    prompt: str | Sequence[Mapping[str, Any]]
-    """The prompt as in the data: a text or chat messages."""
-    model_prompt: str
-    """The prompt as the model sees it, after the chat template, with special tokens."""
-    completion: str
-    answer: str | None
-    reward: float | None
-    """None if it could not be scored."""
-    advantage: float | None = None
-    """None if it has no reward, and in an evaluation, which trains on nothing."""
-    components: Mapping[str, float] = field(default_factory=dict)
-    """Numbers that the reward returned besides its score, by name."""
-    failure: str | None = None
-    """Why it could not be scored."""
-    tokens: int
-    truncated: bool
-    """Whether it was cut off at `rollout.maxResponseTokens`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from lorarl_trainer.progress.events import Event, RunStarted, Sampled
 from lorarl_trainer.progress.metrics_file import Row, StepLines
+from lorarl_trainer.progress.shown import ScoredSample
 
 SAMPLES = "samples.jsonl"
 MOST_BYTES = 4_000_000
@@ -36,13 +37,20 @@ class SamplesFile:
                 named = {"name": event.name} if event.name else {}
                 self._lines.append(
                     *(
-                        {"step": event.step, "evaluation": event.evaluation, **named, **asdict(sample)}
+                        {"step": event.step, "evaluation": event.evaluation, **named, **_line(sample)}
                         for sample in event.samples
                     )
                 )
 
     def close(self) -> None:
         self._lines.close()
+
+
+def _line(sample: ScoredSample) -> dict[str, Any]:
+    line = asdict(sample)
+    if not sample.further:
+        del line["further"]
+    return line
 
 
 def samples_by_step(out_dir: Path, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
@@ -95,7 +103,7 @@ def _groups(lines: Iterable[bytes]) -> list[dict[str, Any]]:
             },
         )
         completion = {"text": row["completion"], "reward": row["reward"], "tokens": row["tokens"]}
-        optional = {name: row.get(name) for name in ("advantage", "truncated", "components", "failure")}
+        optional = {name: row.get(name) for name in ("advantage", "truncated", "components", "failure", "further")}
         group["completions"].append(completion | {name: value for name, value in optional.items() if value})
     return list(groups.values())
 

@@ -44,7 +44,7 @@ class Agents:
             conversation.close()
         if conversation.refusal is not None:
             return conversation.refusal
-        if not played.turns and not outcome.cause:
+        if not played.course.turns and not outcome.cause:
             return Outcome.failed("no_turn", "the agent returned a reward, and never called the model at llm.base_url")
         if conversation.met_limit and outcome.cause == "exception":
             return Outcome(0.0)  # many clients raise what the endpoint answers then
@@ -52,7 +52,7 @@ class Agents:
 
     async def _rewarded(self, played: Played, episode: Episode, key: str) -> Outcome:
         try:
-            answer = await episode.play(played.row.row.raw, self._endpoint.base_url, key, self.model)
+            answer = await episode.play(played.first.row.row.raw, self._endpoint.base_url, key, self.model)
         except EpisodeFailedError as failed:
             return Outcome.failed(failed.cause, failed.message)
         assert answer.reward is not None, "an agent returns one"

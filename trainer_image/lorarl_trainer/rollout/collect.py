@@ -12,10 +12,10 @@ import numpy as np
 
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.errors import StaleAdapterError
-from lorarl_trainer.progress import ScoredSample
+from lorarl_trainer.progress import FurtherSequence, ScoredSample
 from lorarl_trainer.protocols.workers import Generators
 from lorarl_trainer.rewards.scores import Cause, Failure, Outcome, Scorer, ToScore, collect
-from lorarl_trainer.samples.arrays import Rewards
+from lorarl_trainer.samples.arrays import Ints, Rewards
 from lorarl_trainer.samples.occupancy import Occupancy
 from lorarl_trainer.samples.requests import GenerationRequest
 from lorarl_trainer.samples.sample import Completion
@@ -47,6 +47,7 @@ class Course:
         seconds: that the environment took.
         tools: None without tools.
         versions: of the adapter that made its turns.
+        sequences: of tokens, in which its turns are.
     """
 
     turns: int
@@ -54,6 +55,22 @@ class Course:
     ended: End
     tools: ToolUse | None = None
     versions: int = 1
+    sequences: int = 1
+
+
+@dataclass(frozen=True)
+class Further:
+    """A sequence of an episode beside its first one.
+
+    Attributes:
+        row: with what opened it as its prompt.
+        completion: all after the prompt. What it shares with earlier sequences is masked.
+        text: that, with special tokens.
+    """
+
+    row: EncodedRow
+    completion: Completion
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,6 +86,7 @@ class ScoredRollouts:
         outcomes: [S]; the rewards with their components, or why there is none.
         seconds: by phase. `reward` is how much longer scoring took than generation.
         courses: [S]; how the episodes went. Empty without an environment.
+        further: [S]; the sequences of each episode beside the completion, its first one. Empty if none has any.
     """
 
     rows: Sequence[EncodedRow]
@@ -80,6 +98,23 @@ class ScoredRollouts:
     seconds: Mapping[str, float]
     occupancy: Occupancy
     courses: Sequence[Course] = ()
+    further: Sequence[Sequence[Further]] = ()
+
+    @property
+    def counts(self) -> list[int]:
+        """How many sequences each episode has, [S]; empty if each has one."""
+        return [1 + len(each) for each in self.further]
+
+    @property
+    def lengths(self) -> Ints:
+        """Tokens after the prompt, of all sequences of an episode together, [S]."""
+        further = self.further or [()] * len(self.completions)
+        return np.array(
+            [
+                len(first.tokens) + sum(len(one.completion.tokens) for one in each)
+                for first, each in zip(self.completions, further, strict=True)
+            ]
+        )
 
     @property
     def unscored(self) -> int:
@@ -96,6 +131,7 @@ class ScoredRollouts:
             rewards=self.rewards[list(indices)],
             outcomes=[self.outcomes[index] for index in indices],
             courses=[self.courses[index] for index in indices] if self.courses else (),
+            further=[self.further[index] for index in indices] if self.further else (),
         )
 
 
@@ -113,6 +149,9 @@ def joined(rounds: Sequence[ScoredRollouts], field: str) -> ScoredRollouts:
         seconds=added_up(one.seconds for one in rounds),
         occupancy=Occupancy.over(one.occupancy for one in rounds),
         courses=[course for one in rounds for course in one.courses],
+        further=[each for one in rounds for each in one.further or [()] * len(one.rows)]
+        if any(one.further for one in rounds)
+        else (),
     )
 
 
@@ -252,8 +291,24 @@ def shown_samples(
             failure=rollouts.outcomes[index].failure,
             tokens=len(rollouts.completions[index].tokens),
             truncated=not rollouts.completions[index].finished,
+            further=_shown(rollouts.further[index], decode_prompts) if rollouts.further else (),
         )
         for index in range(groups * group_size)
+    )
+
+
+def _shown(
+    further: Sequence[Further], decode_prompts: Callable[[Sequence[Any]], list[str]]
+) -> tuple[FurtherSequence, ...]:
+    prompts = decode_prompts([one.row.prompt_ids for one in further])
+    return tuple(
+        FurtherSequence(
+            model_prompt=prompt,
+            completion=one.text,
+            tokens=len(one.completion.tokens),
+            truncated=not one.completion.finished,
+        )
+        for prompt, one in zip(prompts, further, strict=True)
     )
 
 

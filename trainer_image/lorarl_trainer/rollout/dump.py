@@ -2,7 +2,7 @@
 
 Each step has two files. `step_0000001.safetensors` has the arrays, and `step_0000001.json` all else. The arrays of
 samples are joined, see `samples.fields.Arrays`: those of each column that the step does not compute itself.
-Shape suffixes: P prompts of a step, G completions per prompt, S = P * G samples.
+Shape suffixes: P prompts of a step, G completions or episodes per prompt, S samples.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lorarl_trainer.samples.sample import Sample
 
 FORMAT = 1
 REPLAY = "--replay"
-_TEACHER = "teacher_logprobs"
+_TEACHER, _COUNTS = "teacher_logprobs", "counts"
 _NAME = re.compile(r"step_(\d{7})\.json")
 _COLUMNS = {name: column for name, column in columns_of(Sample).items() if not column.of_step}
 
@@ -105,6 +105,7 @@ def read_step(folder: Path, step: int) -> tuple[StepBatch, dict[str, Any]]:
             metrics=described["metrics"],
             teacher_S=parted(_TEACHER, arrays, len(samples_S)) if _TEACHER in arrays else (),
             limits=AgreementLimits(**limits) if limits else None,
+            counts=arrays[_COUNTS].tolist() if _COUNTS in arrays else (),
         )
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         hint = "Dump the step again, or copy both of its files whole."
@@ -120,6 +121,7 @@ def _arrays(batch: StepBatch, advantages_S: Sequence[float | Floats]) -> Arrays:
     return {
         **to_arrays(batch.samples_S, _COLUMNS),
         "rewards": np.asarray(batch.rewards_P_G, np.float64),
+        **({_COUNTS: np.asarray(batch.counts, np.int64)} if batch.counts else {}),
         **joined("advantages", advantages_S, np.float32),
         **joined(_TEACHER, batch.teacher_S, np.float32),
     }

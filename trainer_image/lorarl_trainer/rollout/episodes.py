@@ -26,11 +26,12 @@ from lorarl_trainer.rewards.environment.environment import FIELD, Environment, E
 from lorarl_trainer.rewards.environment.worker import MALFORMED, error_text
 from lorarl_trainer.rewards.scores import Outcome, Scorer, ToScore, collect
 from lorarl_trainer.rollout.agents import Agents
-from lorarl_trainer.rollout.collect import Course, ScoredRollouts, require_version
-from lorarl_trainer.rollout.played import Played
+from lorarl_trainer.rollout.collect import Course, Further, ScoredRollouts, require_version
+from lorarl_trainer.rollout.played import Played, PlayedSequence
 from lorarl_trainer.rollout.turns import Turns
 from lorarl_trainer.samples.requests import GenerationRequest
 from lorarl_trainer.samples.sample import Completion
+from lorarl_trainer.schedule import seed_of
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class Episodes:
             LorarlError: a worker failed.
         """
         began = time.perf_counter()
-        played = [Played(row, [] if self.tools else None) for row in rows]
+        played = [Played([PlayedSequence(row)], [] if self.tools else None) for row in rows]
         waiting = iter(range(len(rows)))
         players = min(len(rows), self._limits.concurrency)
         turns, agents = Turns(workers, players, together=self.together), self.agents() if self.agents else None
@@ -127,10 +128,10 @@ class Episodes:
             await turns.of_all([play_next() for _ in range(players)])
         outcomes = [one.outcome for one in played if one.outcome is not None]
         scores = collect(outcomes, FIELD)
-        completions = [one.completion(adapter_version) for one in played]
+        completions = [one.first.completion(adapter_version) for one in played]
         generated = turns.seconds
         return ScoredRollouts(
-            rows=[one.row for one in played],
+            rows=[one.first.row for one in played],
             completions=completions,
             texts=self.decode_all([completion.tokens for completion in completions]),
             rewards=scores.rewards,
@@ -139,7 +140,15 @@ class Episodes:
             seconds=generated | {"environment": max(0.0, time.perf_counter() - began - sum(generated.values()))},
             occupancy=turns.occupancy,
             courses=[one.course for one in played],
+            further=self._further([one.further(adapter_version) for one in played]),
         )
+
+    def _further(self, made: Sequence[Sequence[Further]]) -> list[Sequence[Further]]:
+        """Return the further sequences of episodes with their texts; nothing if there are none."""
+        texts = iter(self.decode_all([one.completion.tokens for each in made for one in each]))
+        if not any(made):
+            return []
+        return [[replace(one, text=next(texts)) for one in each] for each in made]
 
     @cached_property
     def _places(self) -> asyncio.Semaphore:
@@ -167,7 +176,10 @@ class Episodes:
         if played.outcome.cause:
             played.ended = played.outcome.cause
             played.outcome = replace(played.outcome, reward=played.outcome.reward or FIELD)
-        played.take_back()
+        if play.agents is None or played.outcome.cause:
+            for one in played.sequences:
+                one.cut = played.ended == "tokens"
+        played.finish()
 
     async def _converse(
         self,
@@ -179,31 +191,33 @@ class Episodes:
     ) -> Outcome | None:
         """Let the model and the environment speak; return the reward of an agent, which has its own."""
 
-        async def ask(room: int, stops: Sequence[int] = ()) -> Completion:
-            own = request.stop_token_ids or self.bridge.stop_ids
+        async def ask(sequence: PlayedSequence, room: int, stops: Sequence[int] = ()) -> Completion:
+            own, prompt_ids = request.stop_token_ids or self.bridge.stop_ids, sequence.row.prompt_ids
             wanted = replace(
                 request,
-                tokens=[*played.row.prompt_ids, *played.response],
-                begun=len(played.response),
+                tokens=[*prompt_ids, *sequence.response],
+                # What a further sequence's prompt has beyond the limit takes room of its turns.
+                begun=max(0, len(prompt_ids) - self.spec.rollout.max_prompt_tokens) + len(sequence.response),
                 max_tokens=room,
                 stop_token_ids=tuple(sorted({*own, *stops})) if stops else request.stop_token_ids,
+                seed=_seed(request.seed, sequence.number),
             )
-            made = await play.turns.of(number, wanted)
+            made = await play.turns.of(number, wanted, sequence.number)
             require_version([made], play.version, newer=request.newer)
-            played.turns.append(made)
-            played.append(made.tokens.tolist(), made=True)
+            sequence.turns.append(made)
+            sequence.append(made.tokens.tolist(), made=True)
             return made
 
         if play.agents is not None:
             return await play.agents.play(played, episode, ask)
         if self.tools is None:
-            played.row = await self._opened(played.row, episode)
+            played.first.row = await self._opened(played.first.row, episode)
         for room in self._rooms(played):
-            await ask(room)
+            await ask(played.first, room)
             answers = self._called(played, episode, self.tools) if self.tools else self._stepped(played, episode)
             if (answer := await answers) is None:
                 break
-            played.append(answer, made=False)
+            played.first.append(answer, made=False)
         return None
 
     async def _opened(self, row: EncodedRow, episode: Episode) -> EncodedRow:
@@ -217,7 +231,7 @@ class Episodes:
 
     async def _stepped(self, played: Played, episode: Episode) -> list[int] | None:
         """Return the tokens with which the class answers the last turn; None if no turn follows it."""
-        made = played.turns[-1]
+        made = played.first.turns[-1]
         answer = await episode.step(self.decode([made.tokens])[0])
         played.rewards += [] if answer.reward is None else [answer.reward]
         played.components |= answer.components
@@ -225,22 +239,22 @@ class Episodes:
             played.ended = "done"
         if answer.done or not made.finished:
             return None
-        return self.bridge.tokens(played.row.row, answer.text, ended=self._ended(made))
+        return self.bridge.tokens(played.first.row.row, answer.text, ended=self._ended(made))
 
     async def _called(self, played: Played, episode: Episode, tools: Tools) -> list[int] | None:
         """Return the tokens with the results of the calls of the last turn; None if no turn follows it."""
-        made, ended = played.turns[-1], self._ended(played.turns[-1])
+        made, ended = (last := played.first.turns[-1]), self._ended(last)
         calls = tools.parser.calls(self.decode_all([made.tokens[: len(made.tokens) - ended]])[0])
         if made.finished and not calls:
             played.ended = "done"
             return None
-        if not made.finished or len(played.turns) == self._limits.max_turns:  # no turn would see the results
+        if not made.finished or len(played.first.turns) == self._limits.max_turns:  # no turn would see the results
             return None
         results = [await self._result(call, episode) for call in calls]
         assert played.results is not None, "there are tools"
         played.results += [result.fault for result in results]
         answers = [(call.name, result.text) for call, result in zip(calls, results, strict=True)]
-        return self.bridge.results(played.row.row, answers, ended=ended)
+        return self.bridge.results(played.first.row.row, answers, ended=ended)
 
     async def _result(self, call: ToolCall, episode: Episode) -> Result:
         if call.fault:
@@ -255,15 +269,15 @@ class Episodes:
         """Return what the class has rewarded; with tools, score the last turn as the answer to the row."""
         if (tools := self.tools) is None:
             return _outcome(played)
-        row, last = played.row.row, played.turns[-1]
+        row, last = played.first.row.row, played.first.turns[-1]
         answer = ToScore(
             row.prompt,
             self.decode([last.tokens])[0],
             row.answer,
             row.raw,
             played.ended == "tokens",
-            sum(played.mask),
-            played.row.prompt_ids,
+            sum(played.first.mask),
+            played.first.row.prompt_ids,
             last.tokens,
         )
         (outcome,) = await tools.scorer.score([answer])
@@ -274,10 +288,15 @@ class Episodes:
         environment, most = self._limits, self.spec.rollout.max_response_tokens
         for _ in range(environment.max_turns):
             played.ended = "tokens"
-            if (left := most - len(played.response)) <= 0:
+            if (left := most - len(played.first.response)) <= 0:
                 return
             yield min(left, environment.max_turn_tokens or left)
         played.ended = "turns"
+
+
+def _seed(seed: int | None, number: int) -> int | None:
+    """Return the seed of an episode's sequence: the first has the episode's."""
+    return seed if seed is None or not number else seed_of(seed, "sequence", number)
 
 
 def _outcome(played: Played) -> Outcome:
@@ -290,8 +309,8 @@ def _outcome(played: Played) -> Outcome:
 def episode_metrics(courses: Sequence[Course]) -> dict[str, float]:
     """Return a step's metrics of its episodes; none without an environment.
 
-    episode/turns: turns of the model, mean. episode/environment_seconds: that an environment took, mean over the
-    episodes. episode/ended_WHY: share of the episodes, 0 to 1, that the environment ended (done), a limit of turns
+    episode/turns, episode/sequences: turns of the model, and sequences of tokens that have them, mean.
+    episode/environment_seconds: that an environment took, mean over the episodes. episode/ended_WHY: share of the episodes, 0 to 1, that the environment ended (done), a limit of turns
     (turns) or tokens (tokens), or that failed for a cause (timeout, exception, crash, wrong_type, ...).
     tools/calls, tools/malformed, tools/failed: see `ToolUse`, mean over the episodes; only with tools.
     """
@@ -302,6 +321,7 @@ def episode_metrics(courses: Sequence[Course]) -> dict[str, float]:
     kinds = dict.fromkeys(("done", "turns", "tokens", *sorted(ends)))
     return {
         "episode/turns": float(np.mean([course.turns for course in courses])),
+        "episode/sequences": float(np.mean([course.sequences for course in courses])),
         "episode/environment_seconds": float(np.mean([course.seconds for course in courses])),
         **{f"episode/ended_{kind}": ends.count(kind) / len(ends) for kind in kinds},
         **{

@@ -14,7 +14,7 @@ from lorarl_trainer.rewards.components import component_metrics
 from lorarl_trainer.rollout.collect import ScoredRollouts, joined
 from lorarl_trainer.rollout.episodes import episode_metrics
 from lorarl_trainer.rollout.refill import groups_to_train, indices_of, prompts_to_add
-from lorarl_trainer.rollout.rounds import Round, Rounds
+from lorarl_trainer.rollout.rounds import Round, Rounds, samples_of
 from lorarl_trainer.rollout.signal import SignalWatch
 from lorarl_trainer.samples.arrays import Rewards
 
@@ -55,15 +55,15 @@ class Lockstep(Rounds):
             rounds.append(await self._round(step, self.rows.next(count), so_far.size, adapter_version, limits))
         samples_S, rollouts = first.samples_S, first.rollouts
         if len(rounds) > 1:
-            samples_S = [sample for one in rounds for sample in one.samples_S]
             rollouts = joined([one.rollouts for one in rounds], self.scorer.field)
         metrics = metrics_of(rollouts, size)
         if self.max_refills:
-            metrics |= {"sampling/rounds": float(len(rounds)), "sampling/prompts": float(len(samples_S) // size)}
+            metrics |= {"sampling/rounds": float(len(rounds)), "sampling/prompts": float(len(rollouts.rewards) // size)}
         metrics |= self.rows.record(rollouts.rewards.reshape(-1, size))
         if len(rounds) > 1:
             indices = indices_of(groups_to_train(rollouts.rewards.reshape(-1, size), wanted), size)
-            samples_S, rollouts = [samples_S[index] for index in indices], rollouts.chosen(indices)
+            rollouts = rollouts.chosen(indices)
+            samples_S = samples_of(rollouts)
         return Round(samples_S, rollouts), metrics
 
     def batch(self, made: Round, metrics: Mapping[str, float]) -> StepBatch:
@@ -77,6 +77,7 @@ class Lockstep(Rounds):
             self.progress.warn_once(f"no signal: {cause}", warning)
         return StepBatch(
             samples_S=made.samples_S,
+            counts=rollouts.counts,
             rewards_P_G=rollouts.rewards.reshape(-1, size),
             temperature=self.spec.rollout.temperature,
             on_policy=True,
@@ -92,8 +93,8 @@ def metrics_of(rollouts: ScoredRollouts, group_size: int) -> dict[str, float]:
     reward_mean, reward_std: over all scored completions. reward_failures: completions that could not be scored.
     reward/NAME: means of the reward's components. signal_share: groups with different rewards, 0 to 1;
     groups of one count as one group.
-    response_tokens_mean: tokens per completion. truncated_share: completions cut off at maxResponseTokens, 0 to 1, or
-    episodes that a limit of tokens ended.
+    response_tokens_mean: tokens per completion, or of all sequences of an episode. truncated_share: completions cut off
+    at maxResponseTokens, 0 to 1, or episodes that a limit of tokens ended.
     response_tokens_high_reward, response_tokens_low_reward: the same over the completions whose reward is above the
     step's mean, and over the other scored ones; absent if all rewards are equal. engine/...: see `Occupancy.metrics`.
     episode/...: see `episode_metrics`.
@@ -113,10 +114,10 @@ def metrics_of(rollouts: ScoredRollouts, group_size: int) -> dict[str, float]:
 
 def completion_metrics(rollouts: ScoredRollouts) -> dict[str, float]:
     """Return a step's metrics of completions alone; see `metrics_of`."""
-    completions = rollouts.completions
+    cut = [course.ended == "tokens" for course in rollouts.courses]
     return {
-        "response_tokens_mean": float(np.mean([len(completion.tokens) for completion in completions])),
-        "truncated_share": float(np.mean([not completion.finished for completion in completions])),
+        "response_tokens_mean": float(np.mean(rollouts.lengths)),
+        "truncated_share": float(np.mean(cut or [not completion.finished for completion in rollouts.completions])),
         **rollouts.occupancy.metrics(),
     }
 
@@ -127,7 +128,7 @@ def compared(rewards_S: Rewards, group_size: int) -> Rewards:
 
 
 def _lengths_by_outcome(rollouts: ScoredRollouts) -> dict[str, float]:
-    lengths = np.array([len(completion.tokens) for completion in rollouts.completions])
+    lengths = rollouts.lengths
     high, low = rollouts.rewards > np.nanmean(rollouts.rewards), rollouts.rewards <= np.nanmean(rollouts.rewards)
     if not (high.any() and low.any()):  # the mean of equal rewards is rounded
         return {}

@@ -26,7 +26,7 @@ from lorarl_trainer.schedule import seed_of
 
 @dataclass(frozen=True)
 class Round:
-    """What one round made, [S] each."""
+    """What one round made: samples, and the rollouts that have their rewards."""
 
     samples_S: Sequence[Sample]
     rollouts: ScoredRollouts
@@ -106,7 +106,14 @@ class Rounds:
         rollouts = await self._generation.roll_out(
             rows_S, requests_S, adapter_version, self.scorer, limits, when, starts_S
         )
-        samples_S = [
-            Sample.of(row.prompt_ids, made) for row, made in zip(rollouts.rows, rollouts.completions, strict=True)
-        ]
-        return Round(samples_S, rollouts)
+        return Round(samples_of(rollouts), rollouts)
+
+
+def samples_of(rollouts: ScoredRollouts) -> list[Sample]:
+    """Return what rollouts made as samples: one of each completion, or of each sequence of its episode."""
+    samples: list[Sample] = []
+    further = rollouts.further or [()] * len(rollouts.rows)
+    for row, made, others in zip(rollouts.rows, rollouts.completions, further, strict=True):
+        samples.append(Sample.of(row.prompt_ids, made))
+        samples += [Sample.of(one.row.prompt_ids, one.completion) for one in others]
+    return samples

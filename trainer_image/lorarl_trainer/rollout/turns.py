@@ -22,14 +22,14 @@ class Turns:
     def __init__(self, workers: Generators, players: int, *, together: bool) -> None:
         """Take turns of so many players, each of which waits for one turn at a time."""
         self._workers, self._players, self._together = workers, players, together
-        self._wanted: dict[int, tuple[GenerationRequest, asyncio.Future[Completion]]] = {}
+        self._wanted: dict[tuple[int, int], tuple[GenerationRequest, asyncio.Future[Completion]]] = {}
         self._asked, self._submitted = asyncio.Event(), asyncio.Event()
         self._made: list[Generated] = []
 
-    async def of(self, number: int, request: GenerationRequest) -> Completion:
-        """Return the next turn of an episode. Its number decides on its place among those of other episodes."""
+    async def of(self, number: int, request: GenerationRequest, sequence: int = 0) -> Completion:
+        """Return the next turn of a sequence of an episode. Their numbers decide on its place among other turns."""
         ended: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        self._wanted[number] = request, ended
+        self._wanted[number, sequence] = request, ended
         self._asked.set()
         return await ended
 
@@ -66,7 +66,7 @@ class Turns:
         while self._players:
             await self._asked.wait()
             self._asked.clear()
-            if not self._wanted or (self._together and len(self._wanted) < self._players):
+            if not self._wanted or (self._together and len({number for number, _ in self._wanted}) < self._players):
                 continue
             numbers = sorted(self._wanted)
             wanted, self._wanted = [self._wanted[number] for number in numbers], {}

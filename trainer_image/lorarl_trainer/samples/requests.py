@@ -157,7 +157,7 @@ class LossChoice:
 
         token_mean: each token counts alike, or each pair. sequence_mean: each sample does; the loss (`losses`) has
         divided its tokens by their number already. constant: each sample's sum is divided by `constant`. So nothing but
-        the sum needs to know all samples of the update.
+        the sum needs to know all samples of the update. The samples of an episode count as one, with the tokens of all.
         """
         if self.aggregation == "token_mean":
             return self.counted(tokens, samples)
@@ -176,7 +176,8 @@ class UpdateRequest:
         seed: decides the dropout masks.
         limits: how well engine and trainer must agree about on-policy samples, which is checked before the update; None
             where nothing is generated.
-        total_samples: of all workers. Pairs and aggregations other than token_mean need it.
+        total_samples: of all workers, of which those of an episode count as one. Pairs and aggregations other than
+            token_mean need it.
         critic: the critic's update on the same samples; None without a critic.
     """
 

@@ -60,6 +60,8 @@ class Sample:
         version: the adapter version that generated it; of one that was continued, the last, and of an episode, the
             oldest. None for the data's own.
         targets: the tokens whose log-probabilities are trained, in the places of the trained ones; None for these.
+        episode_length: trained tokens of all samples of its episode, over which a mean over its tokens is taken; None
+            for its own.
     """
 
     tokens: Annotated[Ints, Column("token", np.int64)]
@@ -76,6 +78,7 @@ class Sample:
     fresh: Annotated[bool, Column("sequence", np.bool_)] = True
     version: Annotated[int | None, Column("sequence", np.int64)] = None
     targets: Annotated[Ints | None, Column("trained", np.int64)] = None
+    episode_length: Annotated[int | None, Column("sequence", np.int64, of_step=True)] = None
 
     @classmethod
     def of(cls, prompt: Sequence[int], completion: Completion, *, fresh: bool = True) -> Sample:

@@ -27,7 +27,7 @@ from lorarl_trainer.rewards.process import CodeFolders
 from lorarl_trainer.rewards.scores import Outcome
 from lorarl_trainer.rollout.agents import Agents
 from lorarl_trainer.rollout.endpoint.conversation import Speech
-from lorarl_trainer.rollout.played import Played
+from lorarl_trainer.rollout.played import Played, PlayedSequence
 from lorarl_trainer.samples.sample import Completion
 from support.tiny_tokenizers import TOOLS_CHATML, write_tokenizer
 from unit.contract.manifests import manifest
@@ -182,7 +182,6 @@ def yields(row, llm):
     yield 1
 """
 CALLS = ['<tool_call>{"name": "look", "arguments": {"word": "sun"}}</tool_call>', "<tool_call>{]</tool_call>"]
-BRANCH = "An episode is one conversation: send all messages so far as they were, and new ones after them"
 FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "raises": ({}, "exception", "play: ValueError: no (my_agent.py, line "),
     "leaves": ({}, "crash", "the process exited with code 3 in play"),
@@ -191,11 +190,6 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "swallows sampling": ({"bodies": [{"temperature": 0.1}]}, "refused", "temperature is 0.1, but the job draws"),
     "swallows a path": ({"path": "/responses", "bodies": [{}]}, "refused", "POST /v1/responses is not served here"),
     "swallows a role": ({"bodies": [{"messages": [{"role": "a"}]}]}, "refused", "messages[0] has the role 'a'"),
-    "swallows the same": (
-        {"bodies": [{}]},
-        "branch",
-        "The messages end before the model's last turn, from messages[1] on",
-    ),
     "talks_long": ({}, "too_long", "spec.rollout.maxPromptTokens is 512"),
     "talks_long and long": ({"length": 9_000_000}, "too_long", "at most 1,000,000 are read"),
     "sends to another API": (
@@ -214,13 +208,16 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
         "The body is no JSON",
     ),
     "forges": ({}, "exception", "play: HTTPError: HTTP Error 401: Unauthorized"),
-    "edits": ({}, "branch", f"The messages are others before the model's last turn, from messages[1] on. {BRANCH}"),
-    "hurries": ({}, "branch", f"Another request of this episode is being answered. {BRANCH}"),
-    "other_tools": ({}, "branch", f"The tools have changed. {BRANCH}"),
     "plays none": ({"returns": None}, "wrong_type", "play returned None"),
     "plays words": ({"returns": "much"}, "wrong_type", "play returned str 'much'"),
     "plays nan": ({"returns": float("nan")}, "non_finite", "play returned nan"),
     "plays no reward": ({"returns": {"score": 1}}, "wrong_type", "returned a mapping without 'reward'"),
+}
+BRANCHES: dict[str, tuple[dict[str, Any], str]] = {
+    "swallows the same": ({"bodies": [{}]}, "Its messages end before a turn of the model. Send all messages and tools"),
+    "edits": ({}, "Its messages are others from messages[1] on. Send all messages and tools as they were"),
+    "hurries": ({}, "a further sequence, and the episode has 1, as many as spec.environment.maxSequences allows"),
+    "other_tools": ({}, "Its tools are others. Send all messages and tools as they were, and new messages after them"),
 }
 PLAYED: dict[str, tuple[dict[str, Any], float, str, list[str]]] = {
     "plays": ({"returns": {"reward": 2, "found": 1}}, 2.0, "done", ["<think>I say 1", "<think>I say 2"]),
@@ -237,10 +234,15 @@ class Game:
     """A job's environment with an agent, without a model."""
 
     def __init__(
-        self, folder: Path, timeout: float = 60.0, name: str = "play", tool_format: ToolFormat | None = None
+        self,
+        folder: Path,
+        timeout: float = 60.0,
+        name: str = "play",
+        tool_format: ToolFormat | None = None,
+        **more: int,
     ) -> None:
         (folder / "my_agent.py").write_text(AGENT)
-        settings = {"agent": f"my_agent:{name}", "maxTurns": 3, "timeoutSeconds": timeout}
+        settings = {"agent": f"my_agent:{name}", "maxTurns": 3, "timeoutSeconds": timeout} | more
         lengths = {"spec.rollout.maxResponseTokens": 256, "spec.rollout.maxPromptTokens": 512}
         spec = load_job(json.dumps(manifest({"spec.reward": None, "spec.environment": settings} | lengths))).spec
         assert spec.environment is not None
@@ -253,9 +255,9 @@ class Game:
 
     async def play(self, row: dict[str, Any]) -> tuple[Played, Outcome]:
         row = {**row, "folder": tempfile.mkdtemp(dir=self.folder)}
-        played = Played(EncodedRow(Row("p", None, row, 1), [1], []))
+        played = Played([PlayedSequence(EncodedRow(Row("p", None, row, 1), [1], []))])
 
-        async def ask(room: int, _: Sequence[int]) -> Completion:
+        async def ask(sequence: PlayedSequence, room: int, _: Sequence[int]) -> Completion:
             (Path(row["folder"]) / "asked").touch()
             while (what := {"hangs_up": "gone", "hurries": "refused"}.get(row["how"])) and not (
                 Path(row["folder"]) / what
@@ -264,19 +266,20 @@ class Game:
             await asyncio.sleep(row.get("slow", 0.01))  # the server sees that a connection is closed
             if row["how"] == "shrugs":
                 raise LorarlError("a worker ended")
-            turn = len(played.turns)
+            turn = played.course.turns
             said = row["says"][turn] if "says" in row else f"<think>I say {turn + 1}"
             ids = [*self.tokenizer.encode(said, add_special_tokens=False), 3][:room]
-            played.turns.append(Completion(np.array(ids), np.full(len(ids), -0.5, np.float32), ids[-1] == 3, 0))
-            played.append(ids, made=True)
-            return played.turns[-1]
+            made = Completion(np.array(ids), np.full(len(ids), -0.5, np.float32), ids[-1] == 3, 0)
+            sequence.turns.append(made)
+            sequence.append(ids, made=True)
+            return made
 
         try:
             async with self.environment.episode(0) as episode:
                 outcome = await self.agents.play(played, episode, ask)
         except EpisodeFailedError as failed:
             outcome = Outcome.failed(failed.cause, failed.message)
-        played.take_back()
+        played.finish()
         return played, outcome
 
     def of_all(self, rows: Sequence[dict[str, Any]]) -> list[tuple[Played, Outcome]]:
@@ -302,29 +305,37 @@ def test_each_fault_has_its_cause_and_costs_its_episode_alone(tmp_path: Path) ->
         assert message in outcome.message, (how, outcome)
     for (how, (_, reward, ended, said)), (played, outcome) in zip(PLAYED.items(), found[len(FAULTS) :], strict=True):
         assert (outcome.value, played.ended) == (reward, ended), (how, outcome)
-        made = [game.tokenizer.decode(turn.tokens[:-1]) for turn in played.turns]
+        [one] = played.sequences
+        made = [game.tokenizer.decode(turn.tokens[:-1]) for turn in one.turns]
         assert made == said, how
-        assert played.mask[0] and played.mask[-1] and sum(played.mask) == sum(len(one.tokens) for one in played.turns)
-    whole = game.tokenizer.decode(found[len(FAULTS)][0].response)
+        assert one.mask[0] and one.mask[-1] and sum(one.mask) == sum(len(turn.tokens) for turn in one.turns)
+    whole = game.tokenizer.decode(found[len(FAULTS)][0].first.response)
     assert whole == (
         "<think>I say 1<|im_end|>\n<|im_start|>user\nAnd?<|im_end|>\n<|im_start|>assistant\n<think>I say 2<|im_end|>"
     )
     assert found[len(FAULTS)][1].components == {"found": 1.0}
-    called = game.tokenizer.decode(found[-1][0].response)
+    called = game.tokenizer.decode(found[-1][0].first.response)
     assert "</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\nbright\n</tool_response><|im_end|>" in called
+
+
+def test_with_one_sequence_an_episode_is_one_conversation(tmp_path: Path) -> None:
+    found = Game(tmp_path, maxSequences=1).of_all(rows(BRANCHES))
+    for (how, (_, message)), (_, outcome) in zip(BRANCHES.items(), found, strict=True):
+        assert outcome.cause == "branch" and message in outcome.message, (how, outcome)
+        assert "or raise maxSequences (400, too_many_sequences)" in outcome.message
 
 
 def test_an_agent_that_hangs_is_cut_but_not_while_the_model_makes_a_turn(tmp_path: Path) -> None:
     [(played, outcome)] = Game(tmp_path, timeout=3.0).of_all([{"how": "hangs", "slow": 3.5}])
     assert outcome.failure == "timeout: play took more than 3 s, the environment's timeoutSeconds"
-    assert len(played.turns) == 1
+    assert played.course.turns == 1
 
 
 def test_calls_that_are_not_found_as_they_are_written_are_refused(tmp_path: Path) -> None:
     """Otherwise each call would come as text, and no episode would use a tool."""
     game = Game(tmp_path, tool_format="llama3_json")
     [(played, outcome)] = game.of_all([{"how": "calls", "says": CALLS}])
-    assert outcome.cause == "refused" and not played.turns
+    assert outcome.cause == "refused" and not played.course.turns
     assert "spec.environment.toolFormat: got llama3_json, but the model's chat template writes" in outcome.message
 
 

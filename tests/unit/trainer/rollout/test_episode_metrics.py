@@ -7,9 +7,15 @@ from lorarl_trainer.rollout.episodes import episode_metrics
 
 
 def test_each_end_and_each_cause_has_its_share() -> None:
-    courses = [Course(3, 0.5, "done"), Course(1, 0.1, "tokens"), Course(0, 0.2, "timeout"), Course(4, 0.0, "done")]
+    courses = [
+        Course(3, 0.5, "done"),
+        Course(1, 0.1, "tokens"),
+        Course(0, 0.2, "timeout"),
+        Course(4, 0.0, "done", sequences=2),
+    ]
     assert episode_metrics(courses) == {
         "episode/turns": 2.0,
+        "episode/sequences": 1.25,
         "episode/environment_seconds": 0.2,
         "episode/ended_done": 0.5,
         "episode/ended_turns": 0.0,

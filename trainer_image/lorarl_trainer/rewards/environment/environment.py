@@ -188,6 +188,7 @@ class Episode:
     ) -> None:
         self._reader, self._writer, self._limit, self._output = reader, writer, limit, output
         self._timer: asyncio.Timeout | None = None
+        self._turns, self._stopped = 0, 0.0  # turns that the model makes, and since when it makes any
         self.seconds = 0.0
 
     async def reset(self, row: Mapping[str, Any]) -> Prompt:
@@ -233,16 +234,20 @@ class Episode:
 
     @contextlib.contextmanager
     def waits_for_the_model(self) -> Iterator[None]:
-        """Stop the clock of an agent while the model makes a turn, and begin a new time limit after that."""
-        began = time.perf_counter()
-        if self._timer is not None and not self._timer.expired():
-            self._timer.reschedule(None)
+        """Stop the clock of an agent while the model makes its turns, and begin a new time limit after that."""
+        self._turns += 1
+        if self._turns == 1:
+            self._stopped = time.perf_counter()
+            if self._timer is not None and not self._timer.expired():
+                self._timer.reschedule(None)
         try:
             yield
         finally:
-            self.seconds -= time.perf_counter() - began
-            if self._timer is not None and not self._timer.expired():
-                self._timer.reschedule(asyncio.get_running_loop().time() + self._limit)
+            self._turns -= 1
+            if not self._turns:
+                self.seconds -= time.perf_counter() - self._stopped
+                if self._timer is not None and not self._timer.expired():
+                    self._timer.reschedule(asyncio.get_running_loop().time() + self._limit)
 
     async def _call(self, method: str, given: Any, limit: float = 0.0, name: str = "") -> dict[str, Any]:
         name, began = name or method, time.perf_counter()

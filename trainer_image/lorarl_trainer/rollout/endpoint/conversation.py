@@ -1,7 +1,8 @@
 """What an episode's agent and the model say, exact to the token, whatever the agent does with the texts.
 
-A request that continues the conversation has all messages so far, the model's as they were sent, and new ones after
-them. Only those are encoded, by the bridge of all episodes: what the model made stays as it is.
+A request that continues what was said has all messages up to a turn of the model, that turn as it was sent, and new
+ones after it. Only those are encoded, by the bridge of all episodes: what the model made stays as it is. Any other
+request begins a further sequence of tokens.
 """
 
 from __future__ import annotations
@@ -13,23 +14,24 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_api.v1alpha1 import EnvironmentSpec, LoRARLJobSpec
 from lorarl_trainer.data.bridge import Bridge
 from lorarl_trainer.data.cells import ASSISTANT, Message
+from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.rows import Row
 from lorarl_trainer.data.tool_calls import CallParser, ToolCall, Tools
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.rewards.environment.worker import MOST_CHARACTERS
 from lorarl_trainer.rewards.scores import Outcome
+from lorarl_trainer.rollout.endpoint.places import Place, continued, continued_tokens, difference
 from lorarl_trainer.rollout.endpoint.replies import Turn
 from lorarl_trainer.rollout.endpoint.requests import ChatRequest, RefusedError, TokensRequest
-from lorarl_trainer.rollout.played import Played
+from lorarl_trainer.rollout.played import Played, PlayedSequence
 from lorarl_trainer.samples.sample import Completion
 
-type Ask = Callable[[int, Sequence[int]], Awaitable[Completion]]
-"""Has the next turn of at most so many tokens made, which these end beside the job's, and adds it to what is played."""
+type Ask = Callable[[PlayedSequence, int, Sequence[int]], Awaitable[Completion]]
+"""Has the next turn of a sequence made, of at most so many tokens, which these end beside the job's, and adds it."""
 type Asked = ChatRequest | TokensRequest
-_ONE = "An episode is one conversation: send all messages so far as they were, and new ones after them"
 
 
 @dataclass(frozen=True)
@@ -49,17 +51,17 @@ class Speech:
 
 @dataclass
 class _Asked:
-    """A request that is being answered, or was.
+    """A request whose answer no client has yet.
 
     Attributes:
+        session: which of the agent's parts it is of.
         is_gone: whether the client that asked no longer waits.
-        delivered: whether it waited until the answer was there.
     """
 
     request: Asked
+    session: str
     is_gone: Callable[[], bool]
     turn: asyncio.Task[Turn]
-    delivered: bool = False
 
     @property
     def has_broken(self) -> bool:
@@ -67,11 +69,6 @@ class _Asked:
         if not self.turn.done() or self.turn.cancelled():
             return False
         return not isinstance(self.turn.exception(), RefusedError | None)
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether no client gets the answer."""
-        return not self.delivered if self.turn.done() else self.is_gone()
 
 
 @dataclass
@@ -93,15 +90,14 @@ class Conversation:
     waiting: Callable[[], contextlib.AbstractContextManager[None]]
     met_limit: bool = False
     refusal: Outcome | None = None
-    _messages: Sequence[Message] | None = None
-    _tools: Tools = ()
-    _parser: CallParser | None = None
+    _places: list[Place] = field(default_factory=list)
     _names: dict[str, str] = field(default_factory=dict)
-    _last: _Asked | None = None
+    _asked: list[_Asked] = field(default_factory=list)
+    _turns: int = 0
     _over: bool = False
 
-    async def answer(self, request: Asked, is_gone: Callable[[], bool]) -> Turn:
-        """Return the model's next turn.
+    async def answer(self, request: Asked, session: str, is_gone: Callable[[], bool]) -> Turn:
+        """Return the model's next turn. `session`: a request continues only what was said in its own.
 
         A client that lost its connection may ask again: it gets the turn that was made for it.
 
@@ -109,18 +105,22 @@ class Conversation:
             RefusedError: the request does not fit the episode.
             LorarlError: a worker failed.
         """
-        last = self._last
-        if last is not None and last.has_broken:
-            await last.turn  # a client may ask again, but the run ends
-        if last is not None and last.request == request and last.is_lost and not self._over:
-            last.is_gone = is_gone
-        elif self._over or (last is not None and not last.turn.done()):
-            what = "The episode is over" if self._over else "Another request of this episode is being answered"
-            raise self.refused(RefusedError(f"{what}. {_ONE}", cause="branch", code="second_conversation"))
+        for one in self._asked:
+            if one.has_broken:
+                await one.turn  # a client may ask again, but the run ends
+        if self._over:
+            raise self.refused(RefusedError("The episode is over", code="episode_over"))
+        lost = (one for one in self._asked if (one.request, one.session) == (request, session) and one.is_gone())
+        if (asked := next(lost, None)) is not None:
+            asked.is_gone = is_gone
         else:
-            last = self._last = _Asked(request, is_gone, asyncio.ensure_future(self._made(request)))
-        turn = await asyncio.shield(last.turn)
-        last.delivered = last.delivered or not is_gone()
+            asked = _Asked(request, session, is_gone, asyncio.ensure_future(self._made(request, session)))
+            self._asked.append(asked)
+        try:
+            turn = await asyncio.shield(asked.turn)
+        finally:
+            if asked.turn.done() and not asked.has_broken and not is_gone() and asked in self._asked:
+                self._asked.remove(asked)
         return turn
 
     def refused(self, error: RefusedError) -> RefusedError:
@@ -132,73 +132,120 @@ class Conversation:
         return error
 
     async def end(self) -> None:
-        """Wait for the turn that is being made, and answer no more. Raises what a worker raised."""
+        """Wait for the turns that are being made, and answer no more. Raises what a worker raised."""
         self._over = True
-        if self._last is not None:
+        for one in self._asked:
             with contextlib.suppress(RefusedError):
-                await self._last.turn
+                await one.turn
 
     def close(self) -> None:
-        """Stop waiting for a turn."""
-        if self._last is not None:
-            self._last.turn.cancel()
+        """Stop waiting for turns."""
+        for one in self._asked:
+            one.turn.cancel()
 
-    async def _made(self, request: Asked) -> Turn:
+    async def _made(self, request: Asked, session: str) -> Turn:
         try:
-            return await (self._chat(request) if isinstance(request, ChatRequest) else self._continued(request))
+            return await (
+                self._chat(request, session) if isinstance(request, ChatRequest) else self._continued(request, session)
+            )
         except RefusedError as error:
             raise self.refused(error) from None
         except InputError as error:  # of the chat template, or of the format of tool calls
             raise self.refused(RefusedError(str(error))) from error
 
-    async def _chat(self, asked: ChatRequest) -> Turn:
+    async def _chat(self, asked: ChatRequest, session: str) -> Turn:
         self._require_turns()
-        more = self._read(asked) if self.played.turns else self._opened(asked)
-        made = await self._turn(more, asked.max_tokens, ())
-        turn = self._described(made, pieces=asked.logprobs)
-        self._messages = [*asked.messages, turn.message]
+        place = continued(self._places, asked, session)
+        if place is None:
+            row, parser, more = *self._opened(asked), []
+        else:
+            row, parser, more = None, place.parser, self._between(place, asked)
+        why = "" if place else difference(self._places, asked, session)
+        sequence, room = self._begun(place, row, len(more), why)
+        turn, made = await self._turn(sequence, more, room, asked.max_tokens, parser=parser, pieces=asked.logprobs)
+        messages = [*asked.messages, turn.message]
+        self._places.append(
+            Place(sequence, len(sequence.response), session, self._has_ended(made), messages, asked.tools, parser)
+        )
         return turn
 
-    async def _continued(self, asked: TokensRequest) -> Turn:
+    async def _continued(self, asked: TokensRequest, session: str) -> Turn:
         self._require_turns()
-        known = self._tokens
-        if not self.played.turns:
-            self._require_room(len(asked.token_ids))
-            self.played.row = replace(self.played.row, prompt_ids=list(asked.token_ids))
-            known = list(asked.token_ids)
-        elif list(asked.token_ids[: len(known)]) != known:
-            message = f"token_ids do not begin with the {len(known)} tokens of the episode so far. {_ONE}"
-            raise RefusedError(message, cause="branch", code="second_conversation", param="token_ids")
-        made = await self._turn(asked.token_ids[len(known) :], asked.max_tokens, asked.stop_token_ids)
-        self._messages, self._parser = None, None
-        return self._described(made, pieces=False)
+        place = continued_tokens(self._places, asked, session)
+        if place is None:
+            row, more = replace(self.played.first.row, prompt_ids=list(asked.token_ids)), []
+        else:
+            row, more = None, list(asked.token_ids[len(place.tokens) :])
+        sequence, room = self._begun(place, row, len(more))
+        turn, made = await self._turn(sequence, more, room, asked.max_tokens, stops=asked.stop_token_ids)
+        self._places.append(Place(sequence, len(sequence.response), session, self._has_ended(made)))
+        return turn
 
     @property
-    def _tokens(self) -> list[int]:
-        return [*self.played.row.prompt_ids, *self.played.response]
+    def _limits(self) -> EnvironmentSpec:
+        assert self.spec.environment is not None, "it makes this job's episodes"
+        return self.spec.environment
 
     def _require_turns(self) -> None:
-        assert self.spec.environment is not None, "it makes this job's episodes"
-        if len(self.played.turns) == (most := self.spec.environment.max_turns):
+        if self._turns == (most := self._limits.max_turns):
             self.played.ended = "turns"
+            for one in self.played.sequences:
+                one.cut = False
             message = f"The episode has had its {most} turns of the model, spec.environment.maxTurns"
             raise RefusedError(message, limit="turns", code="episode_over")
 
-    def _require_room(self, length: int) -> None:
-        if length > (most := self.spec.rollout.max_prompt_tokens):
-            message = f"The first request has {length:,} tokens; spec.rollout.maxPromptTokens is {most:,}"
-            raise RefusedError(message, cause="too_long", code="context_length_exceeded", param="messages")
+    def _begun(
+        self, place: Place | None, row: EncodedRow | None, more: int, why: str = ""
+    ) -> tuple[PlayedSequence, int]:
+        """Return the sequence that a turn is added to after so many more tokens, and the room that it has, in tokens.
 
-    def _opened(self, asked: ChatRequest) -> list[int]:
-        row = self.played.row
+        It is that of the place if it ends there, or else a further one, with all that is before the place in it. No
+        token is trained twice, so the model's own turns there are masked. Without a place, the row opens one. `why` it
+        continues none, for errors.
+        """
+        played = self.played
+        row = row or (place.sequence.row if place else played.first.row)
+        before = place.length if place else 0
+        is_first = not self._turns
+        most = self.spec.rollout.max_prompt_tokens
+        if is_first and len(row.prompt_ids) > most:
+            message = f"The first request has {len(row.prompt_ids):,} tokens; spec.rollout.maxPromptTokens is {most:,}"
+            raise RefusedError(message, cause="too_long", code="context_length_exceeded", param="messages")
+        # A further sequence may begin with a long history, which takes room of the turns.
+        left = self.spec.rollout.max_response_tokens - max(0, len(row.prompt_ids) - most) - before - more
+        extends = place.sequence if place is not None and place.is_end else None
+        if left <= 0:
+            played.ended = "tokens"
+            if extends is not None:
+                extends.cut = True
+            message = f"No room is left for a turn: {-left} tokens more than spec.rollout.maxResponseTokens"
+            raise RefusedError(message, limit="tokens", code="context_length_exceeded", param="messages")
+        if extends is not None:
+            return extends, left
+        if is_first:
+            played.first.row = row
+            return played.first, left
+        if len(played.sequences) == (allowed := self._limits.most_sequences):
+            message = (
+                f"The request begins a further sequence, and the episode has {allowed}, as many as "
+                f"spec.environment.maxSequences allows. {why}Send all messages and tools as they were, and new "
+                "messages after them, or raise maxSequences"
+            )
+            raise RefusedError(message, cause="branch", code="too_many_sequences", param="messages")
+        shared = place.sequence.response[:before] if place else []
+        sequence = PlayedSequence(row, len(played.sequences))
+        sequence.append(shared, made=False)
+        played.sequences.append(sequence)
+        return sequence, left
+
+    def _opened(self, asked: ChatRequest) -> tuple[EncodedRow, CallParser | None]:
+        """Return a row with a request's messages as its prompt, and what finds calls of its tools."""
+        row = self.played.first.row
         tools: Any = list(asked.tools) or None
         _require_short((asked.messages, asked.tools))
-        opened = self.speech.bridge.opened(replace(row, row=replace(row.row, tools=tools)), list(asked.messages))
-        self._require_room(len(opened.prompt_ids))
-        if tools:
-            self._parser = self._parser_of(opened.row, tools)
-        self.played.row, self._tools = opened, asked.tools
-        return []
+        messages = [self._with_name(message) for message in asked.messages]
+        opened = self.speech.bridge.opened(replace(row, row=replace(row.row, tools=tools)), messages)
+        return opened, self._parser_of(opened.row, tools) if tools else None
 
     def _parser_of(self, row: Row, tools: Tools) -> CallParser:
         """Return what finds calls of these tools. Raises InputError if it does not find what the template writes."""
@@ -212,64 +259,63 @@ class Conversation:
         parser.require_read(written, call)
         return parser
 
-    def _read(self, asked: ChatRequest) -> list[int]:
-        """Return the tokens between the last turn and the next one."""
-        known = self._messages or ()
-        fork = next((n for n, one in enumerate(known) if not _is_same(asked.messages[n : n + 1], one)), len(known))
-        new = asked.messages[len(known) :]
-        if self._messages is None or fork < len(known) or list(asked.tools) != list(self._tools):
-            what = "The tools have changed"
-            if self._messages is None:
-                what = "What was generated from tokens is continued with tokens"
-            elif fork < len(known):
-                place = "end before" if fork == len(asked.messages) else "are others before"
-                what = f"The messages {place} the model's last turn, from messages[{fork}] on"
-            raise RefusedError(f"{what}. {_ONE}", cause="branch", code="second_conversation", param="messages")
-        if not new or any(message["role"] == ASSISTANT for message in new):
-            message = "New messages must follow the model's turn, and none of them may be the assistant's"
-            raise RefusedError(message, cause="branch", code="second_conversation", param="messages")
+    def _between(self, place: Place, asked: ChatRequest) -> list[int]:
+        """Return the tokens between the turn at a place and the next one."""
+        new = asked.messages[len(place.messages or ()) :]
         _require_short(new)
+        for message in new:
+            if message["role"] == "tool" and message.get("tool_call_id", "") not in self._names:
+                what = "A message of a tool needs the tool_call_id of a call of the model"
+                raise RefusedError(what, param="messages")
         named = [self._with_name(message) for message in new]
-        return self.speech.bridge.messages(self.played.row.row, named, ended=self._has_ended(self.played.turns[-1]))
+        return self.speech.bridge.messages(place.sequence.row.row, named, ended=place.ended)
 
     def _with_name(self, message: Message) -> Message:
-        """Return a message which, if it is a tool's, has the name of the tool: some templates write it."""
-        if message["role"] != "tool":
+        """Return a message which, if it answers a call of the model, has the tool's name: some templates write it."""
+        if message["role"] != "tool" or (name := self._names.get(message.get("tool_call_id", ""))) is None:
             return message
-        if (name := self._names.get(message.get("tool_call_id", ""))) is None:
-            raise RefusedError("A message of a tool needs the tool_call_id of a call of the model", param="messages")
         return {"role": "tool", "name": name, "content": message["content"]}
 
-    async def _turn(self, more: Sequence[int], wanted: int | None, stops: Sequence[int]) -> Completion:
-        """Have a turn made after some more tokens."""
-        environment, played = self.spec.environment, self.played
-        assert environment is not None, "it makes this job's episodes"
-        left = self.spec.rollout.max_response_tokens - len(played.response) - len(more)
-        if left <= 0:
-            played.ended = "tokens"
-            message = f"No room is left for a turn: {-left} tokens more than spec.rollout.maxResponseTokens"
-            raise RefusedError(message, limit="tokens", code="context_length_exceeded", param="messages")
-        most = min(left, environment.max_turn_tokens or left)
-        played.append(more, made=False)
+    async def _turn(
+        self,
+        sequence: PlayedSequence,
+        more: Sequence[int],
+        room: int,
+        wanted: int | None,
+        *,
+        stops: Sequence[int] = (),
+        parser: CallParser | None = None,
+        pieces: bool = False,
+    ) -> tuple[Turn, Completion]:
+        """Have a turn made after some more tokens; return it as the agent sees it, and as it was made."""
+        most = min(room, self._limits.max_turn_tokens or room)
+        self._turns += 1
+        number = self._turns
+        sequence.busy = True
+        sequence.append(more, made=False)
         with self.waiting():
-            made = await self.ask(min(most, wanted or most), stops)
-        played.ended = "tokens" if not made.finished and (wanted or most) >= most else "done"
-        return made
+            made = await self.ask(sequence, min(most, wanted or most), stops)
+        sequence.busy = False
+        sequence.cut = not made.finished and (wanted or most) >= most
+        self.played.ended = "tokens" if sequence.cut else "done"
+        return self._described(sequence, made, number, parser, pieces=pieces), made
 
     def _has_ended(self, made: Completion) -> bool:
         """Whether a turn ended with a stop token, and not with a text of `rollout.stop`, or at a limit."""
         return bool(made.finished and made.tokens[-1] in self.speech.bridge.stop_ids)
 
-    def _described(self, made: Completion, *, pieces: bool) -> Turn:
+    def _described(
+        self, sequence: PlayedSequence, made: Completion, number: int, parser: CallParser | None, *, pieces: bool
+    ) -> Turn:
         """Return a turn as the agent sees it, with the text of each token or not."""
         speech, tokens = self.speech, made.tokens.tolist()
         message: dict[str, Any] = {"role": ASSISTANT, "content": speech.decode([tokens])[0]}
         found: list[ToolCall] = []
-        if self._parser is not None and made.finished:
-            found = self._parser.calls(speech.decode_all([tokens[: len(tokens) - self._has_ended(made)]])[0])
+        if parser is not None and made.finished:
+            found = parser.calls(speech.decode_all([tokens[: len(tokens) - self._has_ended(made)]])[0])
         if any(call.fault for call in found):
             found = []  # a turn with a call that cannot be read is shown as it is
-        calls = {f"call{len(self._names) + number:05d}": call for number, call in enumerate(found, 1)}
+        calls = {f"call{len(self._names) + place:05d}": call for place, call in enumerate(found, 1)}
         self._names |= {key: call.name for key, call in calls.items()}
         if calls:
             message["tool_calls"] = [
@@ -281,8 +327,8 @@ class Conversation:
                 for key, call in calls.items()
             ]
         return Turn(
-            number=len(self.played.turns),
-            prompt_ids=(known := self._tokens)[: len(known) - len(tokens)],
+            number=number,
+            prompt_ids=[*sequence.row.prompt_ids, *sequence.response[: len(sequence.response) - len(tokens)]],
             tokens=tokens,
             # The best token, which a greedy turn takes, is the only one possible.
             logprobs=made.logprobs.tolist() if len(made.logprobs) else [0.0] * len(tokens),
@@ -297,16 +343,3 @@ def _require_short(new: Sequence[Any]) -> None:
     if (length := len(json.dumps(new, ensure_ascii=False))) > MOST_CHARACTERS:
         message = f"The new messages have {length:,} characters; at most {MOST_CHARACTERS:,} are read"
         raise RefusedError(message, cause="too_long", code="context_length_exceeded", param="messages")
-
-
-def _is_same(given: Sequence[Message], known: Message) -> bool:
-    """Whether there is a message, and it is the known one. Clients trim what the model says, and leave out keys."""
-    if not given or given[0]["role"] != known["role"]:
-        return False
-    [one] = given
-    if known["role"] != ASSISTANT:
-        return bool(one == known)
-    said = [call["function"] for call in known.get("tool_calls", ())]
-    if said or one.get("tool_calls"):
-        return said == [call["function"] for call in one.get("tool_calls", ())]
-    return bool(one["content"].strip() == known["content"].strip())

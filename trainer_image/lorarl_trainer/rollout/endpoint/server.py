@@ -14,7 +14,7 @@ from aiohttp import web
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.rollout.endpoint import replies
-from lorarl_trainer.rollout.endpoint.conversation import Conversation
+from lorarl_trainer.rollout.endpoint.conversation import Asked, Conversation
 from lorarl_trainer.rollout.endpoint.replies import Turn
 from lorarl_trainer.rollout.endpoint.requests import (
     ChatRequest,
@@ -29,6 +29,8 @@ _HOST = "127.0.0.1"
 _MOST_BYTES = 64 << 20
 """Of a request."""
 _END_SECONDS = 1.0
+_SESSION = "X-Session-ID"
+"""Names which part of an agent a request is of."""
 type _Handler = Callable[[web.Request, Conversation], Awaitable[web.StreamResponse]]
 
 
@@ -101,20 +103,24 @@ class Endpoint:
 
     async def _chat(self, request: web.Request, conversation: Conversation) -> web.StreamResponse:
         asked = read_chat(await _body(request), self._spec.rollout)
-        turn = await conversation.answer(asked, lambda: _is_gone(request))
+        turn = await _answered(request, conversation, asked)
         if asked.stream:
             return await _streamed(request, turn, asked)
         return web.json_response(replies.completion(turn, asked, int(time.time())))
 
     async def _generate(self, request: web.Request, conversation: Conversation) -> web.StreamResponse:
         asked: TokensRequest = read_tokens(await _body(request), self._spec.rollout, self._vocabulary_size)
-        return web.json_response(replies.generated(await conversation.answer(asked, lambda: _is_gone(request))))
+        return web.json_response(replies.generated(await _answered(request, conversation, asked)))
 
     async def _models(self, request: web.Request, conversation: Conversation) -> web.StreamResponse:
         rollout = self._spec.rollout
         return web.json_response(
             replies.models(rollout.max_prompt_tokens + rollout.max_response_tokens, int(time.time()))
         )
+
+
+async def _answered(request: web.Request, conversation: Conversation, asked: Asked) -> Turn:
+    return await conversation.answer(asked, request.headers.get(_SESSION, ""), lambda: _is_gone(request))
 
 
 def _key(headers: Mapping[str, str]) -> str:

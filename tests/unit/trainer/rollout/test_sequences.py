@@ -1,0 +1,222 @@
+"""An agent's requests become sequences of tokens: what continues, what branches, and what is trained once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lorarl_api.load import load_job
+from lorarl_trainer.data.bridge import Bridge
+from lorarl_trainer.data.encoder import PromptEncoder
+from lorarl_trainer.data.encoding import EncodedRow
+from lorarl_trainer.data.rows import Row
+from lorarl_trainer.data.tokenizer import load_tokenizer
+from lorarl_trainer.data.tool_calls import CallParser
+from lorarl_trainer.rollout.endpoint.conversation import Conversation, Speech
+from lorarl_trainer.rollout.endpoint.replies import Turn
+from lorarl_trainer.rollout.endpoint.requests import ChatRequest, RefusedError, TokensRequest
+from lorarl_trainer.rollout.played import Played, PlayedSequence
+from lorarl_trainer.samples.sample import Completion
+from support.tiny_tokenizers import TOOLS_CHATML, write_tokenizer
+from unit.contract.manifests import manifest
+
+GO = {"role": "user", "content": "Go."}
+AND = {"role": "user", "content": "And?"}
+SAY = {"role": "user", "content": "Say it."}
+MARK = "<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+
+
+class Talk:
+    """An episode whose model says what a number of turns it has made, or what is given."""
+
+    def __init__(self, folder: Path, says: Sequence[str] = (), **settings: Any) -> None:
+        environment = {"agent": "my_agent:play", "maxTurns": 20} | settings.pop("environment", {})
+        lengths = {"spec.rollout.maxResponseTokens": 256, "spec.rollout.maxPromptTokens": 64} | settings
+        spec = load_job(json.dumps(manifest({"spec.reward": None, "spec.environment": environment} | lengths))).spec
+        self.tokenizer = load_tokenizer(write_tokenizer(folder / "base", template=TOOLS_CHATML))
+        bridge = Bridge(PromptEncoder(self.tokenizer, chat_template=True, stop_ids=(3,)))
+        decoders = partial(self.tokenizer.batch_decode, skip_special_tokens=True), self.tokenizer.batch_decode
+        speech = Speech(bridge, *decoders, partial(CallParser, self.tokenizer))
+        self.played = Played([PlayedSequence(EncodedRow(Row("p", None, {}, 1), [1], []))])
+        self.says, self.asked, self.rooms = says, 0, []
+        self.said = Conversation(spec, speech, self.played, self.ask, contextlib.nullcontext)
+
+    async def ask(self, sequence: PlayedSequence, room: int, _: Sequence[int]) -> Completion:
+        self.asked, self.rooms = self.asked + 1, [*self.rooms, room]
+        text = self.says[self.asked - 1] if self.says else f"I say {self.asked}"
+        await asyncio.sleep(0)  # others may ask meanwhile
+        ids = [*self.tokenizer.encode(text, add_special_tokens=False), 3][:room]
+        made = Completion(np.array(ids), np.full(len(ids), -0.5, np.float32), ids[-1] == 3, 0)
+        sequence.turns.append(made)
+        sequence.append(ids, made=True)
+        return made
+
+    async def chat(self, *messages: Any, session: str = "", **more: Any) -> Turn:
+        return await self.said.answer(ChatRequest(tuple(messages), **more), session, lambda: False)
+
+    async def tokens(self, ids: Sequence[int], session: str = "") -> Turn:
+        return await self.said.answer(TokensRequest(list(ids)), session, lambda: False)
+
+    def sequences(self) -> list[tuple[str, str, str]]:
+        """Each sequence's prompt and response as text, and what of it is trained."""
+        self.played.finish()
+        decode = self.tokenizer.decode
+        return [
+            (
+                decode(one.row.prompt_ids),
+                decode(one.response),
+                decode([token for token, made in zip(one.response, one.mask, strict=True) if made]),
+            )
+            for one in self.played.sequences
+        ]
+
+
+def test_a_history_that_is_cut_begins_a_further_sequence_whose_old_turns_are_its_prompt(tmp_path: Path) -> None:
+    talk = Talk(tmp_path)
+
+    async def play() -> None:
+        first = (await talk.chat(GO)).message
+        second = (await talk.chat(GO, first, AND)).message
+        trimmed = [AND, second, SAY]  # the oldest messages have gone
+        third = (await talk.chat(*trimmed)).message
+        await talk.chat(*trimmed, third, AND)
+
+    asyncio.run(play())
+    (_, _, trained), (prompt, response, later) = talk.sequences()
+    assert trained == "I say 1<|im_end|>I say 2<|im_end|>"
+    assert prompt.endswith("And?<|im_end|>\n<|im_start|>assistant\nI say 2" + MARK.format("Say it."))
+    assert response == "I say 3" + MARK.format("And?") + "I say 4<|im_end|>"
+    assert later == "I say 3<|im_end|>I say 4<|im_end|>"
+    assert talk.played.course.sequences == 2 and talk.played.course.turns == 4
+
+
+def test_a_branch_has_the_tokens_before_it_and_trains_only_its_own(tmp_path: Path) -> None:
+    talk = Talk(tmp_path)
+
+    async def play() -> None:
+        first = (await talk.chat(GO)).message
+        second = (await talk.chat(GO, first, AND)).message
+        await talk.chat(GO, first, AND, second, SAY)
+        other = (await talk.chat(GO, first, SAY)).message  # back to before the second turn
+        again = (await talk.chat(GO, first, AND)).message  # the second turn once more: best of two
+        assert again != second
+        await talk.chat(GO, first, SAY, other, AND)
+
+    asyncio.run(play())
+    (one, whole, trained), (two, _, branch), (three, best, own) = talk.sequences()
+    assert one == two == three
+    assert whole.startswith("I say 1" + MARK.format("And?") + "I say 2")
+    assert trained == "".join(f"I say {n}<|im_end|>" for n in (1, 2, 3))
+    assert branch == "I say 4<|im_end|>I say 6<|im_end|>"
+    assert best == "I say 1" + MARK.format("And?") + "I say 5<|im_end|>" and own == "I say 5<|im_end|>"
+    shared = [first.response[: len("I say 1")] for first in talk.played.sequences]
+    assert shared[0] == shared[1] == shared[2]
+    assert all(sum(one.mask) == sum(len(turn.tokens) for turn in one.turns) for one in talk.played.sequences)
+
+
+def test_requests_side_by_side_are_sequences_and_those_of_another_session_continue_none(tmp_path: Path) -> None:
+    talk = Talk(tmp_path)
+
+    async def play() -> None:
+        left, right = await asyncio.gather(talk.chat(GO), talk.chat(GO))
+        assert {left.number, right.number} == {1, 2}
+        both = [talk.chat(GO, one.message, AND) for one in (right, left)]
+        await asyncio.gather(*both, talk.chat(GO, left.message, AND, session="7"))
+
+    asyncio.run(play())
+    found = talk.sequences()
+    assert [trained.count("I say") for _, _, trained in found] == [2, 2, 1]
+    assert found[2][0].count("I say 1") == 1, "what another session said is a prompt here"
+
+
+def test_what_said_the_same_twice_is_continued_where_it_ends(tmp_path: Path) -> None:
+    talk = Talk(tmp_path, ["A", "A", "B", "C"])
+
+    async def play() -> None:
+        first, second = await asyncio.gather(talk.chat(GO), talk.chat(GO))
+        assert first.message == second.message
+        await talk.chat(GO, first.message, AND)
+        await talk.chat(GO, first.message, AND)
+
+    asyncio.run(play())
+    assert [trained for _, _, trained in talk.sequences()] == ["A<|im_end|>B<|im_end|>", "A<|im_end|>C<|im_end|>"]
+
+
+def test_tokens_continue_the_longest_sequence_that_they_begin_with(tmp_path: Path) -> None:
+    talk = Talk(tmp_path)
+
+    async def play() -> None:
+        first = await talk.tokens([5, 6])
+        known = [5, 6, *first.tokens]
+        second = await talk.tokens([*known, 7])
+        await talk.tokens([*known, 7, *second.tokens])  # goes on
+        await talk.tokens([*known, 8])  # a branch
+        await talk.tokens([6])
+        await talk.tokens([*known, 7, *second.tokens], session="another")
+        await asyncio.gather(*(talk.tokens([*known, 8]) for _ in range(2)))
+
+    asyncio.run(play())
+    found = talk.played.sequences
+    assert [len(one.turns) for one in found] == [3, 1, 1, 1, 1, 1]
+    assert [len(one.row.prompt_ids) for one in found[:3]] == [2, 2, 1]
+    shared = len(found[0].turns[0].tokens)
+    assert found[1].response[:shared] == found[0].response[:shared] and not any(found[1].mask[: shared + 1])
+
+
+def test_the_limits_hold_for_the_whole_episode_and_each_has_its_name(tmp_path: Path) -> None:
+    talk = Talk(tmp_path, environment={"maxTurns": 3, "maxSequences": 2})
+
+    async def play() -> None:
+        await asyncio.gather(talk.chat(GO), talk.chat(AND))
+        with pytest.raises(RefusedError, match="raise maxSequences") as refused:
+            await talk.chat(SAY)
+        assert (refused.value.cause, refused.value.code) == ("branch", "too_many_sequences")
+        await talk.chat(GO, {"role": "assistant", "content": "I say 1"}, AND)
+        with pytest.raises(RefusedError, match="spec.environment.maxTurns") as refused:
+            await talk.chat(GO)
+        assert refused.value.limit == "turns"
+
+    asyncio.run(play())
+    assert talk.played.ended == "turns" and talk.said.met_limit
+
+
+def test_a_long_history_takes_room_of_the_turns_and_one_that_leaves_none_ends_the_episode(tmp_path: Path) -> None:
+    talk = Talk(tmp_path)
+
+    async def play() -> None:
+        with pytest.raises(RefusedError) as refused:
+            await Talk(tmp_path).chat({"role": "user", "content": "x" * 100})
+        assert refused.value.cause == "too_long", "the first request"
+        await talk.chat(GO)
+        await talk.chat({"role": "user", "content": "x" * 100})
+        with pytest.raises(RefusedError) as refused:
+            await talk.chat({"role": "user", "content": "x" * 320})
+        assert refused.value.limit == "tokens"
+
+    asyncio.run(play())
+    first, second = talk.played.sequences
+    assert talk.rooms == [256, 256 - (len(second.row.prompt_ids) - 64)]
+    assert talk.played.ended == "tokens" and not first.cut and talk.said.refusal is None
+
+
+def test_a_request_that_is_lost_is_answered_once_and_one_that_is_not_is_another(tmp_path: Path) -> None:
+    talk = Talk(tmp_path)
+
+    async def play() -> None:
+        asked = ChatRequest((GO,))
+        await talk.said.answer(asked, "", lambda: True)
+        await talk.said.answer(asked, "other", lambda: False)  # of another part of the agent
+        again = await talk.said.answer(asked, "", lambda: False)
+        assert again.number == 1
+        assert (await talk.said.answer(asked, "", lambda: False)).number == 3
+
+    asyncio.run(play())
+    assert len(talk.played.sequences) == 3
