@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-from lorarl_trainer.data.bridge import Bridge
-from lorarl_trainer.data.encoder import PromptEncoder
-from lorarl_trainer.data.encoding import EncodedRow
-from lorarl_trainer.data.rows import Row
 from lorarl_trainer.data.tokenizer import load_tokenizer
-from lorarl_trainer.data.tool_calls import CallParser, ToolCall
-from lorarl_trainer.rewards.environment.environment import Environment
-from lorarl_trainer.rewards.process import CodeFolders
-from lorarl_trainer.rollout.agents import Agents
-from lorarl_trainer.rollout.collect import ScoredRollouts
-from lorarl_trainer.rollout.endpoint.conversation import Speech
-from lorarl_trainer.rollout.episodes import Episodes, episode_metrics
-from lorarl_trainer.samples.requests import GenerationRequest
-from lorarl_trainer.samples.sample import Sample
-from support.in_process import STOP, Colocated, OneWorker, update_request, worst
-from trainer.letters_with_tools import write_letters_with_tools
+from lorarl_trainer.rollout.episodes import episode_metrics
+from support.in_process import Colocated
+from trainer.agents_played import play, require_exact, rows, started_worker
 
 AGENT = """
 import asyncio, json, random, time, urllib.request
@@ -91,71 +74,17 @@ def tokens(row, llm):
         ids, logprobs = [*ids, *choice["token_ids"], *more], [*logprobs, *(one["logprob"] for one in content)]
     return {"reward": sum(logprobs), "last": ids[-1]}
 """
-WORDS = ["GO", "SAY IT", "A LONGER OPENING", "?"]
-ENDS = tuple(range(112, 128))
-
-
-class Letters(CallParser):
-    """A model of random weights writes no call, so its turns are read as calls by their number of letters."""
-
-    def calls(self, turn: str) -> list[ToolCall]:
-        return [ToolCall("count", {"text": turn})] * (len(turn) % 3)
-
-    def require_read(self, written: str, call: ToolCall) -> None:
-        """The template writes calls otherwise."""
 
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Colocated]:
-    folder = write_letters_with_tools(tmp_path_factory.mktemp("model"))
-    settings = {"maxTurns": 4, "maxTurnTokens": 12, "agent": "my_agent:play", "timeoutSeconds": 60}
-    lengths = {"rollout__maxPromptTokens": 300, "rollout__maxResponseTokens": 200, "data__chatTemplate": True}
-    started = Colocated(folder, tmp_path_factory.mktemp("job"), reward="null", environment=settings, **lengths)
-    started.randomise()
-    started.sync()
-    yield started
-    started.close()
-
-
-def rows(how: str, count: int = 6, **more: Any) -> list[EncodedRow]:
-    raw = [{"word": WORDS[n % len(WORDS)], "how": how, "turns": 3, "slow": 0.0} | more for n in range(count)]
-    return [EncodedRow(Row(str(one["word"]), None, one, n + 1), [5, 6, 7], []) for n, one in enumerate(raw)]
-
-
-def play(worker: Colocated, folder: Path, played: Sequence[EncodedRow]) -> ScoredRollouts:
-    (folder / "my_agent.py").write_text(AGENT)
-    tokenizer = load_tokenizer(worker.model)
-    assert worker.spec.environment is not None
-    environment = Environment(worker.spec.environment, CodeFolders((str(folder),)))
-    size = json.loads((worker.model / "config.json").read_text())["vocab_size"]  # more than the tokenizer knows
-    bridge = Bridge(PromptEncoder(tokenizer, chat_template=True, stop_ids=STOP, vocabulary_size=size))
-    decoders = partial(tokenizer.batch_decode, skip_special_tokens=True), tokenizer.batch_decode
-    agents = Agents(worker.spec, Speech(bridge, *decoders, partial(Letters, tokenizer)))
-    episodes = Episodes(worker.spec, environment, bridge, *decoders, together=True, agents=lambda: agents)
-    requests = [
-        GenerationRequest([1], "a test", 100 + n, stop_token_ids=ENDS, adapter=worker.version)
-        for n in range(len(played))
-    ]
-    try:
-        starts = [0] * len(played)
-        return asyncio.run(episodes.play(OneWorker(worker.worker), played, requests, starts, worker.version))
-    finally:
-        environment.close()
-
-
-def require_exact(worker: Colocated, made: ScoredRollouts) -> list[Sample]:
-    trained = [Sample.of(row.prompt_ids, one) for row, one in zip(made.rows, made.completions, strict=True)]
-    assert not np.isnan(made.rewards).any(), made.failures
-    assert worst(worker.trainer_logprobs(trained), [one.rollout_logprobs for one in trained]) < 2e-5
-    total = sum(sample.trained_length for sample in trained)
-    result = worker.worker.update(update_request(trained, total_tokens=total, learning_rate=0.0))
-    assert result.disagreement is None
-    return trained
+    with started_worker(tmp_path_factory.mktemp("model"), tmp_path_factory.mktemp("job")) as started:
+        yield started
 
 
 def test_the_trainer_sees_what_each_client_sampled_however_long_it_takes(worker: Colocated, tmp_path: Path) -> None:
     others = [*rows("stream", 1), *rows("call", 6), *rows("tokens", 2), *rows("talk", 1, turns=10, most=1)]
-    made, again = (play(worker, tmp_path, [*rows("talk", 3, slow=slow), *others]) for slow in (0.0, 0.05))
+    made, again = (play(worker, tmp_path, AGENT, [*rows("talk", 3, slow=slow), *others]) for slow in (0.0, 0.05))
     for one, other in zip(made.completions, again.completions, strict=True):
         assert one.tokens.tobytes() == other.tokens.tobytes()
         assert one.logprobs.tobytes() == other.logprobs.tobytes()

@@ -86,7 +86,7 @@ def _token_sizes(spec: LoRARLJobSpec, base: ExecutionPlan) -> Iterator[int]:
         sizes += _group_tokens(spec)
     for tokens in sorted({max(tokens, base.trainer.least_tokens) for tokens in sizes}):
         yield tokens
-        if tokens >= base.trainer.trained * base.longest:
+        if tokens >= base.trainer.most_samples * base.longest:
             return
 
 

@@ -75,7 +75,8 @@ class TrainerPlan:
         attention_copies: where there is no flash attention (also for windows and capped scores), how many times
             attention holds a prompt's keys at most, for itself and for each of its completions; 0 otherwise.
         logits_chunk: logits that exist at a time.
-        trained: sequences of a step on one trainer, which may be several workers.
+        trained: completions or episodes of a step on one trainer, which may be several workers.
+        sequences: of an episode at most.
         least_tokens: tokens of the longest that is in one micro-batch: a sequence, or a pair with its prompt once.
         critic: a critic is trained beside the policy.
         held_adapters: adapters that it holds beside its own: a reference, a teacher.
@@ -92,6 +93,19 @@ class TrainerPlan:
     least_tokens: int
     critic: bool
     held_adapters: int
+    sequences: int = 1
+
+    @property
+    def most_samples(self) -> int:
+        """Samples of a step on one trainer, at most."""
+        return self.trained * self.sequences
+
+    @property
+    def key_budget(self) -> int | None:
+        """Keys of a micro-batch, see `micro_batch_keys`: also where more sequences share a prompt than a group has."""
+        if self.micro_batch_keys is None and self.sequences > 1:
+            return self.attention_copies * self.micro_batch_tokens
+        return self.micro_batch_keys
 
     def require(self, decision: str, found: object) -> None:
         """Check that the model is what was planned.

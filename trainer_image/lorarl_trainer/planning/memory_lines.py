@@ -129,7 +129,7 @@ def micro_batch_tokens(execution: ExecutionPlan) -> int:
     """Return the most tokens of a micro-batch. What is longer stands alone, and a small step is one micro-batch."""
     return min(
         max(execution.trainer.micro_batch_tokens, execution.trainer.least_tokens),
-        execution.trainer.trained * execution.longest,
+        execution.trainer.most_samples * execution.longest,
     )
 
 
@@ -140,7 +140,7 @@ def micro_batch_keys(execution: ExecutionPlan) -> int:
     # With two samples, a prompt is a separate segment.
     keys = min(
         max(execution.trainer.micro_batch_keys, execution.trainer.least_tokens),
-        2 * execution.trainer.trained * execution.longest,
+        2 * execution.trainer.most_samples * execution.longest,
     )
     # A rank that shares the context may have two parts of a sequence, and the keys of both.
     return keys + (execution.longest if execution.layout.context_ranks > 1 else 0)

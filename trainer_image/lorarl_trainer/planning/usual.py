@@ -100,6 +100,7 @@ def _trainer(spec: LoRARLJobSpec, model: ModelShape, gpu: Gpu | None, layout: La
         least_tokens=least,
         critic=spec.algorithm.about.critic,
         held_adapters=(spec.reference != "base") + (spec.algorithm.teacher_adapter is not None),
+        sequences=spec.environment.most_sequences if spec.environment else 1,
     )
 
 

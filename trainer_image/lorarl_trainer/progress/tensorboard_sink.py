@@ -98,6 +98,9 @@ def markdown_of(samples: tuple[ScoredSample, ...]) -> str:
         advantage = "" if sample.advantage is None else f", advantage {sample.advantage:+.2f}"
         cut = ", cut off" if sample.truncated else ""
         parts += [f"{reward}{advantage}, {sample.tokens} tokens{cut}", _block(sample.completion)]
+        for number, one in enumerate(sample.further, 2):
+            parts += [f"sequence {number} of the episode begins with", _block(one.model_prompt)]
+            parts += [f"and has {one.tokens} tokens", _block(one.completion)]
     return "\n\n".join(parts)
 
 

@@ -310,8 +310,9 @@ def episode_metrics(courses: Sequence[Course]) -> dict[str, float]:
     """Return a step's metrics of its episodes; none without an environment.
 
     episode/turns, episode/sequences: turns of the model, and sequences of tokens that have them, mean.
-    episode/environment_seconds: that an environment took, mean over the episodes. episode/ended_WHY: share of the episodes, 0 to 1, that the environment ended (done), a limit of turns
-    (turns) or tokens (tokens), or that failed for a cause (timeout, exception, crash, wrong_type, ...).
+    episode/environment_seconds: that an environment took, mean over the episodes. episode/ended_WHY: share of the
+    episodes, 0 to 1, that the environment ended (done), a limit of turns (turns) or tokens (tokens), or that failed for
+    a cause (timeout, exception, crash, wrong_type, ...).
     tools/calls, tools/malformed, tools/failed: see `ToolUse`, mean over the episodes; only with tools.
     """
     if not courses:

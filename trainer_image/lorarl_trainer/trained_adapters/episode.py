@@ -75,10 +75,19 @@ def play_row(source: Source, model: AdaptedModel, row: Row, path: str, sampling:
 
         base, adapter = one("base"), one("adapter")
     opening = str(model.tokenizer.decode(base.rows[0].prompt_ids))
-    return PlayedRow(opening, (base.texts[0], adapter.texts[0]), (_ended(base), _ended(adapter)))
+    return PlayedRow(opening, (_text(base, model), _text(adapter, model)), (_ended(base), _ended(adapter)))
+
+
+def _text(rollouts: ScoredRollouts, model: AdaptedModel) -> str:
+    """Return all that followed the opening; of an agent with several sequences, each of those after it."""
+    parts = [rollouts.texts[0]]
+    for number, one in enumerate(rollouts.further[0] if rollouts.further else (), 2):
+        parts.append(f"\n\nsequence {number}:\n{model.tokenizer.decode(one.row.prompt_ids)}{one.text}")
+    return "".join(parts)
 
 
 def _ended(rollouts: ScoredRollouts) -> str:
     (course,) = rollouts.courses
     turns = f"{course.turns} turn{'s' * (course.turns != 1)}"
+    turns += f" in {course.sequences} sequences" * (course.sequences > 1)
     return f"{float(rollouts.rewards[0]):g}, after {turns} ({course.ended})"

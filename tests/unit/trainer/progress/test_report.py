@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from lorarl_trainer.loading import serve_command
-from lorarl_trainer.progress import EvalDone, Event, Progress, StepDone, Warned, write_report
+from lorarl_trainer.progress import EvalDone, Event, FurtherSequence, Progress, StepDone, Warned, write_report
 from lorarl_trainer.progress.events import scalars_of
 from lorarl_trainer.progress.metrics_file import METRICS, MetricsFile, SummaryFile
 from lorarl_trainer.progress.page import FOLDER, UPLOT, json_in_html
@@ -183,6 +183,18 @@ def test_samples_of_a_step_are_whole_groups(tmp_path: Path) -> None:
     assert "advantage" not in samples["held_out"][0]["groups"][0]["completions"][0]
     assert samples["left_out"] == []
     assert samples_by_step(tmp_path, most_bytes=1)["left_out"] == []  # a first and a last step are always kept
+
+
+def test_the_sequences_of_an_episode_are_one_line_and_one_completion(tmp_path: Path) -> None:
+    one, *others = sampled(1).samples
+    further = FurtherSequence(model_prompt="again", completion="more", tokens=3, truncated=True)
+    with_more = replace(sampled(1), samples=(replace(one, further=(further,)), *others))
+    record(tmp_path, [run_started(tmp_path), with_more])
+    lines = [json.loads(line) for line in (tmp_path / SAMPLES).read_text().splitlines()]
+    assert lines[0]["further"] == [{"model_prompt": "again", "completion": "more", "tokens": 3, "truncated": True}]
+    assert not any("further" in line for line in lines[1:])
+    first, *rest = samples_by_step(tmp_path)["training"][0]["groups"][0]["completions"]
+    assert first["further"] == lines[0]["further"] and not any("further" in one for one in rest)
 
 
 def test_too_many_samples_lose_every_second_step_but_not_the_ends() -> None:

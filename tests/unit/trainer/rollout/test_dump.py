@@ -22,7 +22,13 @@ LIMITS = AgreementLimits(1e-5, 2e-3)
 
 
 def batch(
-    *, teacher: bool = False, kept: bool = False, masked: bool = False, routed: bool = False, stale: bool = False
+    *,
+    teacher: bool = False,
+    kept: bool = False,
+    masked: bool = False,
+    routed: bool = False,
+    stale: bool = False,
+    sequences: bool = False,
 ) -> StepBatch:
     stream = np.random.default_rng(0)
     samples = []
@@ -41,8 +47,9 @@ def batch(
             )
         )
     taught = [None if index == 1 else s.rollout_logprobs for index, s in enumerate(samples)] if teacher else ()
-    rewards = np.array([[1.0, np.nan], [0.25, 0.5]])
-    return StepBatch(samples, rewards, 0.7, on_policy=True, metrics={"reward_mean": 0.58}, teacher_S=taught)
+    rewards = np.array([[1.0, np.nan]] if sequences else [[1.0, np.nan], [0.25, 0.5]])
+    made = StepBatch(samples, rewards, 0.7, on_policy=True, metrics={"reward_mean": 0.58}, teacher_S=taught)
+    return dataclasses.replace(made, counts=[1, 3]) if sequences else made
 
 
 def write(folder: Path, steps: list[int], of: StepBatch | None = None) -> None:
@@ -52,7 +59,8 @@ def write(folder: Path, steps: list[int], of: StepBatch | None = None) -> None:
 
 
 @pytest.mark.parametrize(
-    "parts", [{}, {"teacher": True}, {"kept": True}, {"masked": True}, {"routed": True}, {"stale": True}]
+    "parts",
+    [{}, *({part: True} for part in ("teacher", "kept", "masked", "routed", "stale", "sequences"))],
 )
 def test_what_is_read_is_what_was_written(tmp_path: Path, parts: dict[str, bool]) -> None:
     written = batch(**parts)
@@ -63,6 +71,7 @@ def test_what_is_read_is_what_was_written(tmp_path: Path, parts: dict[str, bool]
         np.testing.assert_equal(dataclasses.asdict(theirs), dataclasses.asdict(ours))
     np.testing.assert_equal(list(read.teacher_S), list(written.teacher_S))
     np.testing.assert_equal(read.rewards_P_G, written.rewards_P_G)
+    assert list(read.counts) == list(written.counts)
     assert (read.temperature, read.on_policy, read.metrics) == (0.7, True, {"reward_mean": 0.58})
     assert read.limits == LIMITS
     assert (described["adapterVersion"], described["position"], described["job"]) == (3, 6, "made")

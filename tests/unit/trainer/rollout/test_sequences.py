@@ -180,7 +180,7 @@ def test_the_limits_hold_for_the_whole_episode_and_each_has_its_name(tmp_path: P
             await talk.chat(SAY)
         assert (refused.value.cause, refused.value.code) == ("branch", "too_many_sequences")
         await talk.chat(GO, {"role": "assistant", "content": "I say 1"}, AND)
-        with pytest.raises(RefusedError, match="spec.environment.maxTurns") as refused:
+        with pytest.raises(RefusedError, match="its 3 turns of the model") as refused:
             await talk.chat(GO)
         assert refused.value.limit == "turns"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,9 @@ from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.rows import Row
 from lorarl_trainer.loop import as_shown
 from lorarl_trainer.rewards.scores import Outcome
-from lorarl_trainer.rollout.collect import ScoredRollouts, shown_samples
+from lorarl_trainer.rollout.collect import Course, Further, ScoredRollouts, joined, shown_samples
 from lorarl_trainer.rollout.lockstep import metrics_of
+from lorarl_trainer.rollout.rounds import samples_of
 from lorarl_trainer.samples.occupancy import Occupancy
 from lorarl_trainer.samples.sample import Completion
 
@@ -45,6 +48,25 @@ def test_a_sample_without_a_reward_has_no_advantage() -> None:
     shown = shown_samples(rollouts([0.5, np.nan, 1.0, 1.0]), lambda prompts: ["p"], group_size=GROUP, limit=4)
     given = as_shown(shown, np.array([-1.0, 0.0, 0.5, 0.5, 9.0]))
     assert [sample.advantage for sample in given] == [-1.0, None, 0.5, 0.5]
+
+
+def test_an_episode_is_shown_and_counted_with_all_of_its_sequences() -> None:
+    made = rollouts([0.0, 1.0])
+    other = Further(EncodedRow(ROWS[4].row, [7], []), Completion(np.zeros(9, int), np.zeros(9), False, 1), "more")
+    courses = [Course(1, 0.0, "done"), Course(2, 0.0, "tokens", sequences=2)]
+    branched = replace(made, further=[(), (other,)], courses=courses)
+    first, second = shown_samples(branched, lambda prompts: [f"<s>{ids}" for ids in prompts], group_size=2, limit=2)
+    assert first.further == ()
+    assert [(one.model_prompt, one.completion, one.tokens, one.truncated) for one in second.further] == [
+        ("<s>[7]", "more", 9, True)
+    ]
+    metrics = metrics_of(branched, 2)
+    assert metrics["response_tokens_mean"] == (1 + 2 + 9) / 2 and metrics["truncated_share"] == 0.5
+    assert metrics["response_tokens_high_reward"] == 11.0
+    both = joined([replace(made, courses=courses), branched], "field")
+    assert both.counts == [1, 1, 1, 2] and both.chosen([3, 0]).counts == [2, 1] and made.counts == []
+    assert [len(one.tokens) - one.prompt_length for one in samples_of(both)] == [1, 2, 1, 2, 9]
+    assert samples_of(both)[-1].prompt_length == 1
 
 
 def test_lengths_are_told_by_outcome() -> None:

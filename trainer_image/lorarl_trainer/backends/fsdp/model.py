@@ -93,7 +93,7 @@ class FsdpModel(AdaptedModel):
         self.module.train()
 
     def micro_batches(self, samples: Sequence[Sample], token_budget: int) -> Iterator[tuple[list[int], MicroBatch]]:
-        keys = self._plan.trainer.micro_batch_keys
+        keys = self._plan.trainer.key_budget
         for indices in grouped(samples, token_budget, keys, packed=self._packing is not None):
             yield indices, self._batch([samples[index] for index in indices])
 

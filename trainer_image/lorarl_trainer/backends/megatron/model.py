@@ -172,7 +172,7 @@ class LoraModel(AdaptedModel):
         return unwrap_model(self.module)
 
     def micro_batches(self, samples: Sequence[Sample], token_budget: int) -> Iterator[tuple[list[int], MicroBatch]]:
-        keys = self._plan.trainer.micro_batch_keys
+        keys = self._plan.trainer.key_budget
         for indices in grouped(samples, token_budget, keys, packed=self._packing is not None):
             chosen = [samples[index] for index in indices]
             if self._packing is None:

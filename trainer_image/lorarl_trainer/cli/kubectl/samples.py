@@ -58,6 +58,9 @@ def group_text(group: Mapping[str, Any]) -> str:
         reward = "no reward" if completion["reward"] is None else f"reward {completion['reward']:g}"
         advantage = f", advantage {completion['advantage']:+.2f}" if "advantage" in completion else ""
         lines += [f"{reward}{advantage}, {completion['tokens']} tokens", *_quoted(completion["text"])]
+        for number, one in enumerate(completion.get("further", ()), 2):
+            lines += [f"sequence {number} of the episode begins with", *_quoted(one["model_prompt"])]
+            lines += [f"and has {one['tokens']} tokens", *_quoted(one["completion"])]
     return "\n".join(lines)
 
 

@@ -7,7 +7,7 @@ const SORTS = {
   high: ["highest reward first", (c) => -(c.reward ?? -Infinity)],
   low: ["lowest reward first", (c) => c.reward ?? Infinity],
   advantage: ["largest advantage first", (c) => -Math.abs(c.advantage ?? 0)],
-  longest: ["longest first", (c) => -c.tokens],
+  longest: ["longest first", (c) => -(c.further ?? []).reduce((sum, s) => sum + s.tokens, c.tokens)],
 };
 
 function renderSamples(run) {
@@ -63,7 +63,7 @@ function nearestIndex(step) {
 
 function matches(group, completion) {
   const { query } = browser;
-  return !query || [completion.text, group.model_prompt, group.answer ?? ""].some((text) => text.toLowerCase().includes(query));
+  return !query || [completion.text, group.model_prompt, group.answer ?? "", ...(completion.further ?? []).flatMap((s) => [s.model_prompt, s.completion])].some((text) => text.toLowerCase().includes(query));
 }
 
 function matchesIn(entry) { return entry.groups.reduce((sum, g) => sum + g.completions.filter((c) => matches(g, c)).length, 0); }
@@ -124,6 +124,8 @@ function prompt(group) {
   return el("pre", { class: "prompt", tabindex: "0", "aria-label": "Prompt as the model saw it" }, marked(group.model_prompt));
 }
 
+function said(text) { return el("pre", {}, text === "" ? el("i", { class: "nothing" }, "(empty)") : marked(text)); }
+
 function completionRow(c) {
   const parts = Object.entries(c.components ?? {}).map(([name, value]) => el("span", {}, `${name} ${number(value)}`));
   const direction = c.advantage > 0 ? " up" : c.advantage < 0 ? " down" : "";
@@ -131,7 +133,9 @@ function completionRow(c) {
     el("div", { class: "score" },
       el("b", { title: "reward" }, c.reward == null ? "–" : number(c.reward)),
       c.advantage != null && el("span", { class: `advantage${direction}`, title: "advantage: how much better than its group" }, signed(c.advantage))),
-    el("pre", {}, c.text === "" ? el("i", { class: "nothing" }, "(empty)") : marked(c.text)),
+    el("div", {}, said(c.text), (c.further ?? []).map((s, i) => el("div", { class: "further" },
+      el("h4", {}, `sequence ${i + 2} of the episode`, s.truncated && el("span", { class: "cut" }, " cut off")),
+      el("pre", { class: "prompt", tabindex: "0", "aria-label": "Prompt as the model saw it" }, marked(s.model_prompt)), said(s.completion)))),
     el("p", { class: "meta" }, el("span", {}, count(c.tokens, "token")), c.truncated && el("span", { class: "cut" }, "cut off"),
       parts, c.failure && el("span", { class: "cut" }, c.failure)));
 }
