@@ -85,7 +85,7 @@ def test_the_trainer_sees_what_each_sequence_of_an_episode_sampled(worker: Coloc
         assert one.completion.mask[0], "old turns are its prompt, which is not trained"
 
 
-def test_agents_that_ask_one_after_the_other_have_the_same_bytes_again(worker: Colocated, tmp_path: Path) -> None:
+def test_agents_that_wait_for_each_answer_have_the_same_bytes_again(worker: Colocated, tmp_path: Path) -> None:
     asked = [*rows("trims", 2), *rows("best", 2)]
     made, again = (samples_of(play(worker, tmp_path, AGENT, asked)) for _ in range(2))
     for one, other in zip(made, again, strict=True):

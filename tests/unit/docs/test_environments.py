@@ -23,7 +23,7 @@ from lorarl_trainer.rewards.environment.environment import Answer, Environment, 
 from lorarl_trainer.rewards.process import CodeFolders
 from lorarl_trainer.rewards.scores import Outcome
 from lorarl_trainer.rollout.agents import Agents
-from lorarl_trainer.rollout.played import Played
+from lorarl_trainer.rollout.played import Played, PlayedSequence
 from lorarl_trainer.samples.sample import Completion
 from support.tiny_tokenizers import CHATML, write_tokenizer
 from unit.contract.manifests import manifest
@@ -92,13 +92,11 @@ def test_the_agent_of_the_page_plays_with_its_row(tmp_path: Path) -> None:
         Environment(spec.environment, CodeFolders((str(tmp_path),))),
         Agents(spec, speech_of(spec, vocabulary)),
     )
-    played = Played(EncodedRow(Row("a sum", None, json.loads(ROW_OF_AGENT), 1), [1], []))
+    played = Played([PlayedSequence(EncodedRow(Row("a sum", None, json.loads(ROW_OF_AGENT), 1), [1], []))])
 
-    async def ask(room: int, _: Sequence[int]) -> Completion:
-        said = [*vocabulary.tokenizer.encode([" 6", " 5"][len(played.turns)], add_special_tokens=False), 3]
-        played.turns.append(Completion(np.array(said), np.zeros(len(said), np.float32), True, 0))
-        played.append(said, made=True)
-        return played.turns[-1]
+    async def ask(sequence: PlayedSequence, room: int, _: Sequence[int]) -> Completion:
+        said = [*vocabulary.tokenizer.encode([" 6", " 5"][len(sequence.turns)], add_special_tokens=False), 3]
+        return sequence.add(Completion(np.array(said), np.zeros(len(said), np.float32), True, 0))
 
     async def play() -> Outcome:
         async with agents.serving(), environment.episode(0) as episode:
@@ -106,7 +104,7 @@ def test_the_agent_of_the_page_plays_with_its_row(tmp_path: Path) -> None:
 
     assert asyncio.run(play()) == Outcome(0.5, components={"attempts": 2.0})
     environment.close()
-    assert vocabulary.tokenizer.decode(played.response) == (
+    assert vocabulary.tokenizer.decode(played.first.response) == (
         " 6<|im_end|>\n<|im_start|>user\nThat is wrong. Try again.<|im_end|>\n<|im_start|>assistant\n 5<|im_end|>"
     )
 

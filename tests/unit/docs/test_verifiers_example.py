@@ -25,7 +25,7 @@ from lorarl_trainer.rewards.environment.environment import Environment
 from lorarl_trainer.rewards.process import CodeFolders
 from lorarl_trainer.rewards.scores import Outcome
 from lorarl_trainer.rollout.agents import Agents
-from lorarl_trainer.rollout.played import Played
+from lorarl_trainer.rollout.played import Played, PlayedSequence
 from lorarl_trainer.samples.sample import Completion
 from support.tiny_tokenizers import CHATML, write_tokenizer
 from unit.contract.manifests import manifest
@@ -46,20 +46,18 @@ def played(folder: Path, number: int, said: str) -> tuple[Outcome, str]:
     vocabulary = Vocabulary(load_tokenizer(write_tokenizer(folder / "base", template=CHATML)), (3,))
     environment = Environment(spec.environment, CodeFolders((str(EXAMPLE),)))
     agents, episode_of = Agents(spec, speech_of(spec, vocabulary)), {"prompt": "a task", "seed": number}
-    one = Played(EncodedRow(Row("a task", None, episode_of, 1), [1], []))
+    one = Played([PlayedSequence(EncodedRow(Row("a task", None, episode_of, 1), [1], []))])
 
-    async def ask(room: int, _: Sequence[int]) -> Completion:
+    async def ask(sequence: PlayedSequence, room: int, _: Sequence[int]) -> Completion:
         tokens = [*vocabulary.tokenizer.encode(said, add_special_tokens=False), 3]
-        one.turns.append(Completion(np.array(tokens), np.zeros(len(tokens), np.float32), True, 0))
-        one.append(tokens, made=True)
-        return one.turns[-1]
+        return sequence.add(Completion(np.array(tokens), np.zeros(len(tokens), np.float32), True, 0))
 
     async def play() -> Outcome:
         async with agents.serving(), environment.episode(0) as episode:
             return await agents.play(one, episode, ask)
 
     try:
-        return asyncio.run(play()), vocabulary.tokenizer.decode([*one.row.prompt_ids, *one.response])
+        return asyncio.run(play()), vocabulary.tokenizer.decode([*one.first.row.prompt_ids, *one.first.response])
     finally:
         environment.close()
 

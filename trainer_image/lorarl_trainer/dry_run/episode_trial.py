@@ -21,7 +21,7 @@ from lorarl_trainer.rewards.environment.environment import FIELD, Answer, Enviro
 from lorarl_trainer.rewards.environment.worker import TOO_LONG
 from lorarl_trainer.rewards.scores import Outcome
 from lorarl_trainer.rollout.agents import Agents
-from lorarl_trainer.rollout.played import Played
+from lorarl_trainer.rollout.played import Played, PlayedSequence
 from lorarl_trainer.samples.sample import Completion
 from lorarl_trainer.schedule import seed_of
 
@@ -33,11 +33,13 @@ class EpisodeTrial:
     Attributes:
         tokens: all of it, as the model would see it.
         answers: of the environment, one to each turn.
+        further: the episode's other sequences, as the model would see them.
     """
 
     row: EncodedRow
     tokens: list[int]
     answers: list[Answer]
+    further: Sequence[list[int]] = ()
 
 
 def hasty_environment(spec: LoRARLJobSpec) -> LoRARLJobSpec:
@@ -90,13 +92,11 @@ async def _try_agent(
     spec: LoRARLJobSpec, environment: Environment, row: EncodedRow, vocabulary: inputs.Vocabulary, said: list[int]
 ) -> EpisodeTrial:
     """Let an agent play an episode in which the model says the same in each turn."""
-    agents, played = Agents(spec, speech_of(spec, vocabulary)), Played(row)
+    agents, played = Agents(spec, speech_of(spec, vocabulary)), Played([PlayedSequence(row)])
 
-    async def ask(room: int, _: Sequence[int]) -> Completion:
+    async def ask(sequence: PlayedSequence, room: int, _: Sequence[int]) -> Completion:
         tokens = np.array(said[:room], np.int64)
-        played.turns.append(Completion(tokens, np.zeros(len(tokens), np.float32), len(said) <= room, 0))
-        played.append(tokens.tolist(), made=True)
-        return played.turns[-1]
+        return sequence.add(Completion(tokens, np.zeros(len(tokens), np.float32), len(said) <= room, 0))
 
     try:
         async with agents.serving(), environment.episode(seed_of(spec.trainer.seed, "episode", 1, 0)) as episode:
@@ -105,9 +105,10 @@ async def _try_agent(
         outcome = Outcome.failed(failed.cause, failed.message)
     if outcome.failure:
         raise _failing(spec, row, outcome.failure, "an agent that returns a reward")
-    answers = [Answer("", False, None)] * (len(played.turns) - 1)
-    tokens = [*played.row.prompt_ids, *played.response]
-    return EpisodeTrial(played.row, tokens, [*answers, Answer("", True, outcome.value)])
+    played.finish()
+    answers = [Answer("", False, None)] * (played.course.turns - 1)
+    tokens, *further = ([*one.row.prompt_ids, *one.response] for one in played.sequences)
+    return EpisodeTrial(played.first.row, tokens, [*answers, Answer("", True, outcome.value)], further)
 
 
 def _failing(spec: LoRARLJobSpec, row: EncodedRow, failure: str, expected: str) -> InputError:
@@ -157,6 +158,9 @@ def episode_lines(spec: LoRARLJobSpec, trial: EpisodeTrial, vocabulary: inputs.V
     yield f"episode  row {trial.row.row.number}, played without the model, {how}:"
     for line in vocabulary.tokenizer.decode(trial.tokens).splitlines():
         yield f"  | {line}"
+    for number, tokens in enumerate(trial.further, 2):
+        yield f"sequence {number} of the episode:"
+        yield from (f"  | {line}" for line in vocabulary.tokenizer.decode(tokens).splitlines())
     if spec.opens_episodes:
         yield from _reward_lines(answers, rewards, ended)
     response = len(trial.tokens) - len(trial.row.prompt_ids)

@@ -204,9 +204,7 @@ class Episodes:
             )
             made = await play.turns.of(number, wanted, sequence.number)
             require_version([made], play.version, newer=request.newer)
-            sequence.turns.append(made)
-            sequence.append(made.tokens.tolist(), made=True)
-            return made
+            return sequence.add(made)
 
         if play.agents is not None:
             return await play.agents.play(played, episode, ask)

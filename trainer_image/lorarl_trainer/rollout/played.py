@@ -41,6 +41,12 @@ class PlayedSequence:
         self.response += tokens
         self.mask += [made] * len(tokens)
 
+    def add(self, made: Completion) -> Completion:
+        """Add a turn of the model, and return it."""
+        self.turns.append(made)
+        self.append(made.tokens.tolist(), made=True)
+        return made
+
     def take_back(self) -> None:
         """Remove the last text of the environment, if no turn follows it."""
         while self.mask and not self.mask[-1]:

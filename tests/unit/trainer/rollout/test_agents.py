@@ -188,7 +188,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "never": ({}, "no_turn", "the agent returned a reward, and never called the model at llm.base_url"),
     "swallows": ({"bodies": [{"model": "gpt-4o"}]}, "refused", "The model 'gpt-4o' does not exist; the model that is"),
     "swallows sampling": ({"bodies": [{"temperature": 0.1}]}, "refused", "temperature is 0.1, but the job draws"),
-    "swallows a path": ({"path": "/responses", "bodies": [{}]}, "refused", "POST /v1/responses is not served here"),
+    "swallows a path": ({"path": "/embeddings", "bodies": [{}]}, "refused", "POST /v1/embeddings is not served here"),
     "swallows a role": ({"bodies": [{"messages": [{"role": "a"}]}]}, "refused", "messages[0] has the role 'a'"),
     "talks_long": ({}, "too_long", "spec.rollout.maxPromptTokens is 512"),
     "talks_long and long": ({"length": 9_000_000}, "too_long", "at most 1,000,000 are read"),
@@ -269,10 +269,7 @@ class Game:
             turn = played.course.turns
             said = row["says"][turn] if "says" in row else f"<think>I say {turn + 1}"
             ids = [*self.tokenizer.encode(said, add_special_tokens=False), 3][:room]
-            made = Completion(np.array(ids), np.full(len(ids), -0.5, np.float32), ids[-1] == 3, 0)
-            sequence.turns.append(made)
-            sequence.append(ids, made=True)
-            return made
+            return sequence.add(Completion(np.array(ids), np.full(len(ids), -0.5, np.float32), ids[-1] == 3, 0))
 
         try:
             async with self.environment.episode(0) as episode:

@@ -26,6 +26,8 @@ from lorarl_trainer.rewards.scores import Outcome
 from lorarl_trainer.rollout.endpoint.places import Place, continued, continued_tokens, difference
 from lorarl_trainer.rollout.endpoint.replies import Turn
 from lorarl_trainer.rollout.endpoint.requests import ChatRequest, RefusedError, TokensRequest
+from lorarl_trainer.rollout.endpoint.response_replies import response_id
+from lorarl_trainer.rollout.endpoint.response_requests import ResponseRequest
 from lorarl_trainer.rollout.played import Played, PlayedSequence
 from lorarl_trainer.samples.sample import Completion
 
@@ -93,6 +95,7 @@ class Conversation:
     _places: list[Place] = field(default_factory=list)
     _names: dict[str, str] = field(default_factory=dict)
     _asked: list[_Asked] = field(default_factory=list)
+    _responses: dict[str, Sequence[Message]] = field(default_factory=dict)
     _turns: int = 0
     _over: bool = False
 
@@ -145,13 +148,25 @@ class Conversation:
 
     async def _made(self, request: Asked, session: str) -> Turn:
         try:
-            return await (
-                self._chat(request, session) if isinstance(request, ChatRequest) else self._continued(request, session)
-            )
+            if isinstance(request, TokensRequest):
+                return await self._continued(request, session)
+            if isinstance(request, ResponseRequest):
+                return await self._responded(request, session)
+            return await self._chat(request, session)
         except RefusedError as error:
             raise self.refused(error) from None
         except InputError as error:  # of the chat template, or of the format of tool calls
             raise self.refused(RefusedError(str(error))) from error
+
+    async def _responded(self, asked: ResponseRequest, session: str) -> Turn:
+        before = () if asked.previous is None else self._responses.get(asked.previous)
+        if before is None:
+            message = f"previous_response_id is {asked.previous!r}, which is no response of this episode"
+            raise RefusedError(message, status=404, code="previous_response_not_found", param="previous_response_id")
+        said = [*before, *asked.messages]
+        turn = await self._chat(replace(asked, messages=[*asked.instructions, *said]), session)
+        self._responses[response_id(turn.number)] = [*said, turn.message]
+        return turn
 
     async def _chat(self, asked: ChatRequest, session: str) -> Turn:
         self._require_turns()

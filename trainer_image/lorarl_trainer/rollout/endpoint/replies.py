@@ -43,7 +43,7 @@ def completion(turn: Turn, asked: ChatRequest, now: int) -> dict[str, Any]:
     """Return the answer of /v1/chat/completions. `now`: seconds since 1970."""
     choice = {"index": 0, "message": _sent(turn.message), "finish_reason": turn.finish, "logprobs": None}
     if asked.logprobs:
-        choice["logprobs"] = {"content": _logprobs(turn, turn.pieces)}
+        choice["logprobs"] = {"content": logprobs_of(turn, turn.pieces)}
     if asked.token_ids:
         choice["token_ids"] = list(turn.tokens)
     answer = _head(turn, "chat.completion", now) | {"choices": [choice], "usage": turn.usage}
@@ -70,7 +70,7 @@ def generated(turn: Turn) -> dict[str, Any]:
         "index": 0,
         "token_ids": list(turn.tokens),
         "finish_reason": "length" if turn.finish == "length" else "stop",
-        "logprobs": {"content": _logprobs(turn, [f"token_id:{token}" for token in turn.tokens])},
+        "logprobs": {"content": logprobs_of(turn, [f"token_id:{token}" for token in turn.tokens])},
     }
     return {"request_id": f"turn-{turn.number}", "choices": [choice], "usage": turn.usage}
 
@@ -102,7 +102,8 @@ def _head(turn: Turn, kind: str, now: int) -> dict[str, Any]:
     return {"id": f"chatcmpl-{turn.number}", "object": kind, "created": now, "model": MODEL}
 
 
-def _logprobs(turn: Turn, names: Sequence[str]) -> list[dict[str, Any]]:
+def logprobs_of(turn: Turn, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return each token's log-probability, in nats, beside its name."""
     return [
         {"token": name, "logprob": logprob, "bytes": list(name.encode(errors="replace")), "top_logprobs": []}
         for name, logprob in zip(names, turn.logprobs, strict=True)

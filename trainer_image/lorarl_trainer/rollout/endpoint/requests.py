@@ -10,6 +10,7 @@ import contextlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 from lorarl_api.v1alpha1 import RolloutSpec
@@ -18,7 +19,7 @@ from lorarl_trainer.rewards.scores import Cause
 
 MODEL = "lorarl"
 """The model's name at the endpoint."""
-_PATHS = "POST /v1/chat/completions, POST /inference/v1/generate and GET /v1/models"
+_PATHS = "POST /v1/chat/completions, POST /v1/responses, POST /inference/v1/generate and GET /v1/models"
 _NEUTRAL: Mapping[str, Any] = {
     "n": 1,
     "best_of": 1,
@@ -55,6 +56,8 @@ _OF_CHAT = frozenset(
 _OF_TOKENS = frozenset(("token_ids", "sampling_params"))
 _OF_SAMPLING = frozenset(("max_tokens", "stop_token_ids", "logprobs"))
 """These are read below, each in its place."""
+_TEXTS = frozenset(("text", "input_text", "output_text"))
+"""Types of a content's parts."""
 
 
 class RefusedError(Exception):
@@ -120,55 +123,55 @@ class TokensRequest:
 
 def read_chat(body: Any, rollout: RolloutSpec) -> ChatRequest:
     """Read what is sent to /v1/chat/completions. Raises RefusedError if it asks for what this server does not do."""
-    with _as_refused():
+    with as_refused():
         return _chat(body, rollout)
 
 
 def _chat(body: Any, rollout: RolloutSpec) -> ChatRequest:
-    given = _object(body, "the body")
-    _require_model(given.get("model"))
-    _require_drawn_alike(given, rollout, _OF_CHAT)
+    given = as_object(body, "the body")
+    require_model(given.get("model"))
+    require_drawn_alike(given, rollout, _OF_CHAT)
     messages, tools = given.get("messages"), given.get("tools") or []
     if not isinstance(messages, list) or not messages:
         raise RefusedError("messages must be a list of messages with role and content", param="messages")
     if not isinstance(tools, list):
         raise RefusedError("tools must be a list of functions", param="tools")
-    limits = [_positive(given, name) for name in ("max_tokens", "max_completion_tokens")]
+    limits = [positive(given, name) for name in ("max_tokens", "max_completion_tokens")]
     return ChatRequest(
-        _unicode([_message(one, f"messages[{number}]") for number, one in enumerate(messages)], "messages"),
-        _unicode([_tool(one, f"tools[{number}]") for number, one in enumerate(tools)], "tools"),
+        in_unicode([_message(one, f"messages[{number}]") for number, one in enumerate(messages)], "messages"),
+        in_unicode([read_tool(one, f"tools[{number}]") for number, one in enumerate(tools)], "tools"),
         min(filter(None, limits), default=None),
-        stream=_switch(given, "stream"),
-        usage=_switch(_object(given.get("stream_options") or {}, "stream_options"), "include_usage"),
-        logprobs=_switch(given, "logprobs"),
-        token_ids=_switch(given, "return_token_ids"),
+        stream=switch(given, "stream"),
+        usage=switch(as_object(given.get("stream_options") or {}, "stream_options"), "include_usage"),
+        logprobs=switch(given, "logprobs"),
+        token_ids=switch(given, "return_token_ids"),
     )
 
 
 def read_tokens(body: Any, rollout: RolloutSpec, vocabulary_size: int) -> TokensRequest:
     """Read what is sent to /inference/v1/generate. Raises RefusedError if it asks for what this server does not do."""
-    with _as_refused():
+    with as_refused():
         return _tokens(body, rollout, vocabulary_size)
 
 
 def _tokens(body: Any, rollout: RolloutSpec, vocabulary_size: int) -> TokensRequest:
-    given = _object(body, "the body")
+    given = as_object(body, "the body")
     if given.get("model") is not None:
-        _require_model(given["model"])
-    asked = _object(given.get("sampling_params") or {}, "sampling_params")
-    _require_drawn_alike(given, rollout, _OF_TOKENS)
-    _require_drawn_alike(asked, rollout, _OF_SAMPLING)
+        require_model(given["model"])
+    asked = as_object(given.get("sampling_params") or {}, "sampling_params")
+    require_drawn_alike(given, rollout, _OF_TOKENS)
+    require_drawn_alike(asked, rollout, _OF_SAMPLING)
     ids, stops = given.get("token_ids"), asked.get("stop_token_ids") or []
     for name, some in (("token_ids", ids), ("stop_token_ids", stops)):
         if not isinstance(some, list) or not all(type(one) is int and 0 <= one < vocabulary_size for one in some):
             raise RefusedError(f"{name} must be a list of numbers from 0 to {vocabulary_size - 1}", param=name)
     if not ids:
         raise RefusedError("token_ids must have at least one token", param="token_ids")
-    return TokensRequest(ids, _positive(asked, "max_tokens"), stops)
+    return TokensRequest(ids, positive(asked, "max_tokens"), stops)
 
 
 @contextlib.contextmanager
-def _as_refused() -> Iterator[None]:
+def as_refused() -> Iterator[None]:
     """Refuse what has an unexpected type somewhere inside."""
     try:
         yield
@@ -181,19 +184,28 @@ def unknown_path(method: str, path: str) -> RefusedError:
     return RefusedError(f"{method} {path} is not served here; {_PATHS} are", status=404, code="not_found")
 
 
-def _object(value: Any, what: str) -> Mapping[str, Any]:
+def as_object(value: Any, what: str) -> Mapping[str, Any]:
+    """Return what must be a JSON object. `what`: as errors name it."""
     if not isinstance(value, dict):
         raise RefusedError(f"{what} must be a JSON object")
     return value
 
 
-def _require_model(name: Any) -> None:
+def require_model(name: Any) -> None:
+    """Refuse any model but the one that is trained."""
     if name != MODEL:
         message = f"The model {name!r} does not exist; the model that is trained is {MODEL!r}, which is llm.model"
         raise RefusedError(message, status=404, code="model_not_found", param="model")
 
 
-def _require_drawn_alike(given: Mapping[str, Any], rollout: RolloutSpec, read: Collection[str]) -> None:
+def require_drawn_alike(
+    given: Mapping[str, Any],
+    rollout: RolloutSpec,
+    read: Collection[str],
+    neutral: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Refuse what would draw otherwise, and what is not read. `neutral`: further values that ask for nothing."""
+    neutral = {**_NEUTRAL, **neutral}
     own = {
         "temperature": ("temperature", rollout.temperature),
         "top_p": ("topP", rollout.top_p),
@@ -202,7 +214,7 @@ def _require_drawn_alike(given: Mapping[str, Any], rollout: RolloutSpec, read: C
         "stop": ("stop", sorted(rollout.stop)),
     }
     for name, value in given.items():
-        if value is None or name in _OF_NO_EFFECT or name in read or (name in _NEUTRAL and value == _NEUTRAL[name]):
+        if value is None or name in _OF_NO_EFFECT or name in read or (name in neutral and value == neutral[name]):
             continue
         if name in own:
             field, expected = own[name]
@@ -227,14 +239,15 @@ def _plain(name: str, value: Any) -> Any:
     return 0 if name == "top_k" and value == -1 else value
 
 
-def _positive(given: Mapping[str, Any], name: str) -> int | None:
+def positive(given: Mapping[str, Any], name: str) -> int | None:
+    """Return a number from 1 on, or None."""
     value = given.get(name)
     if value is not None and (type(value) is not int or value < 1):
         raise RefusedError(f"{name} is {brief(value)}; it must be a whole number from 1 on", param=name)
     return value
 
 
-def _unicode[One](read: Sequence[One], name: str) -> tuple[One, ...]:
+def in_unicode[One](read: Sequence[One], name: str) -> tuple[One, ...]:
     """Return what was read of a request, unless a tokenizer would not take a text somewhere inside."""
     try:
         json.dumps(read, ensure_ascii=False).encode()
@@ -243,7 +256,8 @@ def _unicode[One](read: Sequence[One], name: str) -> tuple[One, ...]:
     return tuple(read)
 
 
-def _switch(given: Mapping[str, Any], name: str) -> bool:
+def switch(given: Mapping[str, Any], name: str) -> bool:
+    """Return a value that is true or false, and false if it is absent."""
     value = given.get(name)
     if not isinstance(value, bool | None):
         raise RefusedError(f"{name} is {brief(value)}; it must be true or false", param=name)
@@ -252,28 +266,30 @@ def _switch(given: Mapping[str, Any], name: str) -> bool:
 
 def _message(value: Any, where: str) -> Message:
     """Return a message as chat templates take it: its content is a text, and arguments of calls are objects."""
-    given = _object(value, where)
+    given = as_object(value, where)
     if (role := given.get("role")) not in ROLES:
         raise RefusedError(f"{where} has the role {brief(role)}, which no chat template knows", param="messages")
-    message: dict[str, Any] = {"role": role, "content": _content(given.get("content"), where)}
+    message: dict[str, Any] = {"role": role, "content": content_of(given.get("content"), where)}
     if role == ASSISTANT and given.get("tool_calls"):
-        message["tool_calls"] = [_call(one, where) for one in given["tool_calls"]]
+        message["tool_calls"] = [read_call(one, where) for one in given["tool_calls"]]
     return message | {key: given[key] for key in ("name", "tool_call_id") if isinstance(given.get(key), str)}
 
 
-def _content(value: Any, where: str) -> str:
+def content_of(value: Any, where: str) -> str:
+    """Return the text of a content."""
     parts = value if isinstance(value, list) else [{"type": "text", "text": "" if value is None else value}]
     text = ""
     for part in parts:
-        more = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
+        more = part.get("text") if isinstance(part, dict) and part.get("type") in _TEXTS else None
         if not isinstance(more, str):
             message = f"{where} has a content that is no text; images cannot be trained on"
-            raise RefusedError(message, param="messages")
+            raise RefusedError(message, param=where.partition("[")[0])
         text += more
     return text
 
 
-def _call(value: Any, where: str) -> dict[str, Any]:
+def read_call(value: Any, where: str) -> dict[str, Any]:
+    """Return a call of a tool, whose arguments are an object."""
     try:
         function = value["function"]
         name, arguments = function["name"], function["arguments"]
@@ -281,11 +297,13 @@ def _call(value: Any, where: str) -> dict[str, Any]:
         if not (isinstance(name, str) and isinstance(arguments, dict)):
             raise TypeError
     except (TypeError, KeyError, ValueError):
-        raise RefusedError(f"{where} has a tool call without a function and JSON arguments", param="messages") from None
+        message = f"{where} has a tool call without a function and JSON arguments"
+        raise RefusedError(message, param=where.partition("[")[0]) from None
     return {"id": value.get("id"), "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def _tool(value: Any, where: str) -> dict[str, Any]:
+def read_tool(value: Any, where: str) -> dict[str, Any]:
+    """Return a tool as chat templates take it."""
     function = value.get("function") if isinstance(value, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise RefusedError(f"{where} must be a function with a name", param="tools")

@@ -6,24 +6,24 @@ import contextlib
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import LorarlError
-from lorarl_trainer.rollout.endpoint import replies
+from lorarl_trainer.rollout.endpoint import replies, response_replies
 from lorarl_trainer.rollout.endpoint.conversation import Asked, Conversation
 from lorarl_trainer.rollout.endpoint.replies import Turn
 from lorarl_trainer.rollout.endpoint.requests import (
-    ChatRequest,
     RefusedError,
     TokensRequest,
     read_chat,
     read_tokens,
     unknown_path,
 )
+from lorarl_trainer.rollout.endpoint.response_requests import read_response
 
 _HOST = "127.0.0.1"
 _MOST_BYTES = 64 << 20
@@ -57,6 +57,7 @@ class Endpoint:
         """
         app = web.Application(client_max_size=_MOST_BYTES)
         app.router.add_post("/v1/chat/completions", self._handled(self._chat))
+        app.router.add_post("/v1/responses", self._handled(self._responses))
         app.router.add_post("/inference/v1/generate", self._handled(self._generate))
         app.router.add_get("/v1/models", self._handled(self._models))
         app.router.add_route("*", "/{path:.*}", self._handled(_unknown))
@@ -105,8 +106,17 @@ class Endpoint:
         asked = read_chat(await _body(request), self._spec.rollout)
         turn = await _answered(request, conversation, asked)
         if asked.stream:
-            return await _streamed(request, turn, asked)
+            chunks = map(json.dumps, replies.chunks(turn, asked, int(time.time())))
+            return await _streamed(request, [f"data: {chunk}\n\n" for chunk in (*chunks, "[DONE]")])
         return web.json_response(replies.completion(turn, asked, int(time.time())))
+
+    async def _responses(self, request: web.Request, conversation: Conversation) -> web.StreamResponse:
+        asked, rollout = read_response(await _body(request), self._spec.rollout), self._spec.rollout
+        turn = await _answered(request, conversation, asked)
+        if asked.stream:
+            events = response_replies.events(turn, asked, rollout, int(time.time()))
+            return await _streamed(request, [f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in events])
+        return web.json_response(response_replies.response(turn, asked, rollout, int(time.time())))
 
     async def _generate(self, request: web.Request, conversation: Conversation) -> web.StreamResponse:
         asked: TokensRequest = read_tokens(await _body(request), self._spec.rollout, self._vocabulary_size)
@@ -142,14 +152,13 @@ async def _body(request: web.Request) -> Any:
         raise RefusedError(f"The body is no JSON: {error}") from error
 
 
-async def _streamed(request: web.Request, turn: Turn, asked: ChatRequest) -> web.StreamResponse:
-    """Send a turn as server-sent events."""
+async def _streamed(request: web.Request, events: Sequence[str]) -> web.StreamResponse:
+    """Send server-sent events."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
-    events = [json.dumps(chunk) for chunk in replies.chunks(turn, asked, int(time.time()))]
     with contextlib.suppress(ConnectionError):  # the client has gone, and the turn is made
         await response.prepare(request)
-        for event in (*events, "[DONE]"):
-            await response.write(f"data: {event}\n\n".encode())
+        for event in events:
+            await response.write(event.encode())
         await response.write_eof()
     return response
 
