@@ -48,6 +48,7 @@ def play(row, llm):
         request = urllib.request.Request(llm.base_url + "/chat/completions", json.dumps(body).encode(), headers)
         [choice] = json.load(urllib.request.urlopen(request))["choices"]
         messages += [choice["message"], {"role": "user", "content": "Again."}]
+        messages = messages[-1:] if row["how"] == "forgets" else messages
     return 0.75
 """
 
@@ -111,6 +112,19 @@ def test_it_shows_the_episode_of_an_agent(show: Show) -> None:
         "  | Guess.<|im_end|>",
         "  | <|im_start|>assistant",
         "  | I do not know.<|im_end|>",
+        "  | <|im_start|>user",
+        "  | Again.<|im_end|>",
+        "  | <|im_start|>assistant",
+        "  | I do not know.<|im_end|>",
+        "reward   0.75, in 2 turns; done",
+    ]
+
+
+def test_it_shows_each_sequence_of_an_agent(show: Show) -> None:
+    shown = show("forgets", kind="agent")
+    assert shown[4:] == [
+        "  | I do not know.<|im_end|>",
+        "sequence 2 of the episode:",
         "  | <|im_start|>user",
         "  | Again.<|im_end|>",
         "  | <|im_start|>assistant",
