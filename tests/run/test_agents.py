@@ -49,7 +49,7 @@ def steps_of(ended: Ended) -> list[dict]:
 
 
 @pytest.mark.long
-def test_episodes_of_several_sequences_are_trained_and_replayed_and_shown(tmp_path: Path, base: Path) -> None:
+def test_episodes_of_several_sequences_are_trained_replayed_and_shown(tmp_path: Path, base: Path) -> None:
     job = branching(tmp_path / "made", base)
     made = job.start(more=["--dump-rollouts", "rollouts"]).end()
     assert made.code == 0, made.stderr
@@ -85,13 +85,13 @@ def _require_commands_play_the_same(made: Ended, job: Job) -> None:
 
 
 @pytest.mark.long
-def test_a_run_with_an_agent_that_branches_and_a_resumed_one_end_in_the_same_bytes(tmp_path: Path, base: Path) -> None:
+def test_a_run_of_a_branching_agent_resumes_to_the_same_bytes(tmp_path: Path, base: Path) -> None:
     whole, resumed = (branching(tmp_path / name, base) for name in ("whole", "resumed"))
     whole_as_resumed(whole, resumed)
     assert adapter(whole)
 
 
-def test_more_sequences_than_are_allowed_fail_the_episode_and_say_what_to_raise(tmp_path: Path, base: Path) -> None:
+def test_too_many_sequences_fail_the_episode_and_say_what_to_raise(tmp_path: Path, base: Path) -> None:
     job = branching(tmp_path, base)
     job.change(environment={"maxSequences": 2}, cluster={"gpusPerNode": 1})
     ended = job.run("trainer.steps=1")

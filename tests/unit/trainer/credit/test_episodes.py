@@ -87,7 +87,7 @@ def requests(of: StepBatch, **settings: Any) -> list[UpdateRequest]:
     return list(update_requests(session, of, advantages, 1))  # type: ignore[arg-type]
 
 
-def test_updates_have_equal_shares_of_the_episodes_with_all_of_their_samples() -> None:
+def test_updates_have_equal_shares_of_whole_episodes() -> None:
     first, second = requests(batch(), updatesPerStep=2)
     assert [len(one.samples) for one in (first, second)] == [3, 4]
     assert [one.total_samples for one in (first, second)] == [2, 2]

@@ -108,7 +108,7 @@ def test_what_is_not_served_is_refused_with_the_reason(more: dict[str, Any], sai
     assert (refused.value.param in (*more, None) and refused.value.param != "messages") or "messages" in more
 
 
-def test_a_conversation_is_continued_stateless_and_by_the_id_of_the_response_before(tmp_path: Path) -> None:
+def test_a_conversation_continues_stateless_and_by_id(tmp_path: Path) -> None:
     talk = Talk(tmp_path)
 
     async def play() -> None:

@@ -16,7 +16,7 @@ SAY = {"role": "user", "content": "Say it."}
 MARK = "<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 
 
-def test_a_history_that_is_cut_begins_a_further_sequence_whose_old_turns_are_its_prompt(tmp_path: Path) -> None:
+def test_a_history_that_is_cut_begins_a_further_sequence(tmp_path: Path) -> None:
     talk = Talk(tmp_path)
 
     async def play() -> None:
@@ -59,7 +59,7 @@ def test_a_branch_has_the_tokens_before_it_and_trains_only_its_own(tmp_path: Pat
     assert all(sum(one.mask) == sum(len(turn.tokens) for turn in one.turns) for one in talk.played.sequences)
 
 
-def test_requests_side_by_side_are_sequences_and_those_of_another_session_continue_none(tmp_path: Path) -> None:
+def test_requests_side_by_side_and_of_other_sessions_are_sequences(tmp_path: Path) -> None:
     talk = Talk(tmp_path)
 
     async def play() -> None:
@@ -125,7 +125,7 @@ def test_the_limits_hold_for_the_whole_episode_and_each_has_its_name(tmp_path: P
     assert talk.played.ended == "turns" and talk.said.met_limit
 
 
-def test_a_long_history_takes_room_of_the_turns_and_one_that_leaves_none_ends_the_episode(tmp_path: Path) -> None:
+def test_a_long_history_takes_room_of_the_turns_or_ends_the_episode(tmp_path: Path) -> None:
     talk = Talk(tmp_path)
 
     async def play() -> None:
@@ -144,7 +144,7 @@ def test_a_long_history_takes_room_of_the_turns_and_one_that_leaves_none_ends_th
     assert talk.played.ended == "tokens" and not first.cut and talk.said.refusal is None
 
 
-def test_a_request_that_is_lost_is_answered_once_and_one_that_is_not_is_another(tmp_path: Path) -> None:
+def test_a_request_that_is_lost_is_answered_once(tmp_path: Path) -> None:
     talk = Talk(tmp_path)
 
     async def play() -> None:
