@@ -137,7 +137,7 @@ class Conversation:
     async def end(self) -> None:
         """Wait for the turns that are being made, and answer no more. Raises what a worker raised."""
         self._over = True
-        for one in self._asked:
+        for one in [*self._asked]:
             with contextlib.suppress(RefusedError):
                 await one.turn
 
@@ -258,7 +258,7 @@ class Conversation:
         row = self.played.first.row
         tools: Any = list(asked.tools) or None
         _require_short((asked.messages, asked.tools))
-        messages = [self._with_name(message) for message in asked.messages]
+        messages = [{**message, **self._with_name(message)} for message in asked.messages]
         opened = self.speech.bridge.opened(replace(row, row=replace(row.row, tools=tools)), messages)
         return opened, self._parser_of(opened.row, tools) if tools else None
 
@@ -312,7 +312,8 @@ class Conversation:
             made = await self.ask(sequence, min(most, wanted or most), stops)
         sequence.busy = False
         sequence.cut = not made.finished and (wanted or most) >= most
-        self.played.ended = "tokens" if sequence.cut else "done"
+        if self.played.ended != "turns":  # another request may have met that limit meanwhile
+            self.played.ended = "tokens" if sequence.cut else "done"
         return self._described(sequence, made, number, parser, pieces=pieces), made
 
     def _has_ended(self, made: Completion) -> bool:
