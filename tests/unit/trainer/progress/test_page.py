@@ -6,12 +6,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.progress import EvalDone, Event, Progress, write_report
+from lorarl_trainer.progress import EvalDone, Event, FurtherSequence, Progress, Sampled, write_report
 from lorarl_trainer.progress.compare import compare_page, compare_runs
 from lorarl_trainer.progress.metrics_file import MetricsFile, SummaryFile
 from lorarl_trainer.progress.samples import SamplesFile
@@ -38,7 +39,7 @@ def events(out_dir: Path) -> list[Event]:
     made: list[Event] = [run_started(out_dir, STEPS), started_up(), EvalDone(step=0, rows=64, score=0.3)]
     for step in range(1, STEPS + 1):
         made += [
-            sampled(step, groups=2),
+            branched(sampled(step, groups=2)),
             with_metrics(grpo_step(step, STEPS), signal_share=0.5, **{"reward/right": step / STEPS}),
         ]
         if step % 4 == 0:
@@ -47,6 +48,13 @@ def events(out_dir: Path) -> list[Event]:
             made += [EvalDone(step=step, rows=64, score=score, metrics=ends), hard]
             made.append(sampled(step, groups=3, evaluation=True))
     return [*made, run_finished(out_dir, STEPS)]
+
+
+def branched(samples: Sampled) -> Sampled:
+    """Return samples of which the second is of an episode with two sequences."""
+    first, second, *others = samples.samples
+    further = FurtherSequence(model_prompt="shorter history", completion="said later", tokens=9, truncated=False)
+    return replace(samples, samples=(first, replace(second, further=(further,)), *others))
 
 
 def progress_into(out_dir: Path) -> Progress:
@@ -107,6 +115,14 @@ def test_the_slider_and_the_search_work_by_keyboard(page: Page) -> None:
     assert page.evaluate("document.querySelectorAll('.completions li').length") == 2, "one in each of two groups"
     assert page.text("mark") == "2 of step 5"
     assert page.errors == []
+
+
+def test_the_sequences_of_an_episode_are_shown_and_searched_together(page: Page) -> None:
+    rows = "[...document.querySelectorAll('.completions li')].map((li) => li.textContent)"
+    page.focus("#sample-search")
+    page.type("said later")
+    [shown] = page.evaluate(rows)
+    assert "sequence 2 of the episode" in shown and "shorter history" in shown and "completion 1 of step" in shown
 
 
 def test_samples_are_sorted_and_the_first_is_put_against_the_last(page: Page) -> None:
