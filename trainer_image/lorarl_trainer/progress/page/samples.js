@@ -133,7 +133,7 @@ function completionRow(c) {
     el("div", { class: "score" },
       el("b", { title: "reward" }, c.reward == null ? "–" : number(c.reward)),
       c.advantage != null && el("span", { class: `advantage${direction}`, title: "advantage: how much better than its group" }, signed(c.advantage))),
-    el("div", {}, said(c.text), (c.further ?? []).map((s, i) => el("div", { class: "further" },
+    el("div", {}, said(c.text), (c.further ?? []).map((s, i) => el("div", {},
       el("h4", {}, `sequence ${i + 2} of the episode`, s.truncated && el("span", { class: "cut" }, " cut off")),
       el("pre", { class: "prompt", tabindex: "0", "aria-label": "Prompt as the model saw it" }, marked(s.model_prompt)), said(s.completion)))),
     el("p", { class: "meta" }, el("span", {}, count(c.tokens, "token")), c.truncated && el("span", { class: "cut" }, "cut off"),
