@@ -22,9 +22,12 @@ from lorarl_trainer.guards.staleness import require_staleness
 from lorarl_trainer.progress import Progress
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.environment.environment import Answer
+from lorarl_trainer.rewards.scores import Outcome
 from lorarl_trainer.rollout.ahead import Ahead
+from lorarl_trainer.rollout.endpoint.conversation import Ask
 from lorarl_trainer.rollout.episodes import Episodes
 from lorarl_trainer.rollout.lockstep import Lockstep
+from lorarl_trainer.rollout.played import Played, PlayedSequence
 from lorarl_trainer.samples.sample import Sample
 from support.loop_runs import rows, spelled
 from unit.contract.environment_cases import PLAYED
@@ -84,9 +87,28 @@ class World:
             await asyncio.sleep(0)
 
 
-def ahead(workers: Chance, world: World, most: int, last: int, position: int = 0) -> Ahead:
+class Branches:
+    """Agents of which each says something, and then two things side by side."""
+
+    def serving(self) -> contextlib.AbstractAsyncContextManager[None]:
+        return contextlib.nullcontext()
+
+    async def play(self, played: Played, episode: Any, ask: Ask) -> Outcome:
+        await ask(played.first, 4, ())
+        further = PlayedSequence(played.first.row, 1)
+        further.append(played.first.response, made=False)
+        played.sequences.append(further)
+        await asyncio.gather(ask(further, 4, ()), ask(played.first, 4, ()))
+        return Outcome(1.0)
+
+
+def ahead(
+    workers: Chance, world: World, most: int, last: int, position: int = 0, agents: Branches | None = None
+) -> Ahead:
     bridge = SimpleNamespace(opened=world.opened, tokens=lambda row, text, ended: [3], stop_ids=(0,))
     episodes = Episodes(SPEC, cast(Any, world), cast(Any, bridge), spelled, spelled, together=False)
+    if agents is not None:
+        episodes = replace(episodes, agents=lambda: cast(Any, agents))
     stream, progress = RowStream(rows(ROWS), 0, position), Progress([], [])
     source = Lockstep(
         SPEC, stream, {}, GROUP, cast(Workers, workers), episodes, spelled, progress, spelled, newer=most > 0
@@ -158,6 +180,27 @@ def test_however_long_episodes_take_the_bounds_hold(seed: int, most: int, last: 
     assert set(world.seeds) == set(in_turns(last)), (
         "an episode begins as it does in turns, also when it is played again"
     )
+
+
+def test_all_sequences_of_an_episode_are_samples_of_its_step_with_their_versions() -> None:
+    workers, world = Chance(random.Random(0)), World(random.Random(0))
+
+    async def run() -> None:
+        source = ahead(workers, world, 2, 6, agents=Branches())
+        for step in range(1, 7):
+            batch = await source.next(step, workers.version)
+            assert list(batch.counts) == [2] * (PROMPTS * GROUP) and len(batch.samples_S) == 2 * PROMPTS * GROUP
+            require_staleness(batch.samples_S, workers.version, source.most)
+            for span in batch.spans:
+                first, second = (batch.samples_S[index] for index in span)
+                assert [len(versions_of(one)) for one in (first, second)] == [2, 1], "what they share is trained once"
+                assert first.tokens[: len(second.tokens) - 2].tolist() == second.tokens[:-2].tolist()
+                assert [one.version for one in (first, second)] == [min(versions_of(first)), *versions_of(second)]
+                assert all(one.fresh == (one.version == workers.version) for one in (first, second))
+            await world.pause()
+            workers.version += 1
+
+    asyncio.run(while_serving(workers, run()))
 
 
 def test_each_turn_is_by_the_newest_version() -> None:
