@@ -65,25 +65,30 @@ def recorded_request(
     *,
     with_signal: int | None = None,
     critic: CriticUpdate | None = None,
+    in_episode: int = 1,
 ) -> UpdateRequest:
     """An update on the recorded samples: all of them, or a rank's share as the driver deals them out.
 
     So many ranks share a model or a context, and so the samples.
     Only the first `with_signal` samples, by default all, have an advantage other than zero.
+    The first `in_episode` samples are sequences of one episode, which then weighs as much as any other.
     """
     samples: list[Sample] = pickle.loads((folder / RECORDED).read_bytes())
     if with_signal is not None:
         samples[with_signal:] = [replace(sample, advantage=0.0) for sample in samples[with_signal:]]
+    tokens = sum(sample.trained_length for sample in samples[:in_episode])
+    samples[:in_episode] = [replace(sample, episode_length=tokens) for sample in samples[:in_episode]]
     share = split_evenly(samples, RANKS // sharing)[rank // sharing]
     return UpdateRequest(
         samples=Samples(samples[i] for i in share),
-        loss=LossChoice("policy_gradient", 0.2),
+        loss=LossChoice("policy_gradient", 0.2, aggregation="token_mean" if in_episode == 1 else "sequence_mean"),
         total_tokens=sum(s.response_length for s in samples),
         temperature=1.0,
         learning_rate=learning_rate,
         seed=0,
         on_policy=False,
         limits=AgreementLimits(tolerance=1.0),
+        total_samples=len(samples) - in_episode + 1,
         critic=critic,
     )
 

@@ -41,6 +41,7 @@ def alone(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
         second = worker.worker.update(request)
         updated, state = worker.export(), load(bytes(state_file(worker.worker)))
         one_sample = worker.worker.update(recorded_request(folder, 1e-2, with_signal=1))
+        episodes = worker.worker.update(recorded_request(folder, 1e-2, in_episode=3))
         results[kind] = {
             "fresh": fresh,
             "adapter": adapter,
@@ -49,6 +50,7 @@ def alone(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
             "losses": [first.metrics["loss"], second.metrics["loss"]],
             "norms": [first.metrics["grad_norm"], second.metrics["grad_norm"]],
             "one_sample": [one_sample.metrics["loss"], one_sample.metrics["grad_norm"]],
+            "episodes": [episodes.metrics["loss"], episodes.metrics["grad_norm"]],
             "updated": updated,
             "state": state,
         }
@@ -94,6 +96,7 @@ def test_two_workers_give_the_results_of_one(alone, layout: str) -> None:
             assert report["norms"] == pytest.approx(one["norms"], abs=1e-4)
             assert report["critic"] == pytest.approx(one["critic"], abs=1e-4)
             assert report["resumed_critic"] == pytest.approx(one["critic"][2], abs=TOLERANCE)
+            assert report["episodes"] == pytest.approx(one["episodes"], abs=1e-4), "an uneven share of an episode"
             assert report["one_sample"] == pytest.approx(one["one_sample"], abs=1e-4)
             assert report["resumed"] == pytest.approx(one["losses"][1], abs=TOLERANCE), (
                 "a single worker's checkpoint goes on here"

@@ -87,6 +87,7 @@ def main() -> None:
         resumed = worker.update(request)
         # A rank may have no sample with a gradient.
         one_sample = worker.update(recorded_request(folder, 1e-2, rank, sharing, with_signal=1))
+        episodes = worker.update(recorded_request(folder, 1e-2, rank, sharing, in_episode=3))
         if rank == 0:
             for name, adapter in (("fresh", fresh), ("exported", exported), ("updated", updated)):
                 save_file({n: t.detach().clone() for n, t in adapter.items()}, folder / f"{kind}-{name}.safetensors")
@@ -98,6 +99,7 @@ def main() -> None:
             "resumed": resumed.metrics["loss"],
             "resumed_critic": resumed.metrics["critic/loss"],
             "one_sample": [one_sample.metrics["loss"], one_sample.metrics["grad_norm"]],
+            "episodes": [episodes.metrics["loss"], episodes.metrics["grad_norm"]],
             "agreement": agreement,
             "dropout_seed": torch.initial_seed(),
             "exports": exported_for_the_checkpoint,

@@ -6,8 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lorarl_trainer.progress.events import EvalDone, Event, RunStarted, Sampled, ScoredSample, StepDone, scalars_of
+from lorarl_trainer.progress.events import EvalDone, Event, RunStarted, Sampled, StepDone, scalars_of
 from lorarl_trainer.progress.settings import flat_settings
+from lorarl_trainer.progress.shown import ScoredSample
 
 _REWARD = {
     "reward_mean": "reward/mean",

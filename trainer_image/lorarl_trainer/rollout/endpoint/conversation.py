@@ -258,7 +258,7 @@ class Conversation:
         row = self.played.first.row
         tools: Any = list(asked.tools) or None
         _require_short((asked.messages, asked.tools))
-        messages = [{**message, **self._with_name(message)} for message in asked.messages]
+        messages: list[Message] = [{**message, **self._with_name(message)} for message in asked.messages]
         opened = self.speech.bridge.opened(replace(row, row=replace(row.row, tools=tools)), messages)
         return opened, self._parser_of(opened.row, tools) if tools else None
 
