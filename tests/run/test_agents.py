@@ -92,9 +92,8 @@ def test_a_run_of_a_branching_agent_resumes_to_the_same_bytes(tmp_path: Path, ba
 def test_too_many_sequences_fail_the_episode_and_say_what_to_raise(tmp_path: Path, base: Path) -> None:
     job = branching(tmp_path, base)
     job.change(environment={"maxSequences": 2})
-    ended = job.run("trainer.steps=1")
+    ended = job.run()
     assert ended.code == 0, ended.stderr
-    [row] = steps_of(ended)
-    assert 0 < row["episode/ended_branch"] < 1
+    assert 0 < sum(row.get("episode/ended_branch", 0.0) for row in steps_of(ended)) < STEPS
     assert "are left out (branch): The request begins a further sequence, and the episode has 2" in ended.stdout
     assert "or raise maxSequences" in ended.stdout

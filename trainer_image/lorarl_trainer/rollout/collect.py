@@ -300,6 +300,8 @@ def shown_samples(
 def _shown(
     further: Sequence[Further], decode_prompts: Callable[[Sequence[Any]], list[str]]
 ) -> tuple[FurtherSequence, ...]:
+    if not further:  # tokenizers take no empty lists
+        return ()
     prompts = decode_prompts([one.row.prompt_ids for one in further])
     return tuple(
         FurtherSequence(

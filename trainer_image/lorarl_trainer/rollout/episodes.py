@@ -145,9 +145,9 @@ class Episodes:
 
     def _further(self, made: Sequence[Sequence[Further]]) -> list[Sequence[Further]]:
         """Return the further sequences of episodes with their texts; nothing if there are none."""
-        texts = iter(self.decode_all([one.completion.tokens for each in made for one in each]))
         if not any(made):
             return []
+        texts = iter(self.decode_all([one.completion.tokens for each in made for one in each]))
         return [[replace(one, text=next(texts)) for one in each] for each in made]
 
     @cached_property

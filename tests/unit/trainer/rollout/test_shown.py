@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,7 +57,11 @@ def test_an_episode_is_shown_and_counted_with_all_of_its_sequences() -> None:
     other = Further(EncodedRow(ROWS[4].row, [7], []), Completion(np.zeros(9, int), np.zeros(9), False, 1), "more")
     courses = [Course(1, 0.0, "done"), Course(2, 0.0, "tokens", sequences=2)]
     branched = replace(made, further=[(), (other,)], courses=courses)
-    first, second = shown_samples(branched, lambda prompts: [f"<s>{ids}" for ids in prompts], group_size=2, limit=2)
+
+    def decode(prompts: Sequence[Any]) -> list[str]:
+        return [f"<s>{ids}" for ids in prompts] or [""]  # as tokenizers do
+
+    first, second = shown_samples(branched, decode, group_size=2, limit=2)
     assert first.further == ()
     assert [(one.model_prompt, one.completion, one.tokens, one.truncated) for one in second.further] == [
         ("<s>[7]", "more", 9, True)
