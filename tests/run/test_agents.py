@@ -35,10 +35,11 @@ def branching(folder: Path, base: Path) -> Job:
     (job.folder / "my_agent.py").write_text(AGENT)
     job.change(
         reward=None,
-        environment={"agent": "my_agent:play", "maxTurns": 4, "timeoutSeconds": 120},
+        environment={"agent": "my_agent:play", "maxTurns": 4, "maxTurnTokens": 12, "timeoutSeconds": 120},
         algorithm={"type": "grpo", "lossAggregation": "sequence_mean", "updatesPerStep": 2},
         rollout={"maxPromptTokens": 128, "maxResponseTokens": 128, "stop": ["a", "e", "i", " "]},
         trainer={"steps": STEPS},
+        tracking={"samplesPerStep": 64},
     )
     return job
 
@@ -53,13 +54,15 @@ def test_episodes_of_several_sequences_are_trained_replayed_and_shown(tmp_path: 
     made = job.start(more=["--dump-rollouts", "rollouts"]).end()
     assert made.code == 0, made.stderr
     rows = steps_of(made)
-    assert all(1 < row["episode/sequences"] <= 3 and row["mean_abs_logprob_diff"] < 1e-5 for row in rows)
+    sequences, differences = ([row[name] for row in rows] for name in ("episode/sequences", "mean_abs_logprob_diff"))
+    assert max(sequences) > 1 and min(sequences) >= 1 and max(sequences) <= 3, sequences
+    assert max(differences) < 1e-5, differences
     assert sum(abs(row["grad_norm"]) for row in rows) > 0
     shown = [json.loads(line) for line in (made.out / "samples.jsonl").read_text().splitlines()]
     training = [sample for sample in shown if not sample["evaluation"]]
     counts = [1 + len(sample.get("further", ())) for sample in training]
     # All groups are shown, so the lines have what the metric counts.
-    assert len(training) == 32 and np.mean(counts) == pytest.approx(np.mean([row["episode/sequences"] for row in rows]))
+    assert len(training) == 32 and np.mean(counts) == pytest.approx(np.mean(sequences))
     assert any("you wrote" in one["model_prompt"] for sample in training for one in sample.get("further", ()))
     again = job.start(more=["--replay", "rollouts", "--set", "metadata.name=again"], out=tmp_path / "again").end()
     assert again.code == 0, again.stderr
@@ -79,7 +82,7 @@ def _require_commands_play_the_same(made: Ended, job: Job) -> None:
     assert found["components"]["episode/sequences"]["adapter"] == 3.0
     assert chat.returncode == 0, chat.stderr
     assert chat.stdout.count("sequence 2:") == chat.stdout.count("sequence 3:") == 2, "of the base and of the adapter"
-    assert "after 4 turns in 3 sequences (done)" in chat.stdout
+    assert chat.stdout.count("after 4 turns in 3 sequences") == 2, chat.stdout
 
 
 @pytest.mark.long
