@@ -16,11 +16,11 @@ from typing import Any
 
 from lorarl_api.faults import Fault, ManifestError, dotted, nearest, shown
 from lorarl_api.pod_merge import merge
-from lorarl_api.pod_resources import head_resources, worker_resources
+from lorarl_api.pod_resources import engine_resources, head_resources, worker_resources
 from lorarl_api.quantities import quantity
 from lorarl_api.v1alpha1 import LoRARLJob
 
-CONTAINERS = {"head": "ray-head", "worker": "ray-worker"}
+CONTAINERS = {"head": "ray-head", "worker": "ray-worker", "engine": "ray-engine"}
 """Ray's container, by the pod that it is in."""
 _QUEUE = "kueue.x-k8s.io/queue-name"
 _WHOLE = ("V1PodSpec", "V1PodTemplateSpec")
@@ -41,7 +41,7 @@ def override_faults(job: LoRARLJob) -> list[Fault]:
     found: list[Fault] = []
     for role in CONTAINERS:
         override = getattr(job.spec.cluster.pod_template_overrides, role)
-        if override is None:
+        if override is None or (role == "engine" and job.spec.separate_engines is None):
             continue
         template, path = override.model_dump(exclude_none=True), ("spec", "cluster", "podTemplateOverrides", role)
         of_role = list(_faults("V1PodTemplateSpec", template, path))
@@ -93,8 +93,12 @@ def _limit_faults(asked: Mapping[str, Any], where: str) -> Iterator[Fault]:
 def _own(job: LoRARLJob, role: str) -> dict[str, Any]:
     """Return Ray's container with what lorarl gives it that a check looks at."""
     queued = _QUEUE in (job.metadata.labels or {})
-    resources_ = head_resources(job.spec) if role == "head" else worker_resources(job.spec, queued=queued)
-    return {"name": CONTAINERS[role], "image": "lorarl's", "resources": resources_}
+    asked = {
+        "head": lambda: head_resources(job.spec),
+        "worker": lambda: worker_resources(job.spec, queued=queued),
+        "engine": lambda: engine_resources(job.spec, queued=queued),
+    }
+    return {"name": CONTAINERS[role], "image": "lorarl's", "resources": asked[role]()}
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What the containers of head and workers request."""
+"""What the containers of head, workers and separate engines request."""
 
 from __future__ import annotations
 
@@ -24,11 +24,27 @@ def head_resources(spec: LoRARLJobSpec) -> Resources:
 
 
 def worker_resources(spec: LoRARLJobSpec, *, queued: bool) -> Resources:
-    """Requests and limits of a worker's container.
+    """Requests and limits of a worker's container."""
+    found = _resources(spec, spec.cluster.gpus_per_node, queued=queued)
+    if rdma := spec.cluster.rdma:
+        for kind in ("requests", "limits"):
+            found[kind] = found.get(kind, {}) | {rdma.resource_name: rdma.count}
+    return found
+
+
+def engine_resources(spec: LoRARLJobSpec, *, queued: bool) -> Resources:
+    """Requests and limits of a separate engine's container."""
+    engines = spec.separate_engines
+    assert engines is not None, "the job has separate engines"
+    return _resources(spec, engines.tensor_parallel_size if spec.on_gpu else 0, queued=queued)
+
+
+def _resources(spec: LoRARLJobSpec, gpus: int, *, queued: bool) -> Resources:
+    """Requests and limits of a container with so many GPUs.
 
     Kueue refuses a job that requests something that its queue does not cover, and few queues cover disks.
     """
-    cluster, gpus = spec.cluster, spec.cluster.gpus_per_node
+    cluster = spec.cluster
     requests: Resources = {}
     limits: Resources = {}
     if cpus := cluster.cpus_per_node or (str(CPUS_PER_GPU * gpus) if gpus else None):
@@ -41,6 +57,4 @@ def worker_resources(spec: LoRARLJobSpec, *, queued: bool) -> Resources:
         requests["ephemeral-storage"] = disk
     if gpus and cluster.gpu_resource and not cluster.gpu_claim:
         requests[cluster.gpu_resource] = limits[cluster.gpu_resource] = gpus
-    if cluster.rdma:
-        requests[cluster.rdma.resource_name] = limits[cluster.rdma.resource_name] = cluster.rdma.count
     return {kind: values for kind, values in (("requests", requests), ("limits", limits)) if values}

@@ -109,20 +109,20 @@ class ClusterSpec(Model):
     )
     cpus_per_node: Cpus | None = Field(
         None,
-        description=f"CPU request of each worker pod, as a Kubernetes quantity. Default: {CPUS_PER_GPU} for each GPU; "
-        "without GPUs no request. There is never a limit.",
+        description=f"CPU request of each worker and engine pod, as a Kubernetes quantity. Default: {CPUS_PER_GPU} for "
+        "each GPU; without GPUs no request. There is never a limit.",
     )
     memory_per_node: Bytes | None = Field(
         None,
-        description="Memory request and limit of each worker pod. The content of /dev/shm counts too. Default: a "
-        "request of 64Gi for each GPU, without a limit; without GPUs neither.",
+        description="Memory request and limit of each worker and engine pod. The content of /dev/shm counts too. "
+        "Default: a request of 64Gi for each GPU, without a limit; without GPUs neither.",
         examples=["512Gi"],
     )
     disk_per_node: Bytes | None = Field(
         None,
-        description="Disk of each worker pod's node for the base model, the data and compiled kernels: the request "
-        "for ephemeral-storage, and the limit of the volumes cache and scratch. Default: a request of 40Gi for a "
-        "GPU job outside Kueue, whose queues seldom cover it; otherwise neither.",
+        description="Disk of each worker and engine pod's node for the base model, the data and compiled kernels: the "
+        "request for ephemeral-storage, and the limit of the volumes cache and scratch. Default: a request of 40Gi for "
+        "a GPU job outside Kueue, whose queues seldom cover it; otherwise neither.",
         examples=["200Gi"],
     )
     head: HeadSpec = Field(default_factory=HeadSpec, description="The head's container.")
@@ -159,11 +159,11 @@ class ClusterSpec(Model):
     node_selector: dict[str, LabelValue] = Field(
         default_factory=dict,
         max_length=64,
-        description="Labels that the workers' nodes must have.",
+        description="Labels that the nodes of workers and separate engines must have.",
         examples=[{"example.com/gpu": "h200"}],
     )
     tolerations: list[Toleration] = Field(
-        default_factory=list, max_length=32, description="Taints that the workers tolerate."
+        default_factory=list, max_length=32, description="Taints that workers and separate engines tolerate."
     )
     topology: TopologySpec | None = Field(
         None, description="Keeps the workers of one job close to each other. Default: no constraint."

@@ -130,7 +130,8 @@ class GpuClaimSpec(Model):
     """GPUs by dynamic resource allocation (DRA), which Kubernetes has since 1.34."""
 
     device_class: ObjectName = Field(
-        description="DeviceClass of the GPUs. Each worker pod claims gpusPerNode of them.", examples=["gpu.nvidia.com"]
+        description="DeviceClass of the GPUs. Each pod of a worker or a separate engine claims gpusPerNode of them.",
+        examples=["gpu.nvidia.com"],
     )
     selectors: list[DeviceSelector] = Field(
         default_factory=list,
@@ -180,4 +181,9 @@ class PodTemplateOverrides(Model):
     )
     worker: PodTemplateOverride | None = Field(
         None, description="Overrides for each worker's pod.", examples=[{"spec": {"hostNetwork": True}}]
+    )
+    engine: PodTemplateOverride | None = Field(
+        None,
+        description="Overrides for each pod with a separate engine.",
+        examples=[{"spec": {"nodeSelector": {"example.com/gpu": "l40s"}}}],
     )

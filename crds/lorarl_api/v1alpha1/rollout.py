@@ -44,7 +44,7 @@ class SeparateEnginesSpec(Model):
         ge=1,
         le=64,
         description="Engines. Each has the whole base model, and tensorParallelSize GPUs beside cluster.gpusPerNode. "
-        "For a CPU job, each is a process that shares the CPUs with the trainer.",
+        "In a cluster, each has its own pod. With `lorarl run` on a CPU, each shares the CPUs with the trainer.",
     )
     tensor_parallel_size: int = Field(
         1, ge=1, le=64, description="GPUs that each engine is split over. 1 for CPU jobs."
@@ -63,9 +63,10 @@ class RolloutSpec(Model):
 
     separate_engines: SeparateEnginesSpec | None = Field(
         None,
-        description="Generate on GPUs that the trainer does not use, with engines that the run starts. Only with "
-        "`lorarl run`. Each new adapter is loaded into all of them, and must give the trainer's log-probabilities "
-        "there. Default: each worker has an engine, which shares its GPU with the trainer.",
+        description="Generate on GPUs that the trainer does not use, with engines that the run starts: on further "
+        "GPUs of the machine, or in a cluster in further pods. Each new adapter is loaded into all of them, and must "
+        "give the trainer's log-probabilities there. Default: each worker has an engine, which shares its GPU with the "
+        "trainer.",
         examples=[{"count": 1}],
     )
     servers: list[ServerUrl] | None = Field(

@@ -112,6 +112,13 @@ def server_job_rules() -> Iterator[Rule]:
         "be 1 for a CPU job (cluster.gpusPerNode 0)",
         "Remove tensorParallelSize, or set cluster.gpusPerNode.",
     )
+    yield Rule(
+        "rollout.separateEngines.tensorParallelSize",
+        "!has(self.rollout.separateEngines) || !has(self.cluster.gpuClaim) || "
+        "self.rollout.separateEngines.tensorParallelSize == self.cluster.gpusPerNode",
+        "equal cluster.gpusPerNode with cluster.gpuClaim, since all pods with GPUs have the same claim",
+        "Set it to cluster.gpusPerNode, or use cluster.gpuResource in place of gpuClaim.",
+    )
 
 
 SERVER_CLUSTER_RULES: tuple[Rule, ...] = (
@@ -125,9 +132,9 @@ SERVER_CLUSTER_RULES: tuple[Rule, ...] = (
         "Mount a volume that the servers have under the same path too, and set rollout.serverFolder to a folder on it.",
     ),
     Rule(
-        "rollout.separateEngines",
-        "!has(self.rollout.separateEngines)",
-        "be absent in a cluster: only `lorarl run` starts engines on other GPUs, those of its machine",
-        "Remove it, or start servers of vLLM in the cluster and name them in rollout.servers.",
+        "cluster.podTemplateOverrides.engine",
+        "!has(self.cluster.podTemplateOverrides.engine) || has(self.rollout.separateEngines)",
+        "be absent without rollout.separateEngines: the job has no pods for engines",
+        "Remove it, or add rollout.separateEngines.",
     ),
 )

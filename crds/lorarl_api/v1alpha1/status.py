@@ -186,7 +186,9 @@ class LoRARLJobStatus(Model):
         None, ge=1, description="Total steps: spec.trainer.steps as the training last read it."
     )
     progress: str | None = Field(None, max_length=32, description="Steps done of all steps, for printing: 12/200.")
-    gpus: int | None = Field(None, ge=0, description="GPUs of the newest attempt: cluster.nodes x cluster.gpusPerNode.")
+    gpus: int | None = Field(
+        None, ge=0, description="GPUs of the newest attempt: of its workers and its separate engines."
+    )
     metrics: MetricsStatus | None = Field(None, description="The newest metrics.")
     adapter: AdapterStatus | None = Field(None, description="The newest published adapter.")
     checkpoint_time: Moment | None = Field(

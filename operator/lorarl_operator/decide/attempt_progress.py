@@ -10,7 +10,7 @@ from lorarl_operator.decide.attempt_queue import is_stopped
 from lorarl_operator.decide.attempt_start import applicable, blocked, never_started, resume, start_deadline
 from lorarl_operator.decide.blockers import EVENT_REASONS, Blocker, refused, starting
 from lorarl_operator.decide.changed_while_waiting import replace_changed
-from lorarl_operator.decide.decision import Apply, Decision, Event, Want
+from lorarl_operator.decide.decision import Apply, Decision, DeletePod, Event, Want
 from lorarl_operator.decide.drain import follow_drain, next_look, unguarded, wants
 from lorarl_operator.decide.kept_image import image_in_use
 from lorarl_operator.decide.kueue import queued
@@ -20,7 +20,7 @@ from lorarl_operator.decide.outcome import Report, Unsettled, attempt_outcome, s
 from lorarl_operator.decide.partial_placement import give_back, left_to_place
 from lorarl_operator.decide.pod_ends import Outcome, ended
 from lorarl_operator.decide.reasons import Ended, News, Waiting
-from lorarl_operator.decide.recovery import in_use
+from lorarl_operator.decide.recovery import in_use, lingering
 from lorarl_operator.decide.scale_up import scaling_up
 from lorarl_operator.decide.snapshot import Snapshot, soonest
 from lorarl_operator.decide.status import PENDING, RUNNING, STARTING, Draft
@@ -152,8 +152,17 @@ def _running(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float | 
     draft.condition("Running", True, News.RUNNING, message)
     if draft.is_true("Disrupted"):
         draft.condition("Disrupted", False, News.RUNNING, f"Attempt {snapshot.attempt} is running.")
-    recheck = soonest(settle, _left_to_progress(snapshot, ray_job), next_look(snapshot))
-    return snapshot.decision(draft, *events, recheck=recheck, wants=wants(snapshot))
+    gone, until_gone = _lingering_engines(snapshot)
+    recheck = soonest(settle, _left_to_progress(snapshot, ray_job), next_look(snapshot), until_gone)
+    return snapshot.decision(draft, *events, actions=gone, recheck=recheck, wants=wants(snapshot))
+
+
+def _lingering_engines(snapshot: Snapshot) -> tuple[list[DeletePod], float | None]:
+    """The engines' pods that only their deletion lets KubeRay replace, and seconds until there may be another one."""
+    leaving = [pod for pod in snapshot.attempt_pods if pod.role == "engine" and pod.gone_by]
+    patience = timedelta(seconds=snapshot.settings.pods_gone_seconds)
+    gone = lingering(leaving, "engine", snapshot.now, patience)
+    return gone, snapshot.until_gone(leaving) if leaving else None
 
 
 def _more_workers(snapshot: Snapshot) -> str:
@@ -258,7 +267,7 @@ def _left_of_default(snapshot: Snapshot) -> float | None:
     limit = snapshot.settings.start_deadline_seconds
     pods = [pod for pod in snapshot.attempt_pods if not pod.deletion_asked_at]
     nodes = whole_number(section(snapshot.spec, "cluster").get("nodes"), 1) or 1
-    if not limit or len(pods) <= nodes or not all(pod.node for pod in pods):
+    if not limit or len(pods) <= nodes + snapshot.engines or not all(pod.node for pod in pods):
         return None
     return limit - (snapshot.now - max(pod.scheduled_at or pod.created_at for pod in pods)).total_seconds()
 

@@ -206,6 +206,9 @@ def _of_pod(job: Job, pod: Pod, now: datetime) -> Blocker | None:
         hint = f"Free or add such nodes, or ask for less in cluster ({asked})."
         if pod.role == "head":
             hint = "Free or add such nodes, or ask for less in cluster.head (cpus, memory, nodeSelector, tolerations)."
+        elif pod.role == "engine":
+            asked = "rollout.separateEngines (count, tensorParallelSize) or cluster.podTemplateOverrides.engine"
+            hint = f"Free or add such nodes, or ask for less in {asked}."
         problem = f"No node fits {pod.role} pod {pod.name}: {pod.unschedulable}"
         return Blocker(Waiting.UNSCHEDULABLE, sentences(problem, hint))
     for container in pod.containers:

@@ -83,7 +83,9 @@ def follow_drain(snapshot: Snapshot, draft: Draft) -> list[Event]:
     evidence = snapshot.observed.evidence
     if not is_guarded(snapshot) or evidence is None or evidence.cordoned is None:
         return []  # Without evidence there is no news.
-    drained = sorted({pod.node for pod in snapshot.attempt_pods if not pod.deletion_asked_at} & evidence.cordoned)
+    # Engines have nothing to keep, and the budget lets their pods go.
+    trains = (pod for pod in snapshot.attempt_pods if pod.role != "engine" and not pod.deletion_asked_at)
+    drained = sorted({pod.node for pod in trains} & evidence.cordoned)
     if not drained:
         draft.put("drain", None)
         return []

@@ -20,14 +20,12 @@ def count_held(draft: Draft, before: str, pods: Iterable[Pod], gpus: int, now: d
     Args:
         draft: The next status.
         before: The phase so far.
-        pods: The attempt's pods. The first worker that got its node began to hold GPUs.
+        pods: The attempt's pods. The first worker or engine that got its node began to hold GPUs.
         gpus: Those of the attempt.
         now: The present. The end of a period is when the operator sees it, so that the sum never falls.
     """
     since = draft.at("gpusHeldSince")
-    placed = [
-        pod.scheduled_at for pod in pods if pod.role == "worker" and pod.scheduled_at and not pod.deletion_asked_at
-    ]
+    placed = [pod.scheduled_at for pod in pods if pod.has_devices and pod.scheduled_at and not pod.deletion_asked_at]
     if draft.phase == RUNNING:
         if gpus and before != RUNNING:
             draft.put("gpus", gpus)

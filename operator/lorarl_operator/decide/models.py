@@ -25,7 +25,7 @@ LABEL_JOB_UID = "lorarl.io/job-uid"
 """Distinguishes the pods of a job from those of an older job with the same name."""
 LABEL_ATTEMPT = "lorarl.io/attempt"
 LABEL_ROLE = "lorarl.io/role"
-"""On pods: `head`, `worker` or `cleanup`."""
+"""On pods: `head`, `worker`, `engine` or `cleanup`."""
 ANNOTATION_GENERATION = "lorarl.io/generation"
 """On a RayJob: generation of the LoRARLJob that it was created from."""
 ANNOTATION_PODS = "lorarl.io/pods"
@@ -195,7 +195,7 @@ class Pod:
     Attributes:
         cluster: Name of its RayCluster.
         attempt: Number of the attempt; 0 if its label has none.
-        role: `head`, `worker` or `cleanup`.
+        role: `head`, `worker`, `engine` or `cleanup`.
         created_at: When the API server created it.
         deletion_asked_at: When its deletion was requested: deletionTimestamp minus the grace period.
         gone_by: deletionTimestamp, the end of its grace period.
@@ -234,6 +234,11 @@ class Pod:
     image: str
     image_id: str
     containers: tuple[Container, ...]
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether it is a worker's or an engine's, which have the job's GPUs."""
+        return self.role in ("worker", "engine")
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ def left_to_place(snapshot: Snapshot, ray_job: RayJob, blocker: Blocker) -> floa
     Jobs that block each other must not give up together, so the limit differs by up to a half among them.
     """
     limit = snapshot.settings.partly_placed_seconds
-    placed, waiting = _workers(snapshot)
+    placed, waiting = _placed(snapshot)
     if not limit or ray_job.queue or blocker.reason != Waiting.UNSCHEDULABLE or not placed or not waiting:
         return None
     since = max(pod.scheduled_at or pod.created_at for pod in placed)
@@ -36,11 +36,11 @@ def left_to_place(snapshot: Snapshot, ray_job: RayJob, blocker: Blocker) -> floa
 
 def give_back(snapshot: Snapshot, draft: Draft, blocker: Blocker) -> Decision:
     """End the attempt. The next one follows when others have had time to take the machines."""
-    placed, waiting = _workers(snapshot)
+    placed, waiting = _placed(snapshot)
     held = ", ".join(sorted({pod.node for pod in placed}))
     delay = backoff.delay(Waiting.PARTLY_PLACED, draft, snapshot.settings)
     message = sentences(
-        f"Attempt {snapshot.attempt} had {len(placed)} of {len(placed) + len(waiting)} worker pods placed (on {held}) "
+        f"Attempt {snapshot.attempt} had {len(placed)} of {len(placed) + len(waiting)} pods placed (on {held}) "
         f"and gave the machines back. {blocker.message}",
         f"Attempt {snapshot.attempt + 1} follows in {delay:g} s",
         "A queue of Kueue or a gang scheduler places all pods together",
@@ -48,7 +48,7 @@ def give_back(snapshot: Snapshot, draft: Draft, blocker: Blocker) -> Decision:
     return next_attempt(snapshot, draft, Event("Warning", Waiting.PARTLY_PLACED, message))
 
 
-def _workers(snapshot: Snapshot) -> tuple[list[Pod], list[Pod]]:
-    """The worker pods that have a node, and those that wait for one."""
-    pods = [pod for pod in snapshot.attempt_pods if pod.role == "worker" and not pod.deletion_asked_at]
+def _placed(snapshot: Snapshot) -> tuple[list[Pod], list[Pod]]:
+    """The pods of workers and engines that have a node, and those that wait for one."""
+    pods = [pod for pod in snapshot.attempt_pods if pod.has_devices and not pod.deletion_asked_at]
     return [pod for pod in pods if pod.node], [pod for pod in pods if not pod.node and not pod.gated]

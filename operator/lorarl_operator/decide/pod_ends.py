@@ -24,6 +24,11 @@ _KILLED = frozenset({137, 143})
 """Exit codes of SIGKILL and SIGTERM."""
 _MOST_OUTPUT = 600
 """Characters of a container's last output. An Event has 1,024, and the cause is at the end of a traceback."""
+_MORE_MEMORY = {
+    "head": "Raise cluster.head.memory.",
+    "worker": "Raise cluster.memoryPerNode, or lower trainer.tokensPerMicroBatch.",
+    "engine": "Raise cluster.memoryPerNode, or lower rollout.maxResponseTokens.",
+}
 _CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
 """Reasons of a container that ended before it ran."""
 
@@ -144,6 +149,15 @@ def exited_worker(pod: Pod) -> Outcome | None:
     return outcome if outcome and outcome.reason == Ended.WORKER_EXITED else None
 
 
+def exited_engine(pod: Pod) -> Outcome | None:
+    """The outcome of an engine's pod whose container exited by itself for any cause; None if it did not.
+
+    A replacement may start. A worker's end may be final instead, since the training needs it.
+    """
+    container = exited_container(pod) if pod.role == "engine" else None
+    return exit_outcome(pod, container) if container else None
+
+
 def exit_outcome(pod: Pod, container: Container) -> Outcome:
     """The outcome of a pod whose Ray container exited by itself."""
     if container.reason in _CANNOT_START:
@@ -153,9 +167,7 @@ def exit_outcome(pod: Pod, container: Container) -> Outcome:
         return ended(Ended.CONTAINER_REFUSED, sentences(problem, hint))
     output = last_output(container)
     if container.reason == "OOMKilled":
-        hint = "Raise cluster.memoryPerNode, or lower trainer.tokensPerMicroBatch."
-        if pod.role == "head":
-            hint = "Raise cluster.head.memory."
+        hint = _MORE_MEMORY[pod.role]
         problem = f"The {named(pod)} used more memory than its limit"
         return ended(Ended.OUT_OF_MEMORY, sentences(problem, hint, output), exit_code=container.exit_code)
     reason = Ended.HEAD_EXITED if pod.role == "head" else Ended.WORKER_EXITED

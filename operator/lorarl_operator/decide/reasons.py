@@ -109,7 +109,7 @@ class Waiting(Row):
     )
     WORKER_EXITED = (
         "WorkerExited",
-        "Ray exited in a worker's pod before the attempt ran.",
+        "Ray exited in the pod of a worker or a separate engine before the attempt ran.",
         "Wait: KubeRay replaces the pod. The third exit ends the attempt.",
     )
     CONTAINER_REFUSED = (
@@ -181,8 +181,8 @@ class Waiting(Row):
     )
     PARTLY_PLACED = (
         "PartlyPlaced",
-        "Some worker pods had nodes, and for 15 to 22 minutes no node had room for the others. The attempt gave its "
-        "machines back, so that jobs which block each other can run in turn. "
+        "Some pods of workers or engines had nodes, and for 15 to 22 minutes no node had room for the others. The "
+        "attempt gave its machines back, so that jobs which block each other can run in turn. "
         "It does not count as a failure or preemption.",
         "Nothing: the next attempt follows after a minute. A queue of Kueue or a gang scheduler places all pods "
         "together.",
@@ -239,8 +239,8 @@ class Ended(Row):
     )
     ROLLOUT_SERVER_FAILED = (
         "RolloutServerFailed",
-        "None of `rollout.servers` generated with the newest adapter as the trainer computes it. The message says why, "
-        "for each. The next attempt resumes.",
+        "None of `rollout.servers` or `rollout.separateEngines` generated with the newest adapter as the trainer "
+        "computes it. The message says why, for each. The next attempt resumes.",
         Counts.FAILURE,
     )
     STORAGE_FAILED = (
@@ -292,7 +292,12 @@ class Ended(Row):
     POD_DELETED = "PodDeleted", "Something other than lorarl deleted a pod.", Counts.PREEMPTION
     RAY_JOB_DELETED = "RayJobDeleted", "Something other than lorarl deleted the RayJob.", Counts.PREEMPTION
     HEAD_LOST = "HeadLost", "The head's pod is gone, or its machine does not respond.", Counts.PREEMPTION
-    NODE_LOST = "NodeLost", "A worker's machine or pod is gone.", Counts.PREEMPTION
+    NODE_LOST = (
+        "NodeLost",
+        "A worker's machine or pod is gone. Or those of all separate engines are, for longer than "
+        "`rollout.serverTimeoutSeconds`.",
+        Counts.PREEMPTION,
+    )
     INTERRUPTED = (
         "Interrupted",
         "The trainer was asked to end, and published a checkpoint first. If nothing in the cluster shows that, it is a "

@@ -57,8 +57,13 @@ def workers_of(status: dict[str, Any], attempt: int) -> Workers | None:
 
 
 def in_use(pods: Iterable[Pod], workers: Workers | None) -> list[Pod]:
-    """The pods whose end ends or interrupts the training: all but workers that were replaced, and replacements."""
-    return [pod for pod in pods if workers is None or pod.role != "worker" or pod.name in workers.pods]
+    """The pods whose end ends or interrupts the training: the head, and the workers that train.
+
+    Those of engines are not among them, nor workers that were replaced, and replacements. The trainer uses the
+    engines that are left, and starts one in the new pod.
+    """
+    trains = (pod for pod in pods if pod.role != "engine")
+    return [pod for pod in trains if workers is None or pod.role != "worker" or pod.name in workers.pods]
 
 
 def is_complete(workers: Workers, pods: Iterable[Pod]) -> bool:
@@ -92,6 +97,16 @@ def unreplaced(workers: Workers, pods: Iterable[Pod], waited: float) -> Outcome 
     return ended(Ended.WORKER_UNREACHABLE, workers.lost)
 
 
+def lingering(pods: Iterable[Pod], role: str, now: datetime, patience: timedelta) -> list[DeletePod]:
+    """The pods of lost nodes whose time is over. See `to_delete`."""
+    return [
+        DeletePod(pod.name, pod.uid, at_once=True)
+        for pod in pods
+        if pod.role == role and not pod.ready and pod.disruption_reason in NODE_DOWN
+        if pod.gone_by and now > pod.gone_by + patience
+    ]
+
+
 def to_delete(
     workers: Workers, pods: Iterable[Pod], waited: float, now: datetime, patience: timedelta
 ) -> list[DeletePod]:
@@ -102,10 +117,8 @@ def to_delete(
 
     `patience`: How long after its grace period a pod may still go by itself.
     """
-    found = []
+    found = lingering(pods, "worker", now, patience)
     for pod in (pod for pod in pods if pod.role == "worker" and not pod.ready):
-        if pod.gone_by and pod.disruption_reason in NODE_DOWN and now > pod.gone_by + patience:
-            found.append(DeletePod(pod.name, pod.uid, at_once=True))
         broken = workers.lost and pod.name in workers.pods and not pod.silent
         if broken and not pod.gone_by and waited >= UNREPLACED_SECONDS:
             found.append(DeletePod(pod.name, pod.uid, at_once=False))

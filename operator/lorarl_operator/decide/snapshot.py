@@ -165,10 +165,19 @@ class Snapshot:
 
     @property
     def gpus(self) -> int:
-        """GPUs of all workers together, by a spec that may not be valid."""
-        cluster = section(self.spec, "cluster")
+        """GPUs of all workers and engines together, by a spec that may not be valid."""
+        cluster, engines = section(self.spec, "cluster"), section(section(self.spec, "rollout"), "separateEngines")
         nodes, each = whole_number(cluster.get("nodes"), 1), whole_number(cluster.get("gpusPerNode"), 0)
-        return min((nodes or 0) * (each or 0), _MOST_GPUS)
+        for_each_engine = (whole_number(engines.get("tensorParallelSize"), 1) or 0) if each else 0
+        return min((nodes or 0) * (each or 0) + self.engines * for_each_engine, _MOST_GPUS)
+
+    @property
+    def engines(self) -> int:
+        """Pods of separate engines, by a spec that may not be valid."""
+        rollout = section(self.spec, "rollout")
+        if rollout.get("separateEngines") is None:
+            return 0
+        return whole_number(section(rollout, "separateEngines").get("count"), 1) or 0
 
     def kept_spec(self) -> LoRARLJobSpec:
         """The spec that the next attempt is created from, with the trainer image that the job keeps.

@@ -11,7 +11,7 @@ from lorarl_api.faults import Fault, ManifestError
 from lorarl_api.v1alpha1 import LoRARLJobSpec, Toleration
 from lorarl_operator.decide.models import LABEL_ATTEMPT, LABEL_JOB_UID, LABEL_ROLE, Job
 
-HEAD, WORKER = "head", "worker"
+HEAD, WORKER, ENGINE = "head", "worker", "engine"
 Template = dict[str, Any]
 
 _HOSTNAME = "kubernetes.io/hostname"
@@ -88,6 +88,11 @@ def place_workers(job: Job, spec: LoRARLJobSpec, attempt: int, template: Templat
             affinity["podAffinity"] = {_PREFERRED: [term]}
     if affinity:
         template["spec"]["affinity"] = affinity
+
+
+def place_engines(spec: LoRARLJobSpec, template: Template) -> None:
+    """Let engines use the workers' nodes. They need not be close to each other, nor apart."""
+    template["spec"] |= _node(spec.cluster.node_selector, _leaving_soon(spec.cluster.tolerations))
 
 
 def _leaving_soon(tolerations: Sequence[Toleration]) -> list[Toleration]:

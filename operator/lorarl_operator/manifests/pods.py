@@ -1,4 +1,4 @@
-"""Pod templates of head and workers. They meet the restricted pod security standard."""
+"""Pod templates of head, workers and separate engines. They meet the restricted pod security standard."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from lorarl_api.ahead import PRELOAD, RAY_SETTINGS
 from lorarl_api.faults import ManifestError
 from lorarl_api.pod_merge import merge
 from lorarl_api.pod_overrides import container_faults
-from lorarl_api.pod_resources import Resources, head_resources, worker_resources
-from lorarl_api.v1alpha1 import CLAIMS_FOLDER, REWARDS_FOLDER, LoRARLJobSpec, PodTemplateOverride
+from lorarl_api.pod_resources import Resources, engine_resources, head_resources, worker_resources
+from lorarl_api.v1alpha1 import CLAIMS_FOLDER, REWARDS_FOLDER, LoRARLJobSpec, PodTemplateOverride, claim_of
 from lorarl_operator.decide.models import LABEL_ROLE, Job
 from lorarl_operator.decide.names import access_name, labels
 from lorarl_operator.decide.settings import Settings
@@ -18,7 +18,15 @@ from lorarl_operator.manifests.access import service_account_of
 from lorarl_operator.manifests.config import CONFIG_FOLDER, CONFIG_KEY, SECRETS_FOLDER
 from lorarl_operator.manifests.environment import ca_volumes, variables
 from lorarl_operator.manifests.gpu_claim import CLAIM, pod_claims
-from lorarl_operator.manifests.placement import HEAD, WORKER, Template, place_head, place_workers
+from lorarl_operator.manifests.placement import (
+    ENGINE,
+    HEAD,
+    WORKER,
+    Template,
+    place_engines,
+    place_head,
+    place_workers,
+)
 
 CACHE_FOLDER = "/var/cache/lorarl"
 """Base model, data and compiled kernels, once per node.
@@ -65,10 +73,29 @@ def worker_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Setti
     Raises:
         ManifestError: `cluster.podTemplateOverrides.worker` cannot be merged, or nothing can keep a required topology.
     """
+    template = _on_devices(job, spec, attempt, WORKER, settings, worker_resources(spec, queued=queued))
+    place_workers(job, spec, attempt, template, queued=queued)
+    return _overridden(job, attempt, template, WORKER, spec.cluster.pod_template_overrides.worker)
+
+
+def engine_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Settings, *, queued: bool) -> Template:
+    """The pod of a separate engine, with the GPUs of one.
+
+    Raises:
+        ManifestError: `cluster.podTemplateOverrides.engine` cannot be merged.
+    """
+    template = _on_devices(job, spec, attempt, ENGINE, settings, engine_resources(spec, queued=queued))
+    place_engines(spec, template)
+    return _overridden(job, attempt, template, ENGINE, spec.cluster.pod_template_overrides.engine)
+
+
+def _on_devices(
+    job: Job, spec: LoRARLJobSpec, attempt: int, role: str, settings: Settings, resources: Resources
+) -> Template:
+    """The common part of workers and engines."""
     cluster = spec.cluster
     claims = {"claims": [{"name": CLAIM}]} if cluster.gpu_claim else {}
-    resources = worker_resources(spec, queued=queued) | claims
-    template = _template(job, spec, attempt, WORKER, settings, resources, cluster.disk_per_node)
+    template = _template(job, spec, attempt, role, settings, resources | claims, cluster.disk_per_node)
     pod, container = template["spec"], template["spec"]["containers"][0]
     # Only the driver reports to the API server, so only the head needs a token. Clouds' identity webhooks mount their
     # own tokens.
@@ -80,8 +107,7 @@ def worker_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Setti
     pod["volumes"].append({"name": "shared-mem", "emptyDir": {"medium": "Memory", "sizeLimit": cluster.shared_memory}})
     container["volumeMounts"].append({"name": "shared-mem", "mountPath": "/dev/shm"})
     pod |= pod_claims(job, cluster)
-    place_workers(job, spec, attempt, template, queued=queued)
-    return _overridden(job, attempt, template, WORKER, cluster.pod_template_overrides.worker)
+    return template
 
 
 def security_context() -> dict[str, Any]:
@@ -162,8 +188,8 @@ def _template(
 ) -> Template:
     """The common part of head and workers. `disk` limits each volume on the node's own disk."""
     cluster = spec.cluster
-    secrets, secret_mounts = secret_volumes(spec.secrets.values() if role == HEAD else _workers_secrets(spec))
-    claims, claim_mounts = claim_volumes(spec.claims, spec.checkpoint_claim)
+    secrets, secret_mounts = secret_volumes(_secrets(spec, role))
+    claims, claim_mounts = claim_volumes(_claims(spec, role), None if role == ENGINE else spec.checkpoint_claim)
     cas, ca_mounts = ca_volumes(spec)
     scratch, scratch_mount = scratch_volume(disk)
     container = {
@@ -214,9 +240,20 @@ def _template(
     return {"metadata": about, "spec": pod}
 
 
-def _workers_secrets(spec: LoRARLJobSpec) -> list[str]:
-    """The Secrets that workers read. Those of data, trackers and servers are the driver's."""
-    return [name for name in (spec.model.credentials_secret, spec.checkpoint.credentials_secret) if name]
+def _secrets(spec: LoRARLJobSpec, role: str) -> list[str]:
+    """The Secrets that a pod reads. Those of data, trackers and servers are the driver's, and engines have no store."""
+    if role == HEAD:
+        return list(spec.secrets.values())
+    store = spec.checkpoint.credentials_secret if role == WORKER else None
+    return [name for name in (spec.model.credentials_secret, store) if name]
+
+
+def _claims(spec: LoRARLJobSpec, role: str) -> list[str]:
+    """The PersistentVolumeClaims that a pod mounts. Engines read the base model alone."""
+    if role != ENGINE:
+        return spec.claims
+    model = claim_of(spec.model.uri)
+    return [model] if model else []
 
 
 def _probes() -> dict[str, Any]:
@@ -269,10 +306,11 @@ def _env(spec: LoRARLJobSpec, attempt: int, role: str, settings: Settings) -> di
         # At SIGTERM the trainer's processes have ended, because the preStop hook waits for them. Ray would wait
         # another 30 s.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+    }
+    if role != ENGINE:
         # The workers' processes import their libraries before a driver asks for them; the head's variable tells the
         # driver so.
-        PRELOAD: f"{CONFIG_FOLDER}/{CONFIG_KEY}",
-    }
+        env[PRELOAD] = f"{CONFIG_FOLDER}/{CONFIG_KEY}"
     if role == WORKER:
         # By default, Ray starts no idle processes before there is a driver.
         env |= RAY_SETTINGS | {"RAY_enable_worker_prestart": "1"}

@@ -6,8 +6,10 @@ it.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+from lorarl_api.separate_engines import ENGINE_RESOURCE
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_operator.decide.models import (
     ANNOTATION_GENERATION,
@@ -27,6 +29,7 @@ from lorarl_operator.manifests.placement import NO_NODES, Avoided, avoid, head_n
 from lorarl_operator.manifests.pods import (
     NO_GPUS,
     SCRATCH_FOLDER,
+    engine_template,
     head_template,
     image_of,
     pod_security_context,
@@ -42,6 +45,8 @@ OUT_FOLDER = f"{SCRATCH_FOLDER}/lorarl-out"
 """Output folder of the run. The image's working directory may be read-only."""
 ENTRYPOINT = f"lorarl run {CONFIG_FOLDER}/{CONFIG_KEY} --in-cluster --out {OUT_FOLDER}"
 """Command in the head's container, with its volumes and its environment."""
+WORKERS, ENGINES = "workers", "engines"
+"""The groups of pods beside the head, by KubeRay's names. Kueue's quota is asked for by them too."""
 RESTARTS_IN_PLACE = 8
 """How often KubeRay starts a RayJob of a queue again: see `in_place.py`. It does so also while no operator works."""
 
@@ -71,13 +76,15 @@ def ray_job(
         ANNOTATION_PASSED: passed_digest(job),
         **({ANNOTATION_TEMPLATE: job.template} if job.template else {}),
     }
-    workers = spec.cluster.nodes
     queued = QUEUE_LABEL in dict(job.passed_labels) if queued is None else queued
     head_pod = head_template(job, spec, attempt, settings)
     worker_pod = worker_template(job, spec, attempt, settings, queued=queued)
     require_lasting_folder(spec, head_pod, worker_pod)
     require_seen_folder(spec, worker_pod)
-    for template in (head_pod, worker_pod):
+    # A worker takes one CPU in Ray's count, however many its pod has.
+    workers = _group(WORKERS, spec.cluster.nodes, spec.workers_per_node, spec.cluster.gpus_per_node, worker_pod)
+    groups = [workers, *_engines(job, spec, attempt, settings, queued=queued)]
+    for template in (head_pod, *(group["template"] for group in groups)):
         avoid(template, avoided)
     return {
         "apiVersion": "ray.io/v1",
@@ -99,22 +106,32 @@ def ray_job(
                     "rayStartParams": {"num-cpus": "0", "num-gpus": "0", "dashboard-host": "0.0.0.0"},
                     "template": head_pod,
                 },
-                "workerGroupSpecs": [
-                    {
-                        "groupName": "workers",
-                        "replicas": workers,
-                        "minReplicas": workers,
-                        "maxReplicas": workers,
-                        # A worker takes one CPU in Ray's count, however many its pod has.
-                        "rayStartParams": {
-                            "num-cpus": str(spec.workers_per_node),
-                            "num-gpus": str(spec.cluster.gpus_per_node),
-                        },
-                        "template": worker_pod,
-                    }
-                ],
+                "workerGroupSpecs": groups,
             },
         },
+    }
+
+
+def _engines(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Settings, *, queued: bool) -> list[dict[str, Any]]:
+    """The group of pods with separate engines, if the job has any."""
+    engines = spec.separate_engines
+    if engines is None:
+        return []
+    template = engine_template(job, spec, attempt, settings, queued=queued)
+    group = _group(ENGINES, engines.count, 0, engines.tensor_parallel_size if spec.on_gpu else 0, template)
+    # Without CPUs no worker is placed there, and only an engine asks for this resource. A shell reads it.
+    group["rayStartParams"]["resources"] = f"'{json.dumps({ENGINE_RESOURCE: 1})}'"
+    return [group]
+
+
+def _group(name: str, pods: int, cpus: int, gpus: int, template: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "groupName": name,
+        "replicas": pods,
+        "minReplicas": pods,
+        "maxReplicas": pods,
+        "rayStartParams": {"num-cpus": str(cpus), "num-gpus": str(gpus)},
+        "template": template,
     }
 
 

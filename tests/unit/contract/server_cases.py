@@ -136,7 +136,6 @@ SERVER_CASES = [
     _of_engines("gpuMemoryFraction", 0.5),
     _of_engines("tensorParallelSize", 1),
     Case("no quantized base with servers", SERVERS | FP8, SERVERS, "spec.model.quantization", "or rollout.servers."),
-    # In a cluster separate engines are refused, so what is allowed here has none.
     Case("engines are in one place", SERVERS | SEPARATE, SERVERS, ENGINES, "Remove one of the two."),
     Case(
         "an engine on CPU is not split",
@@ -144,6 +143,14 @@ SERVER_CASES = [
         {"spec.cluster.gpusPerNode": 1},
         f"{ENGINES}.tensorParallelSize",
         "Remove tensorParallelSize, or set",
+    ),
+    Case(
+        "all pods have the same claim",
+        SEPARATE | {"spec.cluster": {"gpusPerNode": 2, "gpuClaim": {"deviceClass": "gpu.nvidia.com"}}},
+        {f"{ENGINES}.tensorParallelSize": 2}
+        | {"spec.cluster": {"gpusPerNode": 2, "gpuClaim": {"deviceClass": "gpu.nvidia.com"}}},
+        f"{ENGINES}.tensorParallelSize",
+        "Set it to cluster.gpusPerNode",
     ),
     Case("separate engines generate something", SFT | SEPARATE, SFT, ENGINES, "Remove rollout.separateEngines."),
     Case(

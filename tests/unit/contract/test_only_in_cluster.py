@@ -23,12 +23,12 @@ from unit.contract.sweep_cases import sweep
 
 BROKEN: dict[str, Any] = {
     "spec.checkpoint.uri": "file:adapters",
-    "spec.rollout.separateEngines": {"count": 1},
+    "spec.cluster.podTemplateOverrides": {"engine": {"spec": {"hostNetwork": True}}},
     "spec.rollout.servers": ["http://vllm:8000"],
 }
 FIELDS = {
     "spec.checkpoint.uri": "spec.checkpoint.uri",
-    "spec.rollout.separateEngines": "spec.rollout.separateEngines",
+    "spec.cluster.podTemplateOverrides": "spec.cluster.podTemplateOverrides.engine",
     "spec.rollout.servers": "spec.rollout.serverFolder",
 }
 """The field that the fault names, by the field that is set."""
@@ -71,13 +71,11 @@ def test_a_trial_that_a_cluster_refuses_is_named() -> None:
     assert fault.path == "trial uri=file:adapters, spec.checkpoint.uri"
 
 
-@pytest.mark.parametrize(
-    ("path", "value"), [("spec.rollout.separateEngines", {}), ("spec.rollout", {"separateEngines": {}})]
-)
+@pytest.mark.parametrize(("path", "value"), [("spec.checkpoint.uri", "file:a"), ("spec.checkpoint", {"uri": "file:a"})])
 def test_what_all_trials_set_is_not_a_fault_of_the_template(path: str, value: dict[str, Any]) -> None:
     trials = [{"name": name, "set": {path: value, "spec.trainer.seed": seed}} for seed, name in enumerate("ab")]
     found = sweep_faults(sweep({"spec.over": None, "spec.trials": trials}))
-    assert [one.path for one in found] == [f"trial {name}, spec.rollout.separateEngines" for name in "ab"]
+    assert [one.path for one in found] == [f"trial {name}, spec.checkpoint.uri" for name in "ab"]
 
 
 def test_a_fault_of_a_template_beside_one_of_a_trial() -> None:

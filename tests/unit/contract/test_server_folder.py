@@ -1,4 +1,4 @@
-"""In a cluster, servers see the adapters only on a volume that the workers mount, and no engine is separate."""
+"""In a cluster, servers see the adapters only on a volume that the workers mount, and only engines have own pods."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ FOLDER = {"serverFolder": "/mnt/adapters"}
         (SERVERS, MOUNTED, False),
         (SERVERS | FOLDER, {}, False),
         (SERVERS | FOLDER, {"head": {"spec": {}}}, False),
-        ({"separateEngines": {"count": 1}}, {}, False),
+        ({"separateEngines": {"count": 1}}, {"engine": {"spec": {}}}, True),
+        ({}, {"engine": {"spec": {}}}, False),
     ],
 )
 def test_a_cluster_takes_servers_with_a_mounted_folder(

@@ -45,7 +45,7 @@ def test_the_machines_go_back_and_nothing_is_counted():
     assert not {"attempts", "preemptions", "restarts"} & status.keys() or status["restarts"] == 0
     assert running["reason"] == "PartlyPlaced"
     assert running["message"].startswith(
-        "Attempt 1 had 1 of 2 worker pods placed (on node-1) and gave the machines back. No node fits worker pod b: 0/3"
+        "Attempt 1 had 1 of 2 pods placed (on node-1) and gave the machines back. No node fits worker pod b: 0/3"
     )
     assert "Attempt 2 follows in 60 s. A queue of Kueue" in running["message"]
     assert decision.recheck_seconds == 60
