@@ -11,6 +11,8 @@ from typing import Any
 
 import psutil
 
+from lorarl_api.separate_engines import ENGINE_RESOURCE
+
 QUICK_HEALTH_CHECKS = {
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 500,
@@ -57,15 +59,16 @@ class RayNodes:
         folders = (path for path in (self.cache(name) / "models").glob("*") if path.is_dir())
         return sorted(folder for folder in folders if any(folder.rglob("*.safetensors*")))
 
-    def add(self, name: str) -> None:
-        """Start a node with room for one worker."""
+    def add(self, name: str, *, engine: bool = False) -> None:
+        """Start a node with room for one worker, or for one separate engine and no worker."""
         environment = {
             "LORARL_CACHE": str(self.cache(name)),
             "LORARL_RUN_DIR": str(self.run_dir(name)),
             "LORARL_POD": name,
             "LORARL_SECRETS_DIR": str(self.secrets),
         }
-        self._nodes[name] = self._cluster.add_node(num_cpus=1, env_vars=environment)
+        room: dict[str, Any] = {"num_cpus": 0, "resources": {ENGINE_RESOURCE: 1}} if engine else {"num_cpus": 1}
+        self._nodes[name] = self._cluster.add_node(**room, env_vars=environment)
 
     def kill(self, name: str) -> None:
         """End all processes of a node as kill -9 does."""

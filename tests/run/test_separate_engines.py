@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import subprocess
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from run.command import COMMAND, Ended, Running, kill_with_engine
+from run.command import COMMAND, Running, kill_with_engine
+from run.engines import CORRECTED, SERVER, requests_of, steps_of, warnings
 from run.jobs import Job, published
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVER = "vllm.entrypoints"
-"""In the command line of an engine's process."""
-CORRECTED = {"correction": {"preset": "decoupled_token_is"}}
 
 
 def separate(base: Path, folder: Path, steps: int, **rollout: Any) -> Job:
@@ -31,27 +27,10 @@ def separate(base: Path, folder: Path, steps: int, **rollout: Any) -> Job:
     return job
 
 
-def warnings(ended: Ended) -> str:
-    return "\n".join(line for line in (ended.stdout + ended.stderr).splitlines() if "warning: " in line)
-
-
-def steps_of(ended: Ended) -> list[dict[str, Any]]:
-    return [row for row in ended.rows if "reward_mean" in row]
-
-
 def engine(run: Running) -> psutil.Process:
     """The process of the run's engine that answers."""
     [process] = [one for one in run.processes(SERVER) if "--port" in one.cmdline()]
     return process
-
-
-def requests_of(process: psutil.Process) -> float:
-    """How many requests an engine generates, by its metrics, for which it wants no key."""
-    command = process.cmdline()
-    port = command[command.index("--port") + 1]
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        found = re.search(r"^vllm:num_requests_running{.*} (\S+)$", answer.read().decode(), re.MULTILINE)
-    return float(found[1]) if found else 0.0
 
 
 def test_the_example_says_what_an_engine_takes(base: Path, tmp_path: Path) -> None:

@@ -53,6 +53,12 @@ class RolloutServerError(LorarlError):
     reason = "RolloutServerFailed"
 
 
+class EnginesLostError(LorarlError):
+    """The machines or pods of all separate engines are gone, and none has come back. The job itself is not at fault."""
+
+    reason = "NodeLost"
+
+
 class FencedError(LorarlError):
     """A newer start of the same job has taken over the checkpoint prefix."""
 

@@ -52,7 +52,6 @@ from lorarl_trainer.progress import (
     Noted,
     Progress,
     RunStarted,
-    Warned,
     downloads_to,
     open_command,
     this_environment,
@@ -134,7 +133,7 @@ async def open_run(launch: Launch, progress: Progress, interruption: Interruptio
         LorarlError: something in the manifest, or something it names, cannot be used.
     """
     clock = launch.clock
-    reward_output = Output(launch.reward_log, lambda text: progress.emit(Warned(text)))
+    reward_output = Output(launch.reward_log, progress.warn)
     with contextlib.ExitStack() as stack:
         # From here on the job has the digests of its reward code, as part of the training's identity and record.
         spec, sources = await in_background(stack.enter_context, fetched_sources(launch.job.spec, launch.secrets))
@@ -159,13 +158,15 @@ async def open_run(launch: Launch, progress: Progress, interruption: Interruptio
         starting = f"starting Ray and {in_words(spec)}; imports of torch, Megatron and vLLM take longest"
         progress.emit(Noted("joining the workers that the trials of a sweep share" if shared else starting))
         async with (
-            open_elsewhere(job, launch.out_dir, lambda text: progress.emit(Warned(text))) as elsewhere,
+            open_elsewhere(job, launch.out_dir, progress.warn, in_pods=not here) as elsewhere,
             SharedCluster(job, shared, clock)
             if shared
             else RayCluster(spec, launch.runtime.log_dir, clock, elsewhere.servers, elsewhere.shares) as cluster,
+            elsewhere.ending(),
         ):
             fetching = _fetch_model(launch, cluster, interruption, progress, checks if fetch else None)
-            prepared, (workers, fingerprint), _ = await asyncio.gather(checks, fetching, elsewhere.start(checks))
+            engines = elsewhere.start(checks, cluster.workers)
+            prepared, (workers, fingerprint), _ = await asyncio.gather(checks, fetching, engines)
             yield OpenRun(
                 launch, progress, interruption, scorers, cluster, prepared, workers, fingerprint, clock, elsewhere
             )
@@ -220,7 +221,7 @@ class OpenRun:
         resumed = await self._resumed()
         await self.elsewhere.ready(self.clock)
         for warning in self._warnings(stored, built, resumed):
-            self.progress.emit(Warned(warning))
+            self.progress.warn(warning)
         session = await self._session_of(built, resumed)
         await self._report_start(built, resumed)
         if resumed.published:  # the previous run may have ended before it reported this one
@@ -256,9 +257,8 @@ class OpenRun:
         """Continue from the newest checkpoint, if there is one, and bring the files of the runs before back."""
         with self.clock.part("resume"):
             resumed = await self.workers.resume()
-        record = self.launch.record
-        if resumed.step and record and (failed := await in_background(record.restore)):
-            self.progress.emit(Warned(failed))
+        if resumed.step and (record := self.launch.record) and (failed := await in_background(record.restore)):
+            self.progress.warn(failed)
         return resumed
 
     def _warnings(self, stored: Stored, built: Built, resumed: Resumed) -> list[str]:
@@ -322,7 +322,7 @@ class OpenRun:
         try:
             keep_manifest(out_dir, started.manifest, started.resumed_from_step)
         except OSError as error:  # a full disk stops no training before its checkpoints do
-            self.progress.emit(Warned(f"the manifest of this start is not kept in {out_dir / STARTS}: {error}"))
+            self.progress.warn(f"the manifest of this start is not kept in {out_dir / STARTS}: {error}")
 
 
 async def _head_start(checks: asyncio.Task[Prepared]) -> None:

@@ -17,8 +17,8 @@ GRACE_SECONDS = 10.0
 def start_child(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start a command. It gets SIGTERM when this process ends, also by a kill.
 
-    It has its own session, so Ctrl-C in the terminal does not reach it by itself. Call this from the main thread: the
-    kernel takes the end of the thread that calls it for that of the process.
+    It has its own session, so Ctrl-C in the terminal does not reach it by itself. Call this from a thread that
+    ends with the process: the kernel takes the end of the thread that calls it for that of the process.
 
     Args:
         command: what runs.

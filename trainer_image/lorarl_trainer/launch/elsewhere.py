@@ -1,4 +1,4 @@
-"""What generates for a run outside its workers: engines on other GPUs of this machine, or servers that are named."""
+"""What generates for a run outside its workers: engines on other GPUs or in other pods, or servers that are named."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lorarl_trainer.devices.nvidia_smi import visible_gpus
 from lorarl_trainer.launch.engine_command import GpuShares, share_gpus
 from lorarl_trainer.launch.preparation import Prepared
 from lorarl_trainer.launch.room import LOGS
-from lorarl_trainer.launch.separate_engines import SeparateEngines, separate_engines
+from lorarl_trainer.launch.separate_engines import SeparateEngines
 from lorarl_trainer.servers.open import open_servers
 from lorarl_trainer.servers.origin import of_manifest
 from lorarl_trainer.servers.pool import Servers
@@ -33,12 +33,27 @@ class Elsewhere:
     engines: SeparateEngines | None = None
     shares: GpuShares | None = None
 
-    async def start(self, checks: Awaitable[Prepared]) -> None:
-        """Start engines, if there are any, as soon as checks have brought the base model to this machine."""
-        if self.engines is not None:
-            base = (await checks).base
-            assert base is not None, "it is fetched to this machine, on which the engines are"
-            self.engines.start(base)
+    async def start(self, checks: Awaitable[Prepared], ray: Callable[[], Awaitable[object]]) -> None:
+        """Start engines, if there are any, as soon as they can be.
+
+        `checks` bring the base model to this machine. Engines in pods fetch it themselves, and wait for `ray`.
+        """
+        if self.engines is None:
+            return
+        if self.engines.in_pods:
+            await ray()
+            self.engines.start(None)
+        else:
+            self.engines.start((await checks).base)
+
+    @contextlib.asynccontextmanager
+    async def ending(self) -> AsyncIterator[None]:
+        """End the engines when the block ends, before Ray does."""
+        try:
+            yield
+        finally:
+            if self.engines is not None:
+                await self.engines.end()
 
     async def ready(self, clock: StartClock) -> None:
         """Wait until engines answer, if there are any. Raises RolloutServerError if one ends before."""
@@ -61,16 +76,26 @@ def gpus_in_words(spec: LoRARLJobSpec, name: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def open_elsewhere(job: LoRARLJob, out_dir: Path, warn: Callable[[str], None]) -> AsyncIterator[Elsewhere]:
-    """Yield what generates outside a job's workers, which forgets its adapter, or ends, with the block.
+async def open_elsewhere(
+    job: LoRARLJob, out_dir: Path, warn: Callable[[str], None], *, in_pods: bool
+) -> AsyncIterator[Elsewhere]:
+    """Yield what generates outside a job's workers. Servers forget its adapter when the block ends.
 
-    `out_dir`: the run's folder. `warn`: takes what the user should know of a server or an engine.
+    Args:
+        job: the job.
+        out_dir: the run's folder.
+        warn: takes what the user should know of a server or an engine.
+        in_pods: whether engines have own pods.
 
     Raises:
         InputError: the machine has too few GPUs, or the Secret of the servers' key lacks it.
     """
-    shares = share_gpus(job.spec, visible_gpus()) if job.spec.separate_engines else None
-    async with separate_engines(job.spec, shares, out_dir / LOGS, warn) as engines:
-        named = of_manifest(job.spec) if job.spec.servers else None
-        async with open_servers(job, engines.origin if engines else named, out_dir, warn) as servers:
-            yield Elsewhere(servers, engines, shares)
+    spec, engines, shares = job.spec, None, None
+    if spec.separate_engines and in_pods:
+        engines = SeparateEngines.of_pods(spec, warn)
+    elif spec.separate_engines:
+        shares = share_gpus(spec, visible_gpus())
+        engines = SeparateEngines.here(spec, shares.engines, out_dir / LOGS, warn)
+    named = of_manifest(spec) if spec.servers else None
+    async with open_servers(job, engines.origin if engines else named, out_dir, warn) as servers:
+        yield Elsewhere(servers, engines, shares)

@@ -1,4 +1,4 @@
-"""How separate engines are started: which GPUs are whose, and each one's command and variables."""
+"""How separate engines are started: which GPUs are whose, each one's command and variables, and its process."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec, SeparateEnginesSpec
 from lorarl_trainer.devices.host_cpus import host_cpus
+from lorarl_trainer.devices.host_memory import host_memory
 from lorarl_trainer.devices.registry import get_device
 from lorarl_trainer.devices.vllm_environment import vllm_environment
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.launch.server_process import API_KEY, LOADS_ADAPTERS, server_command
+from lorarl_trainer.launch.server_process import API_KEY, LOADS_ADAPTERS, ServerProcess, server_command
+from lorarl_trainer.models.model_sizes import read_model_sizes
 from lorarl_trainer.planning.execution import capture_sizes
 from lorarl_trainer.planning.precision import PRECISIONS
-from lorarl_trainer.planning.separate import processes_on_host, sequences_at_once
+from lorarl_trainer.planning.separate import plan_engine, processes_on_engines_host, sequences_at_once
 from lorarl_trainer.servers.hosts import LOOPBACK
+from lorarl_trainer.storage.downloads import read_model_config
 
 ENGINES = "spec.rollout.separateEngines"
 
@@ -49,6 +52,20 @@ def share_gpus(spec: LoRARLJobSpec, gpus: Sequence[str]) -> GpuShares:
         )
     starts = range(trained, trained + spec.engine_gpus, each)
     return GpuShares(tuple(gpus[:trained]), tuple(tuple(gpus[start : start + each]) for start in starts))
+
+
+def start_engine(
+    spec: LoRARLJobSpec, model: Path, port: int, key: str, log: Path, gpus: Sequence[str] = ()
+) -> ServerProcess:
+    """Start an engine on this machine. See `engine_command` and `engine_environment`; `log` takes what it prints."""
+    with_images, cache_gib = "vision_config" in read_model_config(model), 0
+    if not spec.on_gpu:
+        plan = plan_engine(spec, read_model_sizes(model), host_memory())
+        assert plan is not None, "the job has separate engines"
+        cache_gib = -(-plan.execution.engine.kv_cache_bytes // 2**30)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = engine_command(spec, model, port, with_images=with_images)
+    return ServerProcess(command, log, engine_environment(spec, gpus, key, cache_gib))
 
 
 def engine_command(spec: LoRARLJobSpec, model: Path, port: int, *, with_images: bool) -> list[str]:
@@ -106,11 +123,12 @@ def engine_environment(spec: LoRARLJobSpec, gpus: Sequence[str], key: str, cache
 
     Args:
         spec: the job.
-        gpus: its own, by their names; none on a CPU.
+        gpus: its own, by their names; none on a CPU, and where all that this process sees are its own.
         key: what its clients have to send.
         cache_gib: on a CPU, the size of its KV cache in GiB.
     """
-    threads = max(1, host_cpus() // processes_on_host(spec))
+    threads = max(1, host_cpus() // processes_on_engines_host(spec))
     device = get_device(spec.cluster.gpus_per_node).environment(threads)
-    own = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {"VLLM_CPU_KVCACHE_SPACE": str(cache_gib)}
+    own = {} if spec.on_gpu else {"VLLM_CPU_KVCACHE_SPACE": str(cache_gib)}
+    own |= {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
     return {**device, **vllm_environment(), **LOADS_ADAPTERS, API_KEY: key, **own}

@@ -1,7 +1,8 @@
 """Engines on GPUs that the trainer does not use: servers of vLLM that a run starts, starts again, and ends.
 
 What generates with them is `servers/`, as with servers that somebody else started: each proves every version. One that
-is killed is left out there, and takes requests again once it has proven the newest version.
+is killed is left out there, and takes requests again once it has proven the newest version. `engine_places.py` says
+where they run.
 """
 
 from __future__ import annotations
@@ -10,29 +11,30 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 import aiohttp
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_trainer.devices.host_memory import host_memory
-from lorarl_trainer.errors import RolloutServerError
-from lorarl_trainer.launch.engine_command import ENGINES, GpuShares, engine_command, engine_environment
-from lorarl_trainer.launch.server_process import ServerProcess
-from lorarl_trainer.models.model_sizes import read_model_sizes
-from lorarl_trainer.planning.separate import plan_engine, sequences_at_once
-from lorarl_trainer.servers.client import UnreachableError, VllmServer
-from lorarl_trainer.servers.hosts import LOOPBACK, port_for_later
+from lorarl_trainer.errors import EnginesLostError, LorarlError, RolloutServerError, in_one_line
+from lorarl_trainer.launch.engine_command import ENGINES
+from lorarl_trainer.launch.engine_places import ROUND_SECONDS, EnginePlace, Here, PlaceLostError
+from lorarl_trainer.launch.engine_pods import InPod
+from lorarl_trainer.planning.separate import sequences_at_once
+from lorarl_trainer.servers.client import VllmServer
+from lorarl_trainer.servers.faults import UnreachableError
 from lorarl_trainer.servers.key import ServerKey
 from lorarl_trainer.servers.origin import Origin
-from lorarl_trainer.storage.downloads import read_model_config
+from lorarl_trainer.servers.reach import Reach, open_session
 
 RESTARTS, WINDOW_SECONDS = 5, 3600.0
 """An engine is started again at most so often within this time."""
-_ROUND_SECONDS = 0.2
 _ANSWER_SECONDS = 30.0
+_PAUSE_SECONDS = 1.0
+"""Before another place is looked for."""
 
 
 @dataclass(eq=False)
@@ -41,19 +43,27 @@ class _Engine:
 
     Attributes:
         number: by which people know it, from 0.
-        process: None before its start, and once it is given up.
-        restarts: when it was started again.
+        place: where it runs.
+        answered: whether it has ever answered.
+        restarts: when it was started again. The loss of its place does not count.
+        losses: how often it has lost its place since it last ran.
+        is_given_up: whether it has ended too often.
+        life: runs it to the end of the run, or until it is given up.
     """
 
     number: int
-    port: int
-    gpus: Sequence[str]
-    process: ServerProcess | None = None
+    place: EnginePlace
+    answered: bool = False
     restarts: list[float] = field(default_factory=list)
+    losses: int = 0
+    is_given_up: bool = False
+    life: asyncio.Task[None] | None = None
 
     @property
-    def url(self) -> str:
-        return f"http://{LOOPBACK}:{self.port}"
+    def log(self) -> str:
+        """The file of this start. Each has its own: the one before says why it ended."""
+        again = f"-restart-{len(self.restarts)}" if self.restarts else ""
+        return f"engine-{self.number}{again}.log"
 
     def may_restart(self, now: float) -> bool:
         """Whether it has not been started again too often of late."""
@@ -64,136 +74,156 @@ class SeparateEngines:
     """All separate engines of a run."""
 
     def __init__(
-        self, spec: LoRARLJobSpec, gpus: Sequence[Sequence[str]], log_dir: Path, warn: Callable[[str], None]
+        self,
+        spec: LoRARLJobSpec,
+        places: Sequence[EnginePlace],
+        key: str,
+        if_gone: str,
+        warn: Callable[[str], None],
+        *,
+        in_pods: bool = False,
     ) -> None:
         """Start nothing yet.
 
         Args:
             spec: the job.
-            gpus: those of each engine.
-            log_dir: each engine's output goes to a file there.
+            places: that of each engine.
+            key: what engines want from their clients.
+            if_gone: what a person can do if none is left.
             warn: takes what the user should know about an engine.
+            in_pods: whether they are on other machines than the workers, which adapters are sent to.
         """
-        self._spec, self._log_dir, self._warn = spec, log_dir, warn
-        self._key = secrets.token_hex(16)
-        self._engines = [_Engine(number, port_for_later(LOOPBACK), own) for number, own in enumerate(gpus)]
-        self._watching: asyncio.Task[None] | None = None
+        self._spec, self._key, self._if_gone, self._warn = spec, key, if_gone, warn
+        self._engines = [_Engine(number, place) for number, place in enumerate(places)]
+        self._fail: Callable[[RolloutServerError], None] = lambda _: None
+        self.in_pods = in_pods
+
+    @classmethod
+    def here(
+        cls, spec: LoRARLJobSpec, gpus: Sequence[Sequence[str]], log_dir: Path, warn: Callable[[str], None]
+    ) -> Self:
+        """Return engines that are processes beside this one, given the GPUs of each, and a folder for their output."""
+        key = secrets.token_hex(16)
+        if_gone = f"What they print is in {log_dir}. Run the same command again: the next start resumes."
+        return cls(spec, [Here(spec, own, key, log_dir) for own in gpus], key, if_gone, warn)
+
+    @classmethod
+    def of_pods(cls, spec: LoRARLJobSpec, warn: Callable[[str], None]) -> Self:
+        """Return engines that have own pods in the job's RayCluster."""
+        engines, key = spec.separate_engines, secrets.token_hex(16)
+        assert engines is not None, "the job has separate engines"
+        places = [InPod(spec, number, key) for number in range(engines.count)]
+        if_gone = "What they print is in the folder engines of each pod's run folder. The next attempt resumes."
+        return cls(spec, places, key, if_gone, warn, in_pods=True)
 
     @property
     def origin(self) -> Origin:
         """The engines as servers."""
         return Origin(
             field=ENGINES,
-            urls=tuple(engine.url for engine in self._engines),
+            urls=tuple(engine.place.url for engine in self._engines),
             key=ServerKey(self._key),
             at_once=sequences_at_once(self._spec),
             if_wrong=f"Remove {ENGINES}, so that engines in the workers generate, and please report this with the "
             "model's config.json",
-            if_gone=f"What they print is in {self._log_dir}. Run the same command again: the next start resumes.",
+            if_gone=self._if_gone,
+            reach=self._reach,
+            takes_files=self.in_pods,
+            are_lost=lambda: all(engine.losses for engine in self._engines),
         )
 
-    def start(self, model: Path) -> None:
-        """Start all, from the main thread. `model`: the folder of the trainer's base model."""
-        self._model, self._cache_gib = model, 0
-        self._with_images = "vision_config" in read_model_config(model)
-        if not self._spec.on_gpu:
-            plan = plan_engine(self._spec, read_model_sizes(model), host_memory())
-            assert plan is not None, "the job has separate engines"
-            self._cache_gib = -(-plan.execution.engine.kv_cache_bytes // 2**30)
-        self._log_dir.mkdir(parents=True, exist_ok=True)
+    def _reach(self, url: str, session: aiohttp.ClientSession) -> Reach:
+        [place] = [engine.place for engine in self._engines if engine.place.url == url]
+        return place.reach(session)
+
+    def start(self, model: Path | None) -> None:
+        """Start all, from the main thread. `model`: see `EnginePlace`."""
         for engine in self._engines:
-            self._start(engine)
+            engine.life = asyncio.create_task(self._run(engine, model))
+            engine.life.add_done_callback(self._over)
 
-    def _start(self, engine: _Engine) -> None:
-        """Start one. Each start has its own log: the one before says why it ended."""
-        again = f"-restart-{len(engine.restarts)}" if engine.restarts else ""
-        engine.process = ServerProcess(
-            engine_command(self._spec, self._model, engine.port, with_images=self._with_images),
-            self._log_dir / f"engine-{engine.number}{again}.log",
-            engine_environment(self._spec, engine.gpus, self._key, self._cache_gib),
-        )
+    def _over(self, life: asyncio.Task[None]) -> None:
+        """End the run if an engine's life fails unforeseen. Before it has answered, `ready` raises the failure."""
+        if not life.cancelled() and (error := life.exception()):
+            self._fail(RolloutServerError(f"{ENGINES}: {in_one_line(error)}"))
 
     async def ready(self, fail: Callable[[RolloutServerError], None]) -> None:
-        """Wait until all answer. From then on, one that ends is started again.
+        """Wait until all have answered once. From then on, one that ends is started again.
 
         `fail`: is called when all have ended too often.
 
         Raises:
-            RolloutServerError: one ended before it answered, with what it said.
+            LorarlError: one ended before it answered, with what it said, or could not be started.
         """
-        key = ServerKey(self._key)
-        async with aiohttp.ClientSession(middlewares=(key.attach,)) as session:
+        self._fail = fail
+        async with open_session(ServerKey(self._key)) as session:
             await asyncio.gather(*(self._ready(engine, session) for engine in self._engines))
-        self._watching = asyncio.create_task(self._watch(fail))
+        self._require_one()
 
     async def _ready(self, engine: _Engine, session: aiohttp.ClientSession) -> None:
-        client = VllmServer(engine.url, session, _ANSWER_SECONDS)
-        while True:
-            assert engine.process is not None, "it has been started"
-            if why := engine.process.why_ended:
-                raise RolloutServerError(f"{ENGINES}: engine {engine.number} {why}")
+        client = VllmServer(engine.place.reach(session), _ANSWER_SECONDS)
+        while not engine.answered:
+            assert engine.life is not None, "it has been started"
+            if engine.life.done():
+                engine.life.result()
             with contextlib.suppress(UnreachableError):
                 await client.models()
-                return
-            await asyncio.sleep(_ROUND_SECONDS)
+                engine.answered, engine.losses = True, 0
+            await asyncio.sleep(ROUND_SECONDS)
 
-    async def _watch(self, fail: Callable[[RolloutServerError], None]) -> None:
+    async def _run(self, engine: _Engine, model: Path | None) -> None:
+        """Run an engine, and start it again when it has ended, until that was too often.
+
+        Raises:
+            LorarlError: it ended before it answered.
+        """
+        place = engine.place
         while True:
-            await asyncio.sleep(_ROUND_SECONDS)
-            for engine in self._engines:
-                if engine.process and (why := engine.process.why_ended):
-                    self._after_end(engine, why)
-            if not any(engine.process for engine in self._engines):
-                fail(RolloutServerError(f"{ENGINES}: no engine is left. {self.origin.if_gone}"))
+            try:
+                await place.start(model, engine.log)
+                if engine.answered:
+                    engine.losses = 0
+                why = await place.ended()
+            except PlaceLostError as lost:
+                self._warn(f"{ENGINES}: engine {engine.number} lost its {place.where} ({lost}). It starts in another")
+                engine.losses += 1
+                if not engine.answered and engine.losses >= RESTARTS:
+                    again = f"engine {engine.number} lost its {place.where}, the {_ordinal(RESTARTS)} one"
+                    raise EnginesLostError(f"{ENGINES}: {again} before it answered") from None
+                await place.end()
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            except (LorarlError, OSError) as error:  # a full disk takes no log
+                if isinstance(error, LorarlError) and not engine.answered:
+                    raise
+                why = f"cannot be started ({error})"
+            if not engine.answered:
+                raise RolloutServerError(f"{ENGINES}: engine {engine.number} {why}")
+            told = f"{ENGINES}: engine {engine.number} ({place.where}) {why}"
+            await place.end()  # vLLM's core is a process beside it, which may be left and keeps the GPU
+            if not engine.may_restart(now := time.monotonic()):
+                self._warn(f"{told}. It was started again {RESTARTS} times within an hour, and is given up")
+                engine.is_given_up = True
+                self._require_one()
                 return
+            engine.restarts.append(now)
+            self._warn(f"{told}. It is started again, for the {_ordinal(len(engine.restarts))} time in this run")
 
-    def _after_end(self, engine: _Engine, why: str) -> None:
-        """Start an engine again, unless that was done too often."""
-        assert engine.process is not None, "it has ended"
-        engine.process.end()  # vLLM's core is a process beside it, which may be left and keeps the GPU
-        engine.process, now = None, time.monotonic()
-        told = f"{ENGINES}: engine {engine.number} ({engine.url}) {why}"
-        if not engine.may_restart(now):
-            self._warn(f"{told}. It was started again {RESTARTS} times within an hour, and is given up")
-            return
-        engine.restarts.append(now)
-        try:
-            self._start(engine)
-        except OSError as error:  # a full disk takes no log
-            self._warn(f"{told}. It cannot be started again ({error}), and is given up")
-            return
-        self._warn(f"{told}. It is started again, for the {_ordinal(len(engine.restarts))} time in this run")
+    def _require_one(self) -> None:
+        """End the run if all engines are given up."""
+        if all(engine.is_given_up for engine in self._engines):
+            self._fail(RolloutServerError(f"{ENGINES}: no engine is left. {self._if_gone}"))
 
     async def end(self) -> None:
         """End all, and what they have started."""
-        if self._watching is not None:
-            self._watching.cancel()
-        running = [engine.process for engine in self._engines if engine.process]
-        for process in running:
-            process.ask_to_end()
-        for process in running:
-            await asyncio.to_thread(process.end)
+        lives = [engine.life for engine in self._engines if engine.life]
+        for life in lives:
+            life.cancel()
+        await asyncio.gather(*lives, return_exceptions=True)
+        await asyncio.gather(*(engine.place.end() for engine in self._engines))
 
 
 def _ordinal(number: int) -> str:
     """Return 1st, 2nd, 3rd, 4th ... 11th ... 21st."""
     last = 0 if number % 100 in (11, 12, 13) else number % 10
     return f"{number}{({1: 'st', 2: 'nd', 3: 'rd'}).get(last, 'th')}"
-
-
-@contextlib.asynccontextmanager
-async def separate_engines(
-    spec: LoRARLJobSpec, shares: GpuShares | None, log_dir: Path, warn: Callable[[str], None]
-) -> AsyncIterator[SeparateEngines | None]:
-    """Yield a job's separate engines, which end with the block; None without any.
-
-    `shares`: whose GPUs are whose; None for a job without separate engines. See `SeparateEngines` for the others.
-    """
-    if shares is None:
-        yield None
-        return
-    engines = SeparateEngines(spec, shares.engines, log_dir, warn)
-    try:
-        yield engines
-    finally:
-        await engines.end()

@@ -45,7 +45,7 @@ class ServerProcess:
     """A server that runs, and ends with this process, however that ends."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
-        """Start it, from the main thread. See `start_child`."""
+        """Start it. See `start_child`."""
         self._log = log
         self._process = start_child(command, log, environment)
         self._guard = guarded(self._process)

@@ -14,6 +14,7 @@ from lorarl_trainer.planning.execution import EnginePlan, ExecutionPlan, kv_cach
 from lorarl_trainer.planning.memory import CONTEXT_BYTES, HOST_BYTES, MemoryPlan, aligned, gigabytes
 from lorarl_trainer.planning.memory_lines import Line, engine_lines, host_engine_lines
 from lorarl_trainer.planning.usual import MOST_SEQUENCES, decide
+from lorarl_trainer.pods.drain import in_a_pod
 
 _FIELD = "spec.rollout.separateEngines"
 
@@ -28,8 +29,14 @@ def sequences_at_once(spec: LoRARLJobSpec) -> int:
 
 
 def processes_on_host(spec: LoRARLJobSpec) -> int:
-    """Return how many processes share a machine without GPUs: the workers, and the separate engines."""
-    return spec.workers_per_node + (spec.separate_engines.count if spec.separate_engines else 0)
+    """Return how many processes share a machine without GPUs: the workers, and the engines that have no own pods."""
+    engines = spec.separate_engines.count if spec.separate_engines and not in_a_pod() else 0
+    return spec.workers_per_node + engines
+
+
+def processes_on_engines_host(spec: LoRARLJobSpec) -> int:
+    """Return how many processes share an engine's machine: itself alone in its own pod."""
+    return 1 if in_a_pod() else processes_on_host(spec)
 
 
 def plan_engine(spec: LoRARLJobSpec, model: ModelSizes, there: Gpu | Host) -> MemoryPlan | None:
@@ -49,7 +56,7 @@ def plan_engine(spec: LoRARLJobSpec, model: ModelSizes, there: Gpu | Host) -> Me
     if isinstance(there, Gpu):
         cache = max(0, int(engines.gpu_memory_fraction * there.total) - taken)
     else:
-        shares = processes_on_host(spec)
+        shares = processes_on_engines_host(spec)
         there, cache = Host(there.total // shares, there.free // shares), min(wanted, HOST_KV_CACHE)
     execution = replace(execution, engine=replace(execution.engine, kv_cache_bytes=cache))
     held = int(sequences_held(model, execution, 0, execution.longest))

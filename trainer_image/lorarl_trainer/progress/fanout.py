@@ -38,8 +38,8 @@ class Progress:
 
     def __init__(self, direct: Sequence[Sink], queued: Sequence[Sink], close_seconds: float = CLOSE_SECONDS) -> None:
         """Keep the sinks. Nothing is opened before the first event."""
-        self._direct = [_Direct(sink, self._warn) for sink in direct]
-        self._queued = [_Queued(sink, self._warn, close_seconds) for sink in queued]
+        self._direct = [_Direct(sink, self.warn) for sink in direct]
+        self._queued = [_Queued(sink, self.warn, close_seconds) for sink in queued]
         self._warned: set[str] = set()
 
     def emit(self, event: Event) -> None:
@@ -49,11 +49,15 @@ class Progress:
         for queued in self._queued:
             queued.send(event)
 
+    def warn(self, text: str) -> None:
+        """Warn the user."""
+        self.emit(Warned(text))
+
     def warn_once(self, key: str, text: str) -> None:
         """Warn the user, unless a warning with the same key was emitted before."""
         if key not in self._warned:
             self._warned.add(key)
-            self.emit(Warned(text))
+            self.warn(text)
 
     def close(self) -> None:
         """Close every sink.
@@ -66,9 +70,6 @@ class Progress:
             direct.close()
         for queued in self._queued[:1]:
             queued.close()
-
-    def _warn(self, text: str) -> None:
-        self.emit(Warned(text))
 
     def __enter__(self) -> Self:
         """Open nothing: sinks open at their first event."""

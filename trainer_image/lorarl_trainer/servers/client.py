@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
-import aiohttp
 import numpy as np
 
 from lorarl_trainer.samples.arrays import Floats, Ints
+from lorarl_trainer.servers.faults import RefusedKeyError, ServerError, UnknownAdapterError, UnreachableError
 from lorarl_trainer.servers.key import REFUSED, WANTED, ServerKey
+from lorarl_trainer.servers.reach import Reach
 
 START_OPTIONS = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora"
 _SLOTS = re.compile(r'vllm:lora_requests_info{[^}]*max_lora="(\d+)"')
@@ -26,22 +27,6 @@ _LOAD, _UNLOAD, _GENERATE = "/v1/load_lora_adapter", "/v1/unload_lora_adapter", 
 _LEAST_LOGPROB = -9000.0
 """vLLM writes -9999 for a token that is impossible."""
 _LONGEST_QUOTE = 300
-
-
-class ServerError(Exception):
-    """A server did not do what it was asked. The message names the server, what it said, and a fix."""
-
-
-class UnreachableError(ServerError):
-    """It did not answer, or not in time: it is down, it starts again, or it is too slow."""
-
-
-class UnknownAdapterError(ServerError):
-    """It has no adapter of this name. It had one if it answered before: it was started again."""
-
-
-class RefusedKeyError(ServerError):
-    """It refuses the key, or wants one and got none."""
 
 
 @dataclass(frozen=True)
@@ -81,12 +66,10 @@ class Answer:
 class VllmServer:
     """Asks one server. All its methods run in one event loop, and raise ServerError."""
 
-    def __init__(
-        self, url: str, session: aiohttp.ClientSession, timeout_seconds: float, key: ServerKey | None = None
-    ) -> None:
-        """Take a server's URL, with or without /v1. The session is the caller's to close, and attaches the key."""
-        self.url = url.rstrip("/").removesuffix("/v1")
-        self._session, self._seconds, self._key = session, timeout_seconds, key
+    def __init__(self, reach: Reach, timeout_seconds: float, key: ServerKey | None = None) -> None:
+        """Take the way to a server, which attaches the key."""
+        self.url = reach.url
+        self._reach, self._seconds, self._key = reach, timeout_seconds, key
 
     async def models(self) -> list[Model]:
         """Return the base model and its adapters."""
@@ -108,6 +91,10 @@ class VllmServer:
         except ServerError:  # started with --disable-log-stats, for example
             return None
         return int(found[1]) if found else None
+
+    async def deliver(self, folder: Path, files: Any, kept: Collection[str]) -> PurePath:
+        """Bring an adapter's files to where the server reads them: see `Reach`."""
+        return await self._reach.deliver(folder, files, kept)
 
     async def load(self, name: str, folder: PurePath) -> None:
         """Load an adapter in PEFT's format from a folder of the server's, under a name that it does not have."""
@@ -131,27 +118,12 @@ class VllmServer:
 
     async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> str:
         sent = self._key.value if self._key else ""
-        status, text = await self._answered(method, path, body)
+        status, text = await self._reach.ask(method, path, body, self._seconds)
         if status == HTTPStatus.UNAUTHORIZED and self._key and self._key.renew(sent):
-            status, text = await self._answered(method, path, body)
+            status, text = await self._reach.ask(method, path, body, self._seconds)
         if status != HTTPStatus.OK:
             raise refusal(self.url, path, status, text, with_key=self._key is not None)
         return text
-
-    async def _answered(self, method: str, path: str, body: Mapping[str, Any] | None) -> tuple[int, str]:
-        try:
-            async with self._session.request(
-                method,
-                self.url + path,
-                json=body,
-                timeout=aiohttp.ClientTimeout(total=self._seconds),
-                allow_redirects=False,
-            ) as answer:
-                return answer.status, await answer.text(errors="replace")
-        except TimeoutError:
-            raise UnreachableError(f"{self.url}{path} took more than {self._seconds:g} s") from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise UnreachableError(f"{self.url} cannot be reached ({type(error).__name__}: {error})") from None
 
 
 def refusal(url: str, path: str, status: int, text: str, *, with_key: bool = False) -> ServerError:

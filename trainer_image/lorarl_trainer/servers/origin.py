@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+import aiohttp
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.servers.client import START_OPTIONS
 from lorarl_trainer.servers.key import ServerKey
+from lorarl_trainer.servers.reach import OverHttp, Reach
 
 SERVERS = "spec.rollout.servers"
 _AT_ONCE = 256
@@ -19,11 +23,14 @@ class Origin:
 
     Attributes:
         field: of the manifest, by which messages name them.
-        urls: their addresses, without /v1.
+        urls: their addresses, without /v1, or their names.
         key: what all of them want; None if they want none.
         at_once: requests that each gets at a time. The others wait for whichever has room.
         if_wrong: what to do about one that computes something else than the trainer.
         if_gone: what to do if none is left.
+        reach: the way to each, given its URL and a session that attaches the key.
+        takes_files: whether they see no folder of the workers, and adapters are sent to them.
+        are_lost: returns whether the machines of all are gone, so that the job is not at fault.
     """
 
     field: str
@@ -32,6 +39,9 @@ class Origin:
     at_once: int
     if_wrong: str
     if_gone: str
+    reach: Callable[[str, aiohttp.ClientSession], Reach] = OverHttp
+    takes_files: bool = False
+    are_lost: Callable[[], bool] = lambda: False
 
 
 def of_manifest(spec: LoRARLJobSpec) -> Origin:

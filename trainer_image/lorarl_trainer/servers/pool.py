@@ -24,15 +24,17 @@ import aiohttp
 import numpy as np
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_trainer.errors import RolloutServerError, StaleAdapterError
+from lorarl_trainer.errors import EnginesLostError, LorarlError, RolloutServerError, StaleAdapterError
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.requests import GenerationRequest
 from lorarl_trainer.samples.sample import Sample
 from lorarl_trainer.samples.sampling import Sampling
-from lorarl_trainer.servers.client import ServerError, VllmServer
+from lorarl_trainer.servers.client import VllmServer
+from lorarl_trainer.servers.faults import ServerError
 from lorarl_trainer.servers.lane import Asked, Lane, Watched
 from lorarl_trainer.servers.origin import Origin
 from lorarl_trainer.servers.proof import Proof
+from lorarl_trainer.servers.reach import open_session
 from lorarl_trainer.servers.requests import sampling_params, server_for
 from lorarl_trainer.servers.server import Server, Version
 
@@ -157,22 +159,18 @@ class Servers:
         for server in self._servers:
             if server.serves:
                 with contextlib.suppress(ServerError):
-                    await server.forget_all(self._folder)
+                    await server.forget_all()
         shutil.rmtree(self._folder, ignore_errors=True)
         if self._session:
             await self._session.close()
 
     def _opened(self) -> list[Server]:
         if self._session is None:
-            # A server runs its requests side by side, so nothing limits the connections here. Each request has its own:
-            # vLLM ends those that were idle for 5 s, and a request that is sent on one just then gets no answer.
-            connector = aiohttp.TCPConnector(limit=0, force_close=True)
-            middlewares = (self._key.attach,) if self._key else ()
-            self._session = aiohttp.ClientSession(connector=connector, trust_env=True, middlewares=middlewares)
+            self._session = open_session(self._key)
             longest = self._rollout.max_prompt_tokens + self._rollout.max_response_tokens
             versions = self._rollout.max_staleness + 1
             self._servers = [
-                Server(VllmServer(url, self._session, self._patience, self._key), longest, versions)
+                Server(VllmServer(self.origin.reach(url, self._session), self._patience, self._key), longest, versions)
                 for url in self.origin.urls
             ]
         return self._servers
@@ -357,7 +355,7 @@ class Servers:
         """Wait for servers to return if none serves.
 
         Raises:
-            RolloutServerError: none returns in time.
+            RolloutServerError, EnginesLostError: none returns in time.
         """
         since: float | None = None
         while self._require_sound() and not self.serving:
@@ -372,9 +370,10 @@ class Servers:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left)
 
-    def _none_left(self, servers: Iterable[Server]) -> RolloutServerError:
+    def _none_left(self, servers: Iterable[Server]) -> LorarlError:
         told = "; ".join(str(server.why_not or f"{server.url} does not serve") for server in servers)
-        return RolloutServerError(
+        kind = EnginesLostError if self.origin.are_lost() else RolloutServerError
+        return kind(
             f"{self.origin.field}: got no server that generates with the newest adapter ({told}), expected at least "
             f"one. {self.origin.if_gone}"
         )

@@ -10,7 +10,7 @@ from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.requests import GenerationRequest
 from lorarl_trainer.samples.sample import Sample
 from lorarl_trainer.samples.sampling import Sampling
-from lorarl_trainer.servers.client import ServerError
+from lorarl_trainer.servers.faults import ServerError
 
 
 @dataclass(frozen=True)

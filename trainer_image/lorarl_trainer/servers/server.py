@@ -9,15 +9,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from lorarl_trainer.samples.sample import Completion
-from lorarl_trainer.servers.client import (
-    Answer,
-    Model,
-    RefusedKeyError,
-    ServerError,
-    UnknownAdapterError,
-    UnreachableError,
-    VllmServer,
-)
+from lorarl_trainer.servers.client import Answer, Model, VllmServer
+from lorarl_trainer.servers.faults import RefusedKeyError, ServerError, UnknownAdapterError, UnreachableError
 
 
 @dataclass(frozen=True)
@@ -27,12 +20,14 @@ class Version:
     Attributes:
         number: the trainer's.
         name: by which servers know it. No other version has had it, also not of an earlier start.
-        folder: with its files.
+        folder: with its files, as the workers see it.
+        files: Ray's reference to them, for servers that do not see the folder.
     """
 
     number: int
     name: str
     folder: Path
+    files: Any = None
 
 
 @dataclass(eq=False)
@@ -44,6 +39,7 @@ class Server:
         versions: that it may have to generate with at a time.
         serves: it has proven the newest version since it loaded it, so it gets requests.
         why_not: what it did last instead.
+        seen: the folder of the versions, as it sees it; None before the first one.
     """
 
     client: VllmServer
@@ -51,6 +47,7 @@ class Server:
     versions: int = 1
     serves: bool = False
     why_not: ServerError | None = None
+    seen: PurePath | None = None
 
     @property
     def url(self) -> str:
@@ -88,20 +85,22 @@ class Server:
                 f"{self.longest:,} (rollout.maxPromptTokens + rollout.maxResponseTokens). "
                 f"Start the server with --max-model-len {self.longest} or more."
             )
-        await self._forget(models, version.folder.parent, {version.name, *in_use})
+        folder = await self.client.deliver(version.folder, version.files, in_use)
+        self.seen = folder.parent
+        await self._forget(models, {version.name, *in_use})
         if all(model.name != version.name for model in models):
-            await self.client.load(version.name, version.folder)
+            await self.client.load(version.name, folder)
         await prove(self)
         if self.versions > 1:
             await self._require_slots()
 
-    async def forget_all(self, folder: Path) -> None:
-        """Unload all versions below a folder. Raises ServerError if it does not answer."""
-        await self._forget(await self.client.models(), folder, ())
+    async def forget_all(self) -> None:
+        """Unload all versions. Raises ServerError if it does not answer."""
+        await self._forget(await self.client.models(), ())
 
-    async def _forget(self, models: Collection[Model], folder: Path, kept: Collection[str]) -> None:
+    async def _forget(self, models: Collection[Model], kept: Collection[str]) -> None:
         for model in models:
-            if model.parent and model.name not in kept and PurePath(model.root).parent == folder:
+            if model.parent and model.name not in kept and PurePath(model.root).parent == self.seen:
                 with contextlib.suppress(ServerError):  # it is forgotten already, or with the next version
                     await self.client.unload(model.name)
 

@@ -127,9 +127,12 @@ class WorkerGroup:
         """Bring the adapter to every engine or server as this version; return the slowest one's seconds."""
         if (servers := self._servers) is None:
             return max(await self._all("sync", version, verify))
-        began, files = time.perf_counter(), servers.version_of(version)
-        await self._all("write_adapter", files.folder, servers.folders_in_use())
-        await self._await(lambda: [servers.take(files)])
+        began, written = time.perf_counter(), servers.version_of(version)
+        await self._all("write_adapter", written.folder, servers.folders_in_use())
+        if servers.origin.takes_files:
+            [files] = await self._first("put_adapter", written.folder)
+            written = replace(written, files=files)
+        await self._await(lambda: [servers.take(written)])
         return time.perf_counter() - began
 
     async def hold_probe(self, probe: Probe | None) -> None:

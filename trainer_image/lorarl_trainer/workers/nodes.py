@@ -86,17 +86,8 @@ class Nodes:
         ]
 
     async def loss(self, machines: frozenset[str] | None = None) -> Exception:
-        """Wait until Ray knows that one of these machines, by default of all, is lost; return the error that says so.
-
-        Most calls to that machine's workers have failed by then. Once, Ray left one without an answer for minutes.
-        """
-        from ray.exceptions import NodeDiedError, RayError
-
-        while True:
-            await asyncio.sleep(_LOSS_POLL_SECONDS)
-            with contextlib.suppress(RayError):  # Ray could not say
-                if lost := (machines or self.machines) & await in_background(lost_machines):
-                    return NodeDiedError(f"Ray's node {min(lost)} has died")
+        """Wait for the loss of one of these machines, by default of all: see `loss_of`."""
+        return await loss_of(machines or self.machines)
 
     def rendezvous(self) -> tuple[str, int]:
         """Return the address of the first worker's machine, and a port that is free there."""
@@ -111,6 +102,20 @@ class Nodes:
         import ray
 
         ray.util.remove_placement_group(self._group)
+
+
+async def loss_of(machines: frozenset[str]) -> Exception:
+    """Wait until Ray knows that one of these machines is lost; return the error that says so.
+
+    Most calls to that machine's processes have failed by then. Once, Ray left one without an answer for minutes.
+    """
+    from ray.exceptions import NodeDiedError, RayError
+
+    while True:
+        await asyncio.sleep(_LOSS_POLL_SECONDS)
+        with contextlib.suppress(RayError):  # Ray could not say
+            if lost := machines & await in_background(lost_machines):
+                return NodeDiedError(f"Ray's node {min(lost)} has died")
 
 
 def lost_machines() -> frozenset[str]:

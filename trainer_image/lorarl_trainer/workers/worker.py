@@ -26,6 +26,7 @@ from lorarl_trainer.pods.drain import drain_asked, in_a_pod, register
 from lorarl_trainer.pods.output import show_in_pod_log
 from lorarl_trainer.pods.owner import pod_name
 from lorarl_trainer.protocols.workers import Built, CardResults, DriverState
+from lorarl_trainer.servers.adapter_files import AdapterFiles
 from lorarl_trainer.timing import Span, StartClock
 from lorarl_trainer.workers import ahead
 from lorarl_trainer.workers.gpu_memory import MemoryWatch, gpu_memory_explained
@@ -207,6 +208,15 @@ class Worker:
         weights = self.backend.adapter.export()
         if self._rank.rank == 0:
             replace_version(folder, weights, self.backend.adapter, kept)
+
+    def put_adapter(self, folder: Path) -> list[Any]:
+        """Put the files that `write_adapter` wrote into Ray's store; return the reference to them, in a list.
+
+        Servers on other machines fetch them from there, and not through the driver.
+        """
+        import ray
+
+        return [ray.put(AdapterFiles.read(folder))]
 
     def hold_probe(self, probe: Probe | None) -> None:
         from lorarl_trainer.lora.probe import probe_adapter

@@ -17,11 +17,14 @@ import pytest
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices import nvidia_smi
-from lorarl_trainer.errors import InputError, RolloutServerError
+from lorarl_trainer.errors import EnginesLostError, InputError, RolloutServerError
+from lorarl_trainer.launch import engine_command as commands
 from lorarl_trainer.launch import separate_engines
 from lorarl_trainer.launch.engine_command import GpuShares, engine_command, engine_environment, share_gpus
+from lorarl_trainer.launch.engine_places import PlaceLostError
 from lorarl_trainer.launch.local import require_places_of_engines
 from lorarl_trainer.launch.separate_engines import RESTARTS, SeparateEngines
+from lorarl_trainer.servers.faults import UnreachableError
 from support.cluster.processes import until
 from unit.contract.manifests import manifest
 from unit.trainer.planning.jobs import cpu_job, gpu_job
@@ -40,17 +43,27 @@ ENDS = "raise ValueError('no room')"
 
 
 def engines_of(
-    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warnings: list[str], count: int = 1
+    program: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    warnings: list[str],
+    count: int = 1,
+    *,
+    answered: bool = False,
 ) -> SeparateEngines:
+    """Engines that run this program. `answered`: as if each had answered before."""
+
     def command(_: LoRARLJobSpec, model: Path, port: int, *, with_images: bool) -> list[str]:
         assert not with_images
         return [sys.executable, "-c", program, str(port), str(model / "cores")]
 
-    monkeypatch.setattr(separate_engines, "engine_command", command)
+    monkeypatch.setattr(commands, "engine_command", command)
     spec = gpu_job(f"rollout.separateEngines.count={count}")
-    engines = SeparateEngines(spec, [["0"]] * count, tmp_path / "logs", warnings.append)
+    engines = SeparateEngines.here(spec, [["0"]] * count, tmp_path / "logs", warnings.append)
     (tmp_path / "config.json").write_text("{}")
     engines.start(tmp_path)
+    for engine in engines._engines:
+        engine.answered = answered
     return engines
 
 
@@ -103,11 +116,10 @@ def test_one_that_keeps_ending_is_given_up_and_without_any_the_run_ends(
     failures: list[RolloutServerError] = []
 
     async def whole() -> None:
-        engines = engines_of(ENDS, tmp_path, monkeypatch, warnings)
-        watching = asyncio.create_task(engines._watch(failures.append))
+        engines = engines_of(ENDS, tmp_path, monkeypatch, warnings, answered=True)
         try:
+            await engines.ready(failures.append)
             await reached(lambda: failures)
-            await watching
         finally:
             await engines.end()
 
@@ -117,23 +129,21 @@ def test_one_that_keeps_ending_is_given_up_and_without_any_the_run_ends(
     assert "spec.rollout.separateEngines: no engine is left" in str(failure)
 
 
-def test_one_whose_log_cannot_be_written_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A restart that fails ends neither the watch over the others nor the run."""
+def test_one_whose_log_cannot_be_written_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start that fails ends neither the watch over the engine nor the run."""
     warnings: list[str] = []
-    failures: list[RolloutServerError] = []
 
     async def whole() -> None:
-        engines = engines_of(ENDS, tmp_path, monkeypatch, warnings)
-        (tmp_path / "logs/engine-0-restart-1.log").mkdir()  # no file can be opened there
+        engines = engines_of(ENDS, tmp_path, monkeypatch, warnings, answered=True)
+        (tmp_path / "logs/engine-0-restart-1.log").mkdir(parents=True)  # no file can be opened there
         try:
-            async with asyncio.timeout(20):
-                await engines._watch(failures.append)
+            await reached(lambda: len(warnings) > 2)
         finally:
             await engines.end()
 
     asyncio.run(whole())
-    assert len(warnings) == 1 and "It cannot be started again" in warnings[0]
-    assert len(failures) == 1
+    assert "ended with code 1" in warnings[0] and "ended with code 1" in warnings[2]
+    assert "cannot be started ([Errno 21] Is a directory" in warnings[1] and "for the 2nd time" in warnings[1]
 
 
 def test_one_that_ends_before_it_answers_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,11 +164,64 @@ from pathlib import Path
 from unit.trainer.launch import test_separate_engines as tests
 class Patch:
     def setattr(self, module, name, value): setattr(module, name, value)
-engines = tests.engines_of(tests.ANSWERS, Path(sys.argv[1]), Patch(), [])
-asyncio.run(engines.ready(lambda _: None))
-print("ready", flush=True)
-time.sleep(600)
+async def whole():
+    engines = tests.engines_of(tests.ANSWERS, Path(sys.argv[1]), Patch(), [])
+    await engines.ready(lambda _: None)
+    print("ready", flush=True)
+    time.sleep(600)
+asyncio.run(whole())
 """
+
+
+class Lost:
+    """A place that is lost as soon as an engine has started there, so often."""
+
+    url, where = "engine-0", "pod a"
+
+    def __init__(self, losses: int) -> None:
+        self.left, self.begun = losses, 0
+
+    def reach(self, session: object) -> Lost:
+        return self
+
+    async def ask(self, method: str, path: str, body: object, seconds: float) -> tuple[int, str]:
+        if self.left:
+            raise UnreachableError("no pod")
+        return 200, '{"data": []}'
+
+    async def start(self, model: Path | None, log: str) -> None:
+        self.begun += 1
+
+    async def ended(self) -> str:
+        if self.left:
+            self.left -= 1
+            raise PlaceLostError("its node has died")
+        return str(await asyncio.Event().wait())
+
+    async def end(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("losses", [2, RESTARTS])
+def test_a_lost_place_is_no_end_unless_that_repeats(losses: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(separate_engines, "_PAUSE_SECONDS", 0.01)
+    place, warnings = Lost(losses), list[str]()
+
+    async def whole() -> None:
+        engines = SeparateEngines(cpu_job("rollout.separateEngines.count=1"), [place], "key", "", warnings.append)
+        engines.start(None)
+        try:
+            await engines.ready(lambda _: None)
+        finally:
+            await engines.end()
+
+    if losses == RESTARTS:
+        with pytest.raises(EnginesLostError, match="lost its pod a, the 5th one before it answered"):
+            asyncio.run(whole())
+    else:
+        asyncio.run(whole())
+        assert place.begun == losses + 1
+        assert warnings == [warnings[0]] * losses and "lost its pod a (its node has died). It starts in" in warnings[0]
 
 
 def test_none_outlives_a_driver_that_is_killed(tmp_path: Path) -> None:

@@ -9,7 +9,13 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.models.model_sizes import sizes_of
 from lorarl_trainer.planning.choice import choose_plan
 from lorarl_trainer.planning.choices_table import plan_table, plan_title
-from lorarl_trainer.planning.separate import plan_engine, require_engine_fits, sequences_at_once
+from lorarl_trainer.planning.separate import (
+    plan_engine,
+    processes_on_engines_host,
+    processes_on_host,
+    require_engine_fits,
+    sequences_at_once,
+)
 from lorarl_trainer.planning.verdict import judge
 from unit.trainer.planning.jobs import cpu_job, gpu_job
 from unit.trainer.planning.shapes import LARGER, SHAPES, SMOLLM2
@@ -74,3 +80,11 @@ def test_processes_on_a_cpu_share_its_memory() -> None:
 def test_an_engine_has_its_share_of_all_steps_that_are_begun() -> None:
     assert sequences_at_once(gpu_job(ENGINE)) == 512
     assert sequences_at_once(gpu_job("rollout.separateEngines.count=3", *AHEAD)) == 342
+
+
+def test_engines_in_their_own_pods_share_no_machine_with_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = cpu_job("rollout.separateEngines.count=3", "trainer.tensorParallelSize=2")
+    monkeypatch.delenv("LORARL_RUN_DIR", raising=False)
+    assert (processes_on_host(spec), processes_on_engines_host(spec)) == (5, 5)
+    monkeypatch.setenv("LORARL_RUN_DIR", "/run")
+    assert (processes_on_host(spec), processes_on_engines_host(spec)) == (2, 1)

@@ -13,15 +13,9 @@ import numpy as np
 import pytest
 from aiohttp import web
 
-from lorarl_trainer.servers.client import (
-    RefusedKeyError,
-    ServerError,
-    UnknownAdapterError,
-    UnreachableError,
-    VllmServer,
-    answer_of,
-    refusal,
-)
+from lorarl_trainer.servers.client import VllmServer, answer_of, refusal
+from lorarl_trainer.servers.faults import RefusedKeyError, ServerError, UnknownAdapterError, UnreachableError
+from lorarl_trainer.servers.reach import OverHttp
 from support.cluster.processes import free_ports
 from support.serving import catch_all, serving
 
@@ -132,7 +126,7 @@ def test_a_status_says_what_is_wrong(path: str, status: int, text: str, kind: ty
 def ask[T](url: str, method: Callable[[VllmServer], Awaitable[T]], seconds: float = 10.0) -> T:
     async def asked() -> T:
         async with aiohttp.ClientSession() as session:
-            return await method(VllmServer(url, session, seconds))
+            return await method(VllmServer(OverHttp(url, session), seconds))
 
     return asyncio.run(asked())
 

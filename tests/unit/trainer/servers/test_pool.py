@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from lorarl_api.v1alpha1 import RolloutSpec
-from lorarl_trainer.errors import RolloutServerError, StaleAdapterError
+from lorarl_trainer.errors import EnginesLostError, NodeLostError, RolloutServerError, StaleAdapterError
 from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.requests import GenerationRequest
@@ -24,6 +24,7 @@ from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.servers.origin import of_manifest
 from lorarl_trainer.servers.pool import Servers
 from lorarl_trainer.servers.proof import Proof
+from lorarl_trainer.servers.reach import OverHttp
 from unit.trainer.servers.http_vllm import LOGPROB, Vllm, serving_vllm
 
 PROOF = Proof([[1, 2]], [0], 2, Sampling(), AgreementLimits(tolerance=1e-3))
@@ -80,8 +81,12 @@ def run(
     staleness: int = 0,
     secret: str | None = None,
     proof: Proof | None = PROOF,
+    **origin: Any,
 ) -> Run:
-    """Let a run use servers that prove each version. `proof`: None is the start of a run. `secret`: with their key."""
+    """Let a run use servers that prove each version.
+
+    `proof`: None is the start of a run. `secret`: with their key. `origin`: what differs in who started them.
+    """
     urls = [one.url for one in of]
     rollout = RolloutSpec(
         servers=urls,
@@ -94,9 +99,14 @@ def run(
     spec: Any = SimpleNamespace(rollout=rollout, servers=urls)
 
     async def whole() -> Run:
-        origin = of_manifest(spec)
         found = Run(
-            Servers(spec, origin, Path("/adapters"), lambda text: found.warnings.append(text), pause_seconds=0.02)
+            Servers(
+                spec,
+                replace(of_manifest(spec), **origin),
+                Path("/adapters"),
+                lambda text: found.warnings.append(text),
+                pause_seconds=0.02,
+            )
         )
         found.servers.begin((3,), score)
         if proof:
@@ -242,3 +252,38 @@ def test_a_server_that_ends_idle_connections_is_not_left_out() -> None:
 
     with serving_vllm(Vllm(ends_idle=True)) as server:
         assert run([server], make).warnings == []
+
+
+class OfAnotherMachine(OverHttp):
+    """A server that sees no folder of the workers: the files are brought to its own disk."""
+
+    async def deliver(self, folder: Path, files: Any, kept: Collection[str]) -> PurePath:
+        assert files == f"the files of {folder.name}"
+        return PurePath("/there", folder.name)
+
+
+def test_a_server_on_another_machine_loads_what_was_sent_to_it() -> None:
+    async def steps(run: Run) -> None:
+        for number in (1, 2):
+            version = run.servers.version_of(number)
+            await run.servers.take(replace(version, files=f"the files of {version.name}"))
+            await run.generate(number)
+            assert {PurePath(root) for root in server.adapters.values()} == {PurePath("/there", version.name)}
+
+    with servers_of(1) as [server]:
+        run([server], steps, reach=OfAnotherMachine, takes_files=True)
+        assert server.adapters == {}, "all are forgotten at the end"
+
+
+def test_if_all_have_lost_their_machines_the_job_is_not_at_fault() -> None:
+    for lost, kind in ((True, EnginesLostError), (False, RolloutServerError)):
+        with servers_of(1) as [server]:
+
+            async def steps(run: Run, server: Vllm = server) -> None:
+                await run.version(1)
+                server.down = True
+                await run.generate(1)
+
+            with pytest.raises(kind, match="got no server that generates with the newest adapter"):
+                run([server], steps, seconds=0.3, are_lost=lambda lost=lost: lost)
+    assert EnginesLostError.reason == NodeLostError.reason

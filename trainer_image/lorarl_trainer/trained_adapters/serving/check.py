@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from lorarl_trainer.errors import InputError, LorarlError
 from lorarl_trainer.samples.arrays import Floats
-from lorarl_trainer.servers.client import ServerError, UnreachableError
+from lorarl_trainer.servers.faults import ServerError, UnreachableError
 from lorarl_trainer.trained_adapters.serving.fit import Terms, misfit
 from lorarl_trainer.trained_adapters.serving.own_server import OwnServer
 from lorarl_trainer.trained_adapters.serving.recorded import Recorded, measure

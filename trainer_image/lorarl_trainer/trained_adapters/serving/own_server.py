@@ -16,7 +16,9 @@ import numpy as np
 from lorarl_trainer.errors import InputError, LorarlError
 from lorarl_trainer.launch.server_process import API_KEY, LOADS_ADAPTERS, ServerProcess, server_command
 from lorarl_trainer.samples.arrays import Floats
-from lorarl_trainer.servers.client import UnreachableError, VllmServer
+from lorarl_trainer.servers.client import VllmServer
+from lorarl_trainer.servers.faults import UnreachableError
+from lorarl_trainer.servers.reach import OverHttp
 from lorarl_trainer.trained_adapters.serving import names
 
 _HERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
@@ -161,7 +163,7 @@ class OwnServer:
 
         async def asked() -> Answer:
             async with aiohttp.ClientSession(headers=headers) as session:
-                return await method(VllmServer(self.url, session, _ANSWER_SECONDS))
+                return await method(VllmServer(OverHttp(self.url, session), _ANSWER_SECONDS))
 
         return asyncio.run(asked())
 

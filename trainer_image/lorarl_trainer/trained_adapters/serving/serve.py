@@ -17,7 +17,7 @@ from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.launch.local import only_run_in
 from lorarl_trainer.launch.server_process import API_KEY
 from lorarl_trainer.loading import ask_server
-from lorarl_trainer.servers.client import ServerError
+from lorarl_trainer.servers.faults import ServerError
 from lorarl_trainer.servers.hosts import require_key
 from lorarl_trainer.storage.base_model import base_model_name
 from lorarl_trainer.trained_adapters.own_tokenizer import own_template

@@ -1,0 +1,47 @@
+"""The files of an adapter version on their way to a server on another machine."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+
+@dataclass(frozen=True)
+class AdapterFiles:
+    """The files of one version by their names, and the SHA-256 of each where it was written."""
+
+    content: Mapping[str, bytes]
+    digests: Mapping[str, str]
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read all files of a version's folder."""
+        content = {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
+        return cls(content, {name: hashlib.sha256(data).hexdigest() for name, data in content.items()})
+
+    def write(self, folder: Path, kept: Collection[str]) -> None:
+        """Write them to a folder, unless they are there, and remove what is beside it except for the names in `kept`.
+
+        Raises:
+            OSError: the disk does not take them, or does not give them back as they were.
+        """
+        if not self._are_in(folder):
+            under_way = folder.with_name(f".{folder.name}")
+            for leftover in (under_way, folder):
+                shutil.rmtree(leftover, ignore_errors=True)
+            under_way.mkdir(parents=True)
+            for name, data in self.content.items():
+                (under_way / name).write_bytes(data)
+            if not self._are_in(under_way):
+                raise OSError(f"the adapter's files in {under_way} are not what the trainer wrote")
+            under_way.rename(folder)
+        for other in folder.parent.iterdir():
+            if other != folder and other.name not in kept:
+                shutil.rmtree(other)
+
+    def _are_in(self, folder: Path) -> bool:
+        return folder.is_dir() and AdapterFiles.read(folder).digests == self.digests
