@@ -86,7 +86,7 @@ def measure(kind: str) -> str:
             starts = [json.loads(file.read_text())["startup"]["first_update_seconds"] for file in files]
     start = statistics.median(starts)
     training = max(0.0, seconds["alone"] / TRIALS - start)
-    floor = (
+    expected = (
         f"{start + TRIALS * training:.0f}: one start of {start:.0f} s, and {training:.0f} s of training for each trial"
     )
     return f"| {kind} | {seconds['alone']:.0f} | {expected} | {seconds['share']:.0f} |"

@@ -30,6 +30,7 @@ _COLUMNS = [
     ("Adapter", ".status.adapter.step", "integer", False),
     ("Age", ".metadata.creationTimestamp", "date", False),
     ("RayJob", ".status.rayJobName", "string", True),
+    ("Nodes", ".status.nodes", "integer", True),
     ("KL", ".status.metrics.kl", "number", True),
     ("Tok/s", ".status.metrics.tokensPerSecond", "number", True),
     ("Restarts", ".status.restarts", "integer", True),

@@ -23,7 +23,7 @@ from support.cluster.audit import Right, account, granted, refused, used
 from support.cluster.client import Api, ApiError, Object
 from support.cluster.crds import CRDS
 from support.cluster.kwok import CANNOT_BE_PULLED, DEVICE_CLASS, HELD, add_devices, mend_node, silence_node
-from support.cluster.lorarljobs import condition, lorarljob, phase, report, template
+from support.cluster.lorarljobs import condition, lorarljob, phase, report, template, wait_event
 from support.cluster.operator import RIGHTS, SYSTEM, Operator, operator, prepare, wait_leader
 from support.cluster.platform import Platform, platform
 from support.cluster.processes import find_share, until
@@ -58,7 +58,9 @@ def p(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 
 @pytest.fixture(scope="module")
 def replica(p: Platform) -> Iterator[Operator]:
-    with operator(p.cluster, prepare(p.cluster, account=ACCOUNT), "rights", "--cleanup-seconds=20") as one:
+    with operator(
+        p.cluster, prepare(p.cluster, account=ACCOUNT), "rights", "--cleanup-seconds=20", "--elastic-wait-seconds=2"
+    ) as one:
         yield wait_leader(one)
 
 
@@ -82,6 +84,18 @@ def test_a_job_trains_is_suspended_twice_and_is_deleted_by_its_ttl(p: Platform, 
     p.wait_running(namespace, "whole-3", seconds=60)
     p.finish(namespace, "whole-3", "SUCCEEDED")
     p.api.wait_gone("LoRARLJob", "whole", namespace, seconds=30)
+
+
+def test_an_elastic_job_starts_on_fewer_nodes_than_it_asks_for(p: Platform, replica: Operator) -> None:
+    """Of five, there are two."""
+    namespace = p.namespace()
+    cluster = {"nodes": 5, "minNodes": 1, "gpusPerNode": 8, "cpusPerNode": "1", "memoryPerNode": "1Gi"}
+    p.api.create(lorarljob(namespace, "elastic", cluster=cluster))
+    wait_event(p.api, namespace, "elastic", "StartsShort")
+    p.wait_running(namespace, "elastic-1", seconds=60)
+    p.finish(namespace, "elastic-1", "SUCCEEDED")
+    p.api.delete("LoRARLJob", "elastic", namespace)
+    p.api.wait_gone("RayJob", "elastic-1", namespace, seconds=60)
 
 
 def test_names_that_are_taken_and_checkpoints_that_are_removed(p: Platform, replica: Operator) -> None:

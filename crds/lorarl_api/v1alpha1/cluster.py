@@ -59,6 +59,14 @@ class ClusterSpec(Model):
     nodes: int = Field(
         1, ge=1, le=1024, description="Machines with workers, one worker pod on each. `lorarl run` has one machine."
     )
+    min_nodes: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="Fewest machines that the job trains on. While others are missing or lost, it trains on what there "
+        "is, and on more of them, up to nodes, after a later checkpoint. Default: nodes, so that it waits for all.",
+        examples=[1],
+    )
     gpus_per_node: int = Field(
         0,
         ge=0,
@@ -209,6 +217,12 @@ class ClusterSpec(Model):
             "have names of letters, digits and underscores that do not start with LORARL_, which are lorarl's own",
             "Rename the variable.",
         ),
+        Rule(
+            "minNodes",
+            "!has(self.minNodes) || self.minNodes <= self.nodes",
+            "be at most nodes",
+            "Lower minNodes, or raise cluster.nodes.",
+        ),
         label_keys("serviceAccountAnnotations", "annotations"),
         label_keys("nodeSelector", "labels"),
         Rule(
@@ -236,3 +250,8 @@ class ClusterSpec(Model):
             "Remove rdma, or set cluster.gpusPerNode.",
         ),
     )
+
+    @property
+    def fewest_nodes(self) -> int:
+        """The fewest machines that the job trains on."""
+        return self.min_nodes or self.nodes

@@ -288,6 +288,10 @@ class LoRARLJobSpec(Checked):
         """Workers on all machines together."""
         return self.cluster.nodes * self.workers_per_node
 
+    def on_nodes(self, count: int) -> Self:
+        """Return the spec of the same training on so many machines."""
+        return self.model_copy(update={"cluster": self.cluster.model_copy(update={"nodes": count})})
+
 
 def _secrets(path: str, part: Model) -> Iterator[tuple[str, str]]:
     for name, field in type(part).model_fields.items():

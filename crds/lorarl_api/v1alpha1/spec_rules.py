@@ -16,6 +16,7 @@ from lorarl_api.v1alpha1.algorithm_types import (
     those,
 )
 from lorarl_api.v1alpha1.environment import environment_rules
+from lorarl_api.v1alpha1.layout_rules import layout_rules
 from lorarl_api.v1alpha1.partial_rules import TRAINS_WITHOUT_REWARD, off_policy_rules
 from lorarl_api.v1alpha1.publish import publish_rules
 from lorarl_api.v1alpha1.quantization_rules import quantization_rules
@@ -37,34 +38,6 @@ COLUMNS = {
     "tokensField": FROM_ANSWERS,
 }
 """Columns of rows that only some types read."""
-
-
-def _splits_all_gpus(field: str) -> Rule:
-    return Rule(
-        field,
-        f"self.cluster.gpusPerNode == 0 || !has(self.{field}) || "
-        f"(self.cluster.nodes * self.cluster.gpusPerNode) % self.{field} == 0",
-        "divide cluster.nodes x cluster.gpusPerNode",
-        f"Lower {field}, or use more GPUs. 1 always fits.",
-    )
-
-
-def _shares_context() -> Iterator[Rule]:
-    one = "!has(self.trainer.contextParallelSize) || self.trainer.contextParallelSize == 1"
-    tensor = "(has(self.trainer.tensorParallelSize) ? self.trainer.tensorParallelSize : 1)"
-    yield Rule(
-        "trainer.contextParallelSize",
-        f"self.cluster.gpusPerNode == 0 || {one} || "
-        f"(self.cluster.nodes * self.cluster.gpusPerNode) % (self.trainer.contextParallelSize * {tensor}) == 0",
-        "divide cluster.nodes x cluster.gpusPerNode, and so must its product with trainer.tensorParallelSize",
-        "Lower trainer.contextParallelSize, or use more GPUs. 1 always fits.",
-    )
-    yield Rule(
-        "trainer.contextParallelSize",
-        f"{one} || !has(self.trainer.backend) || self.trainer.backend == 'megatron'",
-        "be absent or 1 with trainer.backend fsdp, whose layers have the tokens of whole samples",
-        "Remove trainer.contextParallelSize, or with model.quantization none set trainer.backend: megatron.",
-    )
 
 
 def _default_without_rollouts(field: str, cel: str, default: str) -> Rule:
@@ -340,31 +313,7 @@ SPEC_RULES: tuple[Rule, ...] = (
         "second answer",
         "Raise tokensPerMicroBatch, or lower the two limits.",
     ),
-    _splits_all_gpus("trainer.tensorParallelSize"),
-    *_shares_context(),
-    Rule(
-        "adapter.rank",
-        "!has(self.trainer.tensorParallelSize) || self.adapter.rank % self.trainer.tensorParallelSize == 0",
-        "be a multiple of trainer.tensorParallelSize, over which adapters are split",
-        "Use a multiple, such as 32.",
-    ),
-    _splits_all_gpus("trainer.expertParallelSize"),
-    Rule(
-        "trainer.expertParallelSize",
-        "!has(self.trainer.expertParallelSize) || self.trainer.expertParallelSize == 1 || "
-        "!has(self.trainer.backend) || self.trainer.backend == 'megatron'",
-        "be 1 with trainer.backend fsdp, which trains no adapters on experts",
-        "Remove expertParallelSize, or set trainer.backend: megatron.",
-    ),
-    Rule(
-        "trainer.expertParallelSize",
-        "!has(self.trainer.expertParallelSize) || !has(self.trainer.tensorParallelSize) || "
-        "self.trainer.expertParallelSize % self.trainer.tensorParallelSize == 0 || "
-        "self.trainer.tensorParallelSize % self.trainer.expertParallelSize == 0",
-        "be a multiple of trainer.tensorParallelSize or divide it, since one group of workers holds the other",
-        "Set both to powers of 2.",
-    ),
-    _splits_all_gpus("rollout.tensorParallelSize"),
+    *layout_rules(),
     Rule(
         "rollout.tensorParallelSize",
         "self.cluster.gpusPerNode > 0 || !has(self.rollout.tensorParallelSize) || self.rollout.tensorParallelSize == 1",

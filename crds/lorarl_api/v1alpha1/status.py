@@ -186,6 +186,12 @@ class LoRARLJobStatus(Model):
         None, ge=1, description="Total steps: spec.trainer.steps as the training last read it."
     )
     progress: str | None = Field(None, max_length=32, description="Steps done of all steps, for printing: 12/200.")
+    nodes: int | None = Field(
+        None,
+        ge=0,
+        description="Machines that the newest attempt trains on, or asks for until it trains: from cluster.minNodes to "
+        "cluster.nodes.",
+    )
     gpus: int | None = Field(
         None, ge=0, description="GPUs of the newest attempt: of its workers and its separate engines."
     )

@@ -32,6 +32,7 @@ from lorarl_operator.decide.decision import (
     DeleteJob,
     DeletePod,
     RemoveFinalizer,
+    Scale,
     Want,
     operator_fault,
     waves,
@@ -41,7 +42,7 @@ from lorarl_operator.decide.names import attempt_of
 from lorarl_operator.decide.settings import Settings
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError, NotLeaderError
-from lorarl_operator.kube.resources import LORARLJOBS, PODS, RAYJOBS, Resource, resource_of, written
+from lorarl_operator.kube.resources import LORARLJOBS, PODS, RAYCLUSTERS, RAYJOBS, Resource, resource_of, written
 
 log = logging.getLogger(__name__)
 
@@ -275,6 +276,9 @@ class Controller:
             case DeletePod(name, uid, at_once):
                 log.warning("%s/%s: deletes pod %s, for KubeRay to replace it", *key, name)
                 await self._delete(key, PODS, name, uid, grace_seconds=0 if at_once else None)
+            case Scale(name) as scale:
+                scaled = await self._client.patch(RAYCLUSTERS, key[0], name, scale.patch)
+                self._cache.put(RAYCLUSTERS, scaled, key)
             case DeleteJob():
                 await self._delete(key, LORARLJOBS, job.name, job.uid)
             case AddFinalizer():
@@ -390,4 +394,6 @@ def _target(job: Job, action: Action) -> tuple[str, str]:
             return kind, name
         case DeletePod(name):
             return PODS.kind, name
+        case Scale(name):
+            return RAYCLUSTERS.kind, name
     return LORARLJOBS.kind, job.name

@@ -12,10 +12,18 @@ from lorarl_operator.decide.blockers import EVENT_REASONS, Blocker, refused, sta
 from lorarl_operator.decide.changed_while_waiting import replace_changed
 from lorarl_operator.decide.decision import Apply, Decision, DeletePod, Event, Want
 from lorarl_operator.decide.drain import follow_drain, next_look, unguarded, wants
+from lorarl_operator.decide.elastic import node_range
 from lorarl_operator.decide.kept_image import image_in_use
 from lorarl_operator.decide.kueue import queued
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import RayJob
+from lorarl_operator.decide.node_changes import (
+    ask_for_all,
+    ask_for_fewer,
+    follow_nodes,
+    left_to_start_short,
+    start_short,
+)
 from lorarl_operator.decide.outcome import Report, Unsettled, attempt_outcome, shows_a_loss
 from lorarl_operator.decide.partial_placement import give_back, left_to_place
 from lorarl_operator.decide.pod_ends import Outcome, ended
@@ -24,7 +32,7 @@ from lorarl_operator.decide.recovery import in_use, lingering
 from lorarl_operator.decide.scale_up import scaling_up
 from lorarl_operator.decide.snapshot import Snapshot, soonest
 from lorarl_operator.decide.status import PENDING, RUNNING, STARTING, Draft
-from lorarl_operator.decide.valid_spec import section, whole_number
+from lorarl_operator.decide.valid_spec import whole_number
 
 _ENDED = frozenset({"Complete", "Failed"})
 _AT_WORK = frozenset({"RUNNING", "SUCCEEDED", "FAILED", "STOPPED"})
@@ -144,17 +152,20 @@ def _running(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float | 
         events.append(Event("Normal", News.RECOVERED, f"Attempt {snapshot.attempt} continues after step {step}."))
     if image := image_in_use([pod for pod in snapshot.attempt_pods if not pod.deletion_asked_at]):
         draft.put("trainerImage", image)
+    nodes, changes = follow_nodes(snapshot, draft)
+    message, events = sentences(message, nodes), events + changes
     for reason, more in ((News.SCALED, _more_workers(snapshot)), (News.EVICTION_UNGUARDED, unguarded(snapshot))):
         if more and more not in draft.message("Running"):
             events.append(Event("Warning", reason, more))
         message = sentences(message, more)
     events += follow_drain(snapshot, draft)
-    draft.condition("Running", True, News.RUNNING, message)
+    draft.condition("Running", True, News.RUNNING, message, exact=bool(nodes))
     if draft.is_true("Disrupted"):
         draft.condition("Disrupted", False, News.RUNNING, f"Attempt {snapshot.attempt} is running.")
     gone, until_gone = _lingering_engines(snapshot)
     recheck = soonest(settle, _left_to_progress(snapshot, ray_job), next_look(snapshot), until_gone)
-    return snapshot.decision(draft, *events, actions=gone, recheck=recheck, wants=wants(snapshot))
+    actions = [*ask_for_all(snapshot, ray_job), *gone]
+    return snapshot.decision(draft, *events, actions=actions, recheck=recheck, wants=wants(snapshot))
 
 
 def _lingering_engines(snapshot: Snapshot) -> tuple[list[DeletePod], float | None]:
@@ -167,7 +178,7 @@ def _lingering_engines(snapshot: Snapshot) -> tuple[list[DeletePod], float | Non
 
 def _more_workers(snapshot: Snapshot) -> str:
     """What a person did who gave the RayCluster more workers than the job has nodes; empty if no one did."""
-    nodes = whole_number(section(snapshot.spec, "cluster").get("nodes"), 1) or 1
+    nodes = node_range(snapshot.spec).most
     used = max(nodes, len(snapshot.workers.pods) if snapshot.workers else 0)
     settled = timedelta(seconds=snapshot.settings.stuck_seconds)
     workers = [
@@ -186,6 +197,8 @@ def _more_workers(snapshot: Snapshot) -> str:
 
 def _queued(snapshot: Snapshot, draft: Draft, ray_job: RayJob) -> Decision:
     """A RayJob that a queue holds, or whose machines a queue took back. It resumes by itself when there is room."""
+    if fewer := ask_for_fewer(snapshot, draft, ray_job):
+        return fewer
     blocker = queued(ray_job, snapshot.observed.evidence, dict(snapshot.job.passed_labels))
     # Without evidence there is no news: the queue's last message still holds.
     has_news = snapshot.observed.evidence is not None and snapshot.observed.evidence.workload is not None
@@ -240,6 +253,9 @@ def _starting(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float |
     left = _left_of_default(snapshot) if limit is None else limit - age
     if left is not None and left <= 0:
         return never_started(snapshot, draft, blocker, limit or snapshot.settings.start_deadline_seconds)
+    left_alone = left_to_start_short(snapshot, ray_job)
+    if left_alone is not None and left_alone <= 0:
+        return start_short(snapshot, draft, ray_job, blocker)
     left_to_wait = left_to_place(snapshot, ray_job, blocker)
     if left_to_wait is not None and left_to_wait <= 0:
         return give_back(snapshot, draft, blocker)
@@ -255,7 +271,7 @@ def _starting(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float |
     node_is_busy = any(pod.node and not pod.ready and not pod.deletion_asked_at for pod in pods)
     next_look = _next_look(snapshot, age, _NODE_LOOK if node_is_busy else _SLOWEST_LOOK)
     prepare = _recreated(snapshot) if blocker.ours else ()
-    recheck, wants = soonest(settle, next_look, left, left_to_wait), _want(snapshot, age, Want.EVENTS)
+    recheck, wants = soonest(settle, next_look, left, left_to_wait, left_alone), _want(snapshot, age, Want.EVENTS)
     return snapshot.decision(draft, *events, prepare=prepare, recheck=recheck, wants=wants)
 
 
@@ -266,8 +282,8 @@ def _left_of_default(snapshot: Snapshot) -> float | None:
     """
     limit = snapshot.settings.start_deadline_seconds
     pods = [pod for pod in snapshot.attempt_pods if not pod.deletion_asked_at]
-    nodes = whole_number(section(snapshot.spec, "cluster").get("nodes"), 1) or 1
-    if not limit or len(pods) <= nodes + snapshot.engines or not all(pod.node for pod in pods):
+    asked = next((each.replicas for each in snapshot.clusters if each.replicas), node_range(snapshot.spec).most)
+    if not limit or len(pods) <= asked + snapshot.engines or not all(pod.node for pod in pods):
         return None
     return limit - (snapshot.now - max(pod.scheduled_at or pod.created_at for pod in pods)).total_seconds()
 

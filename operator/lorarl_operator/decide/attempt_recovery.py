@@ -8,6 +8,7 @@ from lorarl_operator.decide.attempt_end import count_outcome, end_attempt, no_pr
 from lorarl_operator.decide.attempt_progress import outcome_of
 from lorarl_operator.decide.blockers import starting
 from lorarl_operator.decide.decision import Decision, Event
+from lorarl_operator.decide.elastic import node_range
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import RayJob
 from lorarl_operator.decide.outcome import Unsettled
@@ -63,7 +64,10 @@ def _wait(snapshot: Snapshot, ray_job: RayJob, workers: Workers, lost: Outcome) 
     """Wait for new workers, within the time that the operator allows; otherwise end the attempt."""
     began = snapshot.recovering_since
     waited = (snapshot.now - began).total_seconds() if began else 0.0
-    limit = snapshot.settings.recovery_seconds
+    elastic = node_range(snapshot.spec).is_elastic
+    # An elastic driver waits for new workers before it does without them, and has as long as others after that.
+    alone = snapshot.settings.elastic_wait_seconds if elastic else 0
+    limit = snapshot.settings.recovery_seconds + alone
     if began:
         pods = (*snapshot.attempt_pods, *snapshot.all_departed)
         if end := failed_replacement(pods, workers, began) or unreplaced(workers, snapshot.attempt_pods, waited):
@@ -81,7 +85,7 @@ def _wait(snapshot: Snapshot, ray_job: RayJob, workers: Workers, lost: Outcome) 
     why = draft.message("Disrupted").removeprefix(f"Attempt {snapshot.attempt}: ")
     message = sentences(
         f"Attempt {snapshot.attempt} lost a worker ({draft.reason('Disrupted')}): {why}",
-        "It resumes from its newest checkpoint with a new one",
+        f"It resumes from its newest checkpoint with a new one{f', or without after {alone} s' if elastic else ''}",
         blocker.message if blocker.stuck else "",
     )
     draft.condition("Running", False, Waiting.RECOVERING, message)

@@ -11,6 +11,7 @@ from lorarl_operator.decide.attempt_end import fail
 from lorarl_operator.decide.blockers import GOING_SECONDS, KUEUE_WANTS_IT, Blocker, name_taken, ray_job_stays, refused
 from lorarl_operator.decide.decision import Apply, Create, Decision, Event
 from lorarl_operator.decide.messages import sentences
+from lorarl_operator.decide.node_changes import nodes_to_ask
 from lorarl_operator.decide.reasons import Ended, News, Waiting
 from lorarl_operator.decide.snapshot import Snapshot, deletions, soonest
 from lorarl_operator.decide.status import PENDING, Draft
@@ -48,8 +49,11 @@ def _create(snapshot: Snapshot) -> Decision:
         prepare = snapshot.prepared() if snapshot.attempt_is_recorded else snapshot.needs()
         queued = True if _kueue_wants_it(snapshot) else None
         spec = snapshot.kept_spec()
-        nodes = Avoided(never=snapshot.avoided_nodes, last=snapshot.last_nodes)
-        manifest = build_ray_job(snapshot.job, spec, snapshot.attempt, snapshot.settings, queued=queued, avoided=nodes)
+        avoided = Avoided(never=snapshot.avoided_nodes, last=snapshot.last_nodes)
+        nodes = nodes_to_ask(snapshot)
+        manifest = build_ray_job(
+            snapshot.job, spec, snapshot.attempt, snapshot.settings, queued=queued, avoided=avoided, nodes=nodes
+        )
     except ManifestError as error:
         hint = "Correct the job and apply it again. Fields that cannot be changed need a new job."
         newer = "If the CRD is newer than the operator, upgrade the operator." if not knows(snapshot.spec) else ""

@@ -18,6 +18,7 @@ from enum import Enum
 from typing import Any, Literal
 
 from lorarl_operator.decide.messages import sentences
+from lorarl_operator.decide.models import WORKER_GROUP
 from lorarl_operator.decide.reasons import News, Reason
 
 Manifest = dict[str, Any]
@@ -71,6 +72,32 @@ class DeletePod:
 
 
 @dataclass(frozen=True, slots=True)
+class Scale:
+    """Set the number of workers of a RayCluster, if it is still the one with this uid.
+
+    `group` is where the workers are among its worker groups. `without` names pods that KubeRay deletes, so that it
+    chooses no others.
+    """
+
+    name: str
+    uid: str
+    group: int
+    replicas: int
+    without: tuple[str, ...]
+
+    @property
+    def patch(self) -> list[dict[str, Any]]:
+        """The JSON patch. It changes nothing if another RayCluster, or another group, is in that place."""
+        group = f"/spec/workerGroupSpecs/{self.group}"
+        return [
+            {"op": "test", "path": "/metadata/uid", "value": self.uid},
+            {"op": "test", "path": f"{group}/groupName", "value": WORKER_GROUP},
+            {"op": "add", "path": f"{group}/replicas", "value": self.replicas},
+            {"op": "add", "path": f"{group}/scaleStrategy", "value": {"workersToDelete": list(self.without)}},
+        ]
+
+
+@dataclass(frozen=True, slots=True)
 class AddFinalizer:
     """Add `lorarl.io/cleanup` to the LoRARLJob."""
 
@@ -85,7 +112,7 @@ class DeleteJob:
     """DELETE the LoRARLJob in the background, with its uid as precondition."""
 
 
-Action = Apply | Create | Delete | DeletePod | AddFinalizer | RemoveFinalizer | DeleteJob
+Action = Apply | Create | Delete | DeletePod | Scale | AddFinalizer | RemoveFinalizer | DeleteJob
 
 
 def waves(actions: Sequence[Action]) -> Iterator[Sequence[Action]]:

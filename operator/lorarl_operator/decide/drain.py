@@ -17,6 +17,7 @@ from datetime import datetime
 from typing import Any
 
 from lorarl_operator.decide.decision import Action, Create, Delete, Event, Want
+from lorarl_operator.decide.elastic import node_range
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.parse import time
 from lorarl_operator.decide.reasons import News
@@ -166,4 +167,4 @@ def _written(drain: Drain) -> dict[str, Any]:
 
 
 def _nodes(snapshot: Snapshot) -> int:
-    return whole_number(section(snapshot.spec, "cluster").get("nodes"), 1) or 1
+    return node_range(snapshot.spec).most

@@ -14,7 +14,9 @@ from lorarl_operator.decide.status import PENDING, RUNNING, STARTING, Draft, tim
 _STARTS = frozenset({PENDING, STARTING})
 
 
-def count_held(draft: Draft, before: str, pods: Iterable[Pod], gpus: int, now: datetime) -> None:
+def count_held(
+    draft: Draft, before: str, pods: Iterable[Pod], gpus: int, now: datetime, before_gpus: int | None = None
+) -> None:
     """Note since when an attempt holds its GPUs, and add that time when it ends or its queue takes them back.
 
     Args:
@@ -22,19 +24,38 @@ def count_held(draft: Draft, before: str, pods: Iterable[Pod], gpus: int, now: d
         before: The phase so far.
         pods: The attempt's pods. The first worker or engine that got its node began to hold GPUs.
         gpus: Those of the attempt.
+        before_gpus: Those that the status says it has held; None if their number does not change while it runs.
         now: The present. The end of a period is when the operator sees it, so that the sum never falls.
     """
-    since = draft.at("gpusHeldSince")
+    since, held = draft.at("gpusHeldSince"), gpus if before_gpus is None else before_gpus
     placed = [pod.scheduled_at for pod in pods if pod.has_devices and pod.scheduled_at and not pod.deletion_asked_at]
+    changes = before_gpus is not None
     if draft.phase == RUNNING:
-        if gpus and before != RUNNING:
+        if gpus and (before != RUNNING or (changes and since is None)):
             draft.put("gpus", gpus)
-            draft.put("gpusHeldSince", timestamp(since or min(placed, default=now)))
+            draft.put("gpusHeldSince", timestamp(since or (now if changes else min(placed, default=now))))
+            if changes and since is None:
+                _add_each(draft, gpus, placed, now)
+        elif since and gpus != held:
+            draft.put("gpus", gpus)
+            draft.put("gpusHeldSince", timestamp(now))
+            _add(draft, held, since, now)
         return
     if since is None and (draft.phase in _STARTS or before not in _STARTS):
         return
-    began = since or min(placed, default=now)
-    seconds = round(gpus * max(0.0, (now - began).total_seconds()))
     draft.put("gpusHeldSince", None)
-    if seconds:
+    if changes and since is None:
+        _add_each(draft, gpus, placed, now)
+    else:
+        _add(draft, held if since else gpus, since or min(placed, default=now), now)
+
+
+def _add_each(draft: Draft, gpus: int, placed: list[datetime], now: datetime) -> None:
+    """Add the time of each pod's share of the GPUs, from when it got its node."""
+    for at in placed:
+        _add(draft, gpus // len(placed), at, now)
+
+
+def _add(draft: Draft, gpus: int, since: datetime, now: datetime) -> None:
+    if seconds := round(gpus * max(0.0, (now - since).total_seconds())):
         draft.put("heldGpuSeconds", draft.counter("heldGpuSeconds") + seconds)

@@ -35,6 +35,8 @@ ANNOTATION_PASSED = "lorarl.io/passed"
 ANNOTATION_TEMPLATE = "lorarl.io/template"
 """On a RayJob: the template that its LoRARLJob was completed with, as JSON."""
 FINALIZER = "lorarl.io/cleanup"
+WORKER_GROUP = "workers"
+"""The group of a RayCluster with the pods that train."""
 NODE_COMES = {"TriggeredScaleUp": "The cluster autoscaler", "Nominated": "Karpenter"}
 """Reasons of Events about a pod for which a node is being added, and who adds it."""
 RETRYING = "Retrying"
@@ -113,6 +115,7 @@ class RayJob:
         failures: How often it has failed. It may have continued after that.
         backoff_limit: After how many failures KubeRay starts it again, with a new RayCluster.
         last_end: What it was when it last failed and continued, if that was seen.
+        workers: Worker pods that it asks for.
     """
 
     name: str
@@ -140,6 +143,7 @@ class RayJob:
     failures: int = 0
     backoff_limit: int = 0
     last_end: RayJob | None = None
+    workers: int = 0
 
     @property
     def runs_here(self) -> bool:
@@ -154,12 +158,14 @@ class RayJob:
 
 @dataclass(frozen=True, slots=True)
 class RayCluster:
-    """A RayCluster of an attempt: only what explains why its pods do not exist.
+    """A RayCluster of an attempt: what explains why its pods do not exist, and for how many workers it asks.
 
     Attributes:
         ray_job: Name of the RayJob that owns it.
         replica_failure_reason: Reason of the condition ReplicaFailure if it is True; otherwise empty.
         replica_failure_message: Its message.
+        group: Where the workers are among its worker groups.
+        replicas: Worker pods that it asks for now; 0 if that is not known.
     """
 
     name: str
@@ -169,6 +175,8 @@ class RayCluster:
     ray_job: str
     replica_failure_reason: str
     replica_failure_message: str
+    group: int = 0
+    replicas: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from lorarl_operator.decide.models import (
     LABEL_ROLE,
     RETRYING,
     TRAINER,
+    WORKER_GROUP,
     Budget,
     CleanupJob,
     Container,
@@ -146,6 +147,7 @@ def ray_job(raw: Raw) -> RayJob:
         template=_text(annotations, ANNOTATION_TEMPLATE),
         failures=_count(status, "failed"),
         backoff_limit=_count(spec, "backoffLimit"),
+        workers=_workers(_dict(spec, "rayClusterSpec"))[1],
     )
 
 
@@ -153,6 +155,7 @@ def ray_cluster(raw: Raw) -> RayCluster:
     """A RayCluster."""
     meta = _meta(raw)
     failure = _condition(raw, "ReplicaFailure")
+    group, replicas = _workers(_dict(raw, "spec"))
     return RayCluster(
         name=_text(meta, "name"),
         uid=_text(meta, "uid"),
@@ -161,7 +164,16 @@ def ray_cluster(raw: Raw) -> RayCluster:
         ray_job=_controller(meta).get("name", ""),
         replica_failure_reason=_text(failure, "reason"),
         replica_failure_message=_text(failure, "message"),
+        group=group,
+        replicas=replicas,
     )
+
+
+def _workers(spec: Raw) -> tuple[int, int]:
+    """Where the group of workers is in the spec of a RayCluster, and how many it asks for."""
+    groups = [each if isinstance(each, dict) else {} for each in spec.get("workerGroupSpecs") or ()]
+    found = [index for index, each in enumerate(groups) if each.get("groupName") == WORKER_GROUP]
+    return (found[0], _count(groups[found[0]], "replicas")) if found else (0, 0)
 
 
 def pod(raw: Raw) -> Pod:

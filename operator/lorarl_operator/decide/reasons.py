@@ -179,6 +179,11 @@ class Waiting(Row):
         "Attempts were preempted in a row soon after they began, and made no further step.",
         "Nothing: the next attempt follows.",
     )
+    FEWER_NODES = (
+        "FewerNodes",
+        "A queue had no quota for all nodes of a job with `cluster.minNodes`. The next attempt asks for half of them.",
+        "Wait.",
+    )
     PARTLY_PLACED = (
         "PartlyPlaced",
         "Some pods of workers or engines had nodes, and for 15 to 22 minutes no node had room for the others. The "
@@ -352,6 +357,12 @@ class News(Row):
     RUNNING = "Running", "An attempt is training."
     RECOVERED = "Recovered", "An attempt that had lost workers continues with new ones."
     CHECKPOINTED = "Checkpointed", "The job has published its first checkpoint (a condition, without an Event)."
+    STARTS_SHORT = (
+        "StartsShort",
+        "A job with `cluster.minNodes` starts on fewer nodes than `cluster.nodes`: see [elastic.md](elastic.md).",
+    )
+    SHRANK = "Shrank", "Such a job has lost nodes, and continues on those that are left."
+    GREW = "Grew", "Such a job continues on more nodes than before."
     SCALED = (
         "Scaled",
         "Someone gave the job's RayCluster more workers than `cluster.nodes`. The message says how to undo it.",

@@ -115,6 +115,19 @@ class Settings:
             least=0,
         ),
     )
+    elastic_wait_seconds: int = field(
+        default=300,
+        metadata=option(
+            "How long a job with `cluster.minNodes` waits for its missing nodes before it trains on those that it has.",
+            least=1,
+        ),
+    )
+    elastic_grow_seconds: int = field(
+        default=600,
+        metadata=option(
+            "How long such a job trains at least before it starts again on more nodes, after a checkpoint.", least=1
+        ),
+    )
     cleanup_seconds: int = field(
         default=900,
         metadata=option(

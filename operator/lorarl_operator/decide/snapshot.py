@@ -12,6 +12,7 @@ from lorarl_api.faults import ManifestError
 from lorarl_api.v1alpha1 import ClusterSpec, LoRARLJobSpec
 from lorarl_operator.decide.decision import Action, Apply, Decision, Delete, Event, Manifest, Want
 from lorarl_operator.decide.early_losses import Loss, losses
+from lorarl_operator.decide.elastic import node_range, placed_workers
 from lorarl_operator.decide.faulty_nodes import FaultyNode, faulty_nodes, to_avoid, to_use_last, with_fault
 from lorarl_operator.decide.held_gpus import count_held
 from lorarl_operator.decide.kept_image import with_kept_image
@@ -179,6 +180,12 @@ class Snapshot:
             return 0
         return whole_number(section(rollout, "separateEngines").get("count"), 1) or 0
 
+    @property
+    def held_gpus(self) -> int:
+        """GPUs of the worker pods that have a node. A job that is not elastic pays for all, also while one is lost."""
+        nodes = node_range(self.spec)
+        return len(placed_workers(self.attempt_pods)) * self.gpus // nodes.most if nodes.is_elastic else self.gpus
+
     def kept_spec(self) -> LoRARLJobSpec:
         """The spec that the next attempt is created from, with the trainer image that the job keeps.
 
@@ -303,7 +310,8 @@ class Snapshot:
                 "The store has a checkpoint to resume from. status.checkpointTime says from when the newest one is."
             )
             draft.condition("Checkpointed", True, News.CHECKPOINTED, message)
-        count_held(draft, self.phase, self.attempt_pods, self.gpus, self.now)
+        before = draft.before("gpus") if node_range(self.spec).is_elastic else None
+        count_held(draft, self.phase, self.attempt_pods, self.held_gpus, self.now, before)
         status = draft.written()
         is_prepared = any(each.manifest["kind"] == "ConfigMap" for each in prepare)
         if status is not None and not is_prepared and draft.phase in _LIVE and self._config_is_old():

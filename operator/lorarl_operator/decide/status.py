@@ -39,7 +39,7 @@ FIELDS = (
     *("rayJobName", "dashboardURL", "startTime", "completionTime", "attemptEndTime", "waitingSince", "gpus"),
     *("policyDrift", "preemptionsWithoutProgress", "furthestStep", "faultyNodes", "trainerImage"),
     *("recoveries", "recoveringSince", "restartsInPlace", "heldGpuSeconds", "gpusHeldSince"),
-    "drain",
+    *("drain", "nodes"),
 )
 """Status fields that the operator writes. The trainer writes the others."""
 TRAINERS = (
@@ -55,7 +55,7 @@ _SECONDS_LIMIT = 2**53
 _NUMBERS = (
     *("observedGeneration", *COUNTERS, "restarts", "gpus", "step", "totalSteps"),
     *("preemptionsWithoutProgress", "furthestStep", "recoveries", "resumedFromStep", "restartsInPlace"),
-    *("heldGpuSeconds", "estimatedRemainingSeconds"),
+    *("heldGpuSeconds", "estimatedRemainingSeconds", "nodes"),
 )
 _DICTS = ("adapter", "failure", "policyDrift", "workers", "drain")
 _LISTS = ("conditions", "faultyNodes")
@@ -110,6 +110,10 @@ class Draft:
     def phase(self, phase: str) -> None:
         self._fields["phase"] = phase
 
+    def before(self, name: str) -> int:
+        """A number of the stored status; 0 if it is not set."""
+        return int(self._before.get(name, 0))
+
     def counter(self, name: str) -> int:
         """A number of the status; 0 if it is not set."""
         return int(self._fields.get(name, 0))
@@ -163,17 +167,19 @@ class Draft:
         """The time in a field; None if it is not set."""
         return time(self._fields.get(field))
 
-    def condition(self, kind: str, holds: bool, reason: Reason, message: str) -> None:
+    def condition(self, kind: str, holds: bool, reason: Reason, message: str, *, exact: bool = False) -> None:
         """Set a condition. lastTransitionTime moves only if its status changes.
 
         A message that differs only in its numbers changes nothing: schedulers and queues update their counts all the
-        time.
+        time. `exact`: These numbers are ours.
         """
         message = message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}..."
         old = self._conditions.get(kind, {})
         new = {"type": kind, "status": str(holds), "reason": reason, "message": message}
         same_status = old.get("status") == new["status"]
-        if same_status and old.get("reason") == reason and _words(old.get("message")) == _words(message):
+        told = old.get("message")
+        same_words = told == message if exact else _words(told) == _words(message)
+        if same_status and old.get("reason") == reason and same_words:
             return
         new["lastTransitionTime"] = (same_status and old.get("lastTransitionTime")) or self._now
         self._conditions[kind] = {**new, "observedGeneration": self._generation}

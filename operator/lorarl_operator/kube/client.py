@@ -208,6 +208,15 @@ class Client:
             "patch", resource, "PATCH", path, body=patch, content_type=content_type, conditional=conditional
         )
 
+    async def patch(self, resource: Resource, namespace: str, name: str, patch: list[Manifest]) -> Manifest:
+        """JSON patch (RFC 6902): all of its operations, or none.
+
+        Raises:
+            ApiError: `refused` also if one of its tests fails.
+        """
+        path, content_type = resource.path(namespace, name), "application/json-patch+json"
+        return await self._write("patch", resource, "PATCH", path, body=patch, content_type=content_type)
+
     async def try_merge(self, resource: Resource, namespace: str, name: str, patch: Manifest) -> None:
         """A JSON merge patch that is validated and admitted like any other, and then not stored.
 
@@ -278,7 +287,7 @@ class Client:
         path: str,
         *,
         query: dict[str, str] | None = None,
-        body: Manifest | bytes | None = None,
+        body: Manifest | list[Manifest] | bytes | None = None,
         content_type: str = "application/json",
         conditional: bool = False,
         fence: Fence = unfenced,
@@ -302,7 +311,7 @@ class Client:
         method: str,
         path: str,
         query: dict[str, str] | None,
-        body: Manifest | bytes | None,
+        body: Manifest | list[Manifest] | bytes | None,
         content_type: str,
         fence: Fence,
         accept: str,

@@ -320,6 +320,9 @@ def _env(spec: LoRARLJobSpec, attempt: int, role: str, settings: Settings) -> di
         # Ray's head notices a lost worker after 5 failed checks, by default 3 s apart. Each may take 10 s, so that a
         # busy machine does not count as lost.
         env["RAY_health_check_period_ms"] = "1000"
+    if role == HEAD and spec.cluster.fewest_nodes < spec.cluster.nodes:
+        env["LORARL_ELASTIC_WAIT_SECONDS"] = str(settings.elastic_wait_seconds)
+        env["LORARL_ELASTIC_GROW_SECONDS"] = str(settings.elastic_grow_seconds)
     if role == HEAD or not spec.on_gpu:
         env[NO_GPUS["name"]] = NO_GPUS["value"]
     return env | variables(spec)

@@ -17,6 +17,7 @@ from lorarl_operator.decide.models import (
     ANNOTATION_PODS,
     ANNOTATION_TEMPLATE,
     LABEL_JOB_UID,
+    WORKER_GROUP,
     Job,
 )
 from lorarl_operator.decide.names import metadata, ray_job_name
@@ -45,8 +46,8 @@ OUT_FOLDER = f"{SCRATCH_FOLDER}/lorarl-out"
 """Output folder of the run. The image's working directory may be read-only."""
 ENTRYPOINT = f"lorarl run {CONFIG_FOLDER}/{CONFIG_KEY} --in-cluster --out {OUT_FOLDER}"
 """Command in the head's container, with its volumes and its environment."""
-WORKERS, ENGINES = "workers", "engines"
-"""The groups of pods beside the head, by KubeRay's names. Kueue's quota is asked for by them too."""
+ENGINES = "engines"
+"""KubeRay's name of the group of pods with separate engines. Kueue counts its quota by it too."""
 RESTARTS_IN_PLACE = 8
 """How often KubeRay starts a RayJob of a queue again: see `in_place.py`. It does so also while no operator works."""
 
@@ -59,10 +60,12 @@ def ray_job(
     *,
     queued: bool | None = None,
     avoided: Avoided = NO_NODES,
+    nodes: int = 0,
 ) -> dict[str, Any]:
     """The RayJob of attempt `attempt`. Attempts count from 1.
 
-    `queued`: Whether Kueue manages it. By default it does if the job has Kueue's label.
+    `queued`: Whether Kueue manages it. By default it does if the job has Kueue's label. `nodes`: For how many it asks,
+    by default for all.
 
     Raises:
         ManifestError: `cluster.podTemplateOverrides` cannot be merged, the checkpoints would be deleted with the
@@ -76,14 +79,18 @@ def ray_job(
         ANNOTATION_PASSED: passed_digest(job),
         **({ANNOTATION_TEMPLATE: job.template} if job.template else {}),
     }
+    workers = nodes or spec.cluster.nodes
     queued = QUEUE_LABEL in dict(job.passed_labels) if queued is None else queued
     head_pod = head_template(job, spec, attempt, settings)
     worker_pod = worker_template(job, spec, attempt, settings, queued=queued)
     require_lasting_folder(spec, head_pod, worker_pod)
     require_seen_folder(spec, worker_pod)
+    if workers != spec.cluster.nodes:
+        head_pod["spec"]["containers"][0]["env"].append({"name": "LORARL_NODES", "value": str(workers)})
     # A worker takes one CPU in Ray's count, however many its pod has.
-    workers = _group(WORKERS, spec.cluster.nodes, spec.workers_per_node, spec.cluster.gpus_per_node, worker_pod)
-    groups = [workers, *_engines(job, spec, attempt, settings, queued=queued)]
+    group = _group(WORKER_GROUP, workers, spec.workers_per_node, spec.cluster.gpus_per_node, worker_pod)
+    group["minReplicas"] = min(spec.cluster.fewest_nodes, workers)
+    groups = [group, *_engines(job, spec, attempt, settings, queued=queued)]
     for template in (head_pod, *(group["template"] for group in groups)):
         avoid(template, avoided)
     return {

@@ -17,6 +17,8 @@ def _toleration(field: str, bad: Changes, good: Changes, hint: str) -> Case:
     )
 
 
+ELASTIC = {"nodes": 2, "minNodes": 1, "gpusPerNode": 2}
+
 CLUSTER_CASES = [
     Case(
         "a rule of retryPolicy has one cause",
@@ -106,6 +108,40 @@ CLUSTER_CASES = [
         {"spec.cluster": {"disruption": "AfterCheckpoint"}},
         "spec.cluster.disruption",
         "Remove disruption or allowConsolidation",
+    ),
+    Case(
+        "an elastic job has no more machines at least than at most",
+        {"spec.cluster": {"nodes": 2, "minNodes": 3}},
+        {"spec.cluster": {"nodes": 3, "minNodes": 2}},
+        "spec.cluster.minNodes",
+        "raise cluster.nodes",
+    ),
+    *(
+        Case(
+            f"{field} within a machine of an elastic job",
+            {"spec.cluster": ELASTIC, f"spec.{field}": 4, "spec.adapter.rank": 8},
+            {"spec.cluster": ELASTIC, f"spec.{field}": 2, "spec.adapter.rank": 8},
+            f"spec.{field}",
+            "remove cluster.minNodes",
+        )
+        for field in (
+            *("trainer.tensorParallelSize", "trainer.contextParallelSize", "trainer.expertParallelSize"),
+            "rollout.tensorParallelSize",
+        )
+    ),
+    Case(
+        "a span of machines in a job that waits for all of them",
+        {"spec.cluster": ELASTIC, "spec.trainer.tensorParallelSize": 4, "spec.adapter.rank": 8},
+        {"spec.cluster": ELASTIC | {"minNodes": 2}, "spec.trainer.tensorParallelSize": 4, "spec.adapter.rank": 8},
+        "spec.trainer.tensorParallelSize",
+        "always has all its nodes",
+    ),
+    Case(
+        "the machines of separate engines do not come and go",
+        {"spec.cluster": ELASTIC, "spec.rollout.separateEngines": {}},
+        {"spec.cluster": ELASTIC},
+        "spec.cluster.minNodes",
+        "Remove cluster.minNodes or rollout.separateEngines",
     ),
     _toleration("key", {"value": "a"}, {"key": "nvidia.com/gpu", "value": "a"}, "Add the taint's key"),
     _toleration("value", {"operator": "Exists", "value": "a"}, {"operator": "Exists"}, "Remove value"),

@@ -143,7 +143,7 @@ def test_yaml_is_read_as_kubernetes_reads_it(trap: Trap) -> None:
         ),
         (
             {"spec.cluster": 3},
-            "spec.cluster: got 3, expected a mapping with keys such as nodes, gpusPerNode, gpuResource. "
+            "spec.cluster: got 3, expected a mapping with keys such as nodes, minNodes, gpusPerNode. "
             "Use a value such as {}.",
         ),
         (

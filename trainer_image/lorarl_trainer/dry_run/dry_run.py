@@ -210,8 +210,18 @@ def plan_lines(job: LoRARLJob, model: JudgedModel, data: inputs.EncodedData, out
     """Return what the run takes of memory, and of time for the steps that are left."""
     plan = [plan_title(job.spec), *_quoted(plan_table(model.verdict.plan))] if model.verdict.plan else []
     return [
+        *_range_lines(job),
         *(plan or ["memory   planned when the workers start: no GPU is known here"]),
         *(_time_lines(job, model, data, out_dir, steps) if steps else []),
+    ]
+
+
+def _range_lines(job: LoRARLJob) -> list[str]:
+    cluster = job.spec.cluster
+    if cluster.fewest_nodes == cluster.nodes:
+        return []
+    return [
+        f"nodes    {cluster.fewest_nodes} to {cluster.nodes}; planned for {cluster.nodes}, and again at each change"
     ]
 
 

@@ -14,16 +14,13 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
-import yaml
-
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.data.stream import RowStream
-from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.earlier_evaluations import recorded
-from lorarl_trainer.launch.elsewhere import Elsewhere, gpus_in_words, in_words, open_elsewhere
+from lorarl_trainer.launch.elsewhere import Elsewhere, in_words, open_elsewhere
 from lorarl_trainer.launch.preparation import UNPUBLISHED, Prepared, Stored, look_into_stores, prepare
 from lorarl_trainer.launch.provenance import provenance
 from lorarl_trainer.launch.ray_cluster import RayCluster
@@ -31,30 +28,24 @@ from lorarl_trainer.launch.replay import Rehearsal
 from lorarl_trainer.launch.resumption import (
     STARTS,
     beyond_last_step,
-    changes_since_last_start,
     keep_manifest,
     left_unfinished,
 )
 from lorarl_trainer.launch.rollouts import make_rollouts
-from lorarl_trainer.launch.runtime import Runtime, cluster_runtime, local_runtime
+from lorarl_trainer.launch.runtime import Runtime, cluster_runtime, local_runtime, of_attempt
 from lorarl_trainer.launch.shared_cluster import SharedCluster, shared_workers
 from lorarl_trainer.launch.signals import Interruption
+from lorarl_trainer.launch.started import on_fewer, run_started
 from lorarl_trainer.launch.unusual import unusual_settings
 from lorarl_trainer.launch.watchdog import Watchdog
-from lorarl_trainer.lora.config import adapter_kind
 from lorarl_trainer.lora.targets import last_parts
 from lorarl_trainer.planning.choices_table import plan_title
 from lorarl_trainer.pods.owner import owner_of
 from lorarl_trainer.progress import (
-    AdapterSummary,
-    DataSummary,
-    HeldOut,
     Noted,
     Progress,
-    RunStarted,
     downloads_to,
     open_command,
-    this_environment,
 )
 from lorarl_trainer.protocols.workers import Built, JobCheckpoints, Resumed
 from lorarl_trainer.record.open import open_record
@@ -64,7 +55,7 @@ from lorarl_trainer.rewards.scorer import Scorers, open_scorers
 from lorarl_trainer.rewards.source import fetched_sources
 from lorarl_trainer.rollout.ahead import Ahead
 from lorarl_trainer.session import RunCheckpoints, Session, starting_curriculum, starting_kl_coefficient
-from lorarl_trainer.storage.base_model import base_model_name, is_remote
+from lorarl_trainer.storage.base_model import is_remote
 from lorarl_trainer.storage.secrets import Secrets, read_secrets
 from lorarl_trainer.threads import in_background
 from lorarl_trainer.timing import StartClock
@@ -106,7 +97,8 @@ class Launch:
             LorarlError, ManifestError: something in the manifest, or a secret that it names, cannot be used.
         """
         clock = StartClock("driver", "process")
-        job = rehearsal.of(load_job(path, overrides))
+        job = load_job(path, overrides)
+        job = of_attempt(job) if in_cluster else rehearsal.of(job)
         out_dir = out_dir or Path("out") / job.name
         runtime = cluster_runtime(job, path) if in_cluster else local_runtime(job, out_dir)
         secrets = read_secrets(job.spec)
@@ -161,7 +153,14 @@ async def open_run(launch: Launch, progress: Progress, interruption: Interruptio
             open_elsewhere(job, launch.out_dir, progress.warn, in_pods=not here) as elsewhere,
             SharedCluster(job, shared, clock)
             if shared
-            else RayCluster(spec, launch.runtime.log_dir, clock, elsewhere.servers, elsewhere.shares) as cluster,
+            else RayCluster(
+                spec,
+                launch.runtime.log_dir,
+                clock,
+                elsewhere.servers,
+                elsewhere.shares,
+                launch.runtime.wait_seconds,
+            ) as cluster,
             elsewhere.ending(),
         ):
             fetching = _fetch_model(launch, cluster, interruption, progress, checks if fetch else None)
@@ -192,8 +191,8 @@ class OpenRun:
     clock: StartClock
     elsewhere: Elsewhere
 
-    async def session_of_new_workers(self, before: Session) -> Session:
-        """Replace the workers, as after a loss, and let the new ones continue from the newest checkpoint.
+    async def session_of_new_workers(self, before: Session, *, lost: bool) -> Session:
+        """Replace the workers, after a loss or by more of them, and let these continue from the newest checkpoint.
 
         If they are like those of the session before, engine and trainer agree as they did there.
 
@@ -202,7 +201,7 @@ class OpenRun:
             LorarlError: something that the job names cannot be used any more.
         """
         self.clock = StartClock("driver", "end of the old workers", began=time.time())
-        self.workers = await self.cluster.replace_workers(self.clock)
+        self.workers = await self.cluster.replace_workers(self.clock, lost=lost)
         with self.clock.part("base model"):
             self.fingerprint = await self.workers.fetch_model()
         session = await self.session()
@@ -250,7 +249,7 @@ class OpenRun:
             launch.watchdog.watch(workers.stacks)
         stop_token_ids = self.prepared.model.vocabulary.stop_token_ids
         built = await workers.start(stop_token_ids, stored.initial_adapter, stored.teacher)
-        self.progress.emit(Noted(f"{plan_title(job.spec)}\n{built.memory}"))
+        self.progress.emit(Noted(f"{plan_title(workers.spec)}\n{built.memory}"))
         return built
 
     async def _resumed(self) -> Resumed:
@@ -265,6 +264,7 @@ class OpenRun:
         """Return what to know of this start, each once: workers find some of what the verdict says."""
         spec, without_start = self.launch.job.spec, stored.warnings(resumed.step)
         found = (
+            on_fewer(spec, self.workers.spec),
             unusual_settings(spec),
             without_start,
             stored.doubts(spec, self.prepared.model.vocabulary.tokenizer.chat_template),
@@ -315,7 +315,8 @@ class OpenRun:
         """Report how the run starts, and keep its manifest for the next start to compare with."""
         out_dir = self.launch.out_dir
         chat = self.launch.job.spec.data.chat_template and bool(self.prepared.model.vocabulary.tokenizer.chat_template)
-        started = _started(self.launch, built, resumed, self.prepared.rows, chat=chat)
+        job, folder, rows = self.launch.job, self.launch.folder, self.prepared.rows
+        started = run_started(job, self.workers.spec, folder, out_dir, built, resumed, rows, chat=chat)
         if self.launch.runtime.in_pods:
             started = replace(started, pods=await self.workers.pods())
         self.progress.emit(started)
@@ -362,39 +363,3 @@ async def _fetch_model(
         progress.emit(Noted(f"downloading {launch.job.spec.model.uri}, unless it was downloaded before"))
     with launch.clock.part("base model"):
         return workers, await workers.fetch_model()
-
-
-def _started(launch: Launch, built: Built, resumed: Resumed, rows: inputs.EncodedData, *, chat: bool) -> RunStarted:
-    job, spec = launch.job, launch.job.spec
-    return RunStarted(
-        job=job.name,
-        base_model=base_model_name(spec),
-        base_revision=spec.model.revision,
-        algorithm=spec.algorithm.type,
-        adapter=AdapterSummary(
-            type=adapter_kind(spec.adapter),
-            rank=spec.adapter.rank,
-            alpha=spec.adapter.alpha,
-            modules=built.modules,
-            trainable_parameters=built.trainable_parameters,
-            total_parameters=built.total_parameters,
-            expert_rank=built.expert_rank,
-            shares_outer=spec.adapter.shares_outer,
-            chat=chat,
-        ),
-        total_steps=spec.trainer.steps,
-        resumed_from_step=resumed.step or None,
-        out_dir=str(launch.out_dir),
-        manifest_folder=str(launch.folder.resolve()),
-        changes=tuple(changes_since_last_start(launch.out_dir, job)) if resumed.step else (),
-        manifest=yaml.safe_dump(job.model_dump(by_alias=True, mode="json", exclude_unset=True), sort_keys=False),
-        data=DataSummary(
-            train=spec.data.origin,
-            train_rows=len(rows.train),
-            held_out=tuple(
-                HeldOut(name, source.origin, len(rows.evals[name])) for name, source in spec.data.evaluations
-            ),
-        ),
-        reward=spec.reward_names or None,
-        environment=this_environment(gpus_in_words(spec, built.gpu)),
-    )

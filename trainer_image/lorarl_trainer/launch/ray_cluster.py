@@ -19,8 +19,9 @@ from lorarl_trainer.launch.ray_groups import Guard, start_apart
 from lorarl_trainer.servers.pool import Servers
 from lorarl_trainer.timing import StartClock
 from lorarl_trainer.workers.ahead import importing_ahead
+from lorarl_trainer.workers.elastic import reserve_some
 from lorarl_trainer.workers.group import WorkerGroup
-from lorarl_trainer.workers.nodes import lost_machines, reserve
+from lorarl_trainer.workers.nodes import lost_machines
 from lorarl_trainer.workers.processes import start_processes
 
 _OBJECT_STORE_BYTES = 256 << 20
@@ -39,12 +40,14 @@ class RayCluster:
         clock: StartClock,
         servers: Servers | None = None,
         shares: GpuShares | None = None,
+        wait_seconds: float = 0.0,
     ) -> None:
         """Nothing starts before `async with`.
 
-        `servers`: see `WorkerGroup`. `shares`: whose GPUs are whose, where some are not the workers'.
+        `servers`: see `WorkerGroup`. `shares`: whose GPUs are whose, where some are not the workers'. `wait_seconds`:
+        see `reserve_some`.
         """
-        self._shares = shares
+        self._shares, self._wait_seconds = shares, wait_seconds
         self._spec, self._log_dir, self._clock, self._servers = spec, log_dir, clock, servers
         self._abandoned = threading.Event()
         self._guard: Guard | None = None
@@ -69,18 +72,21 @@ class RayCluster:
         self._group = workers
         return workers
 
-    async def replace_workers(self, clock: StartClock) -> WorkerGroup:
-        """End the workers' processes, also on machines that are left; start new ones when all devices are there again.
+    async def replace_workers(self, clock: StartClock, *, lost: bool) -> WorkerGroup:
+        """End the workers' processes, also on machines that are left; start new ones when their devices are there.
 
         Nothing is kept of the old ones: a process whose peer is gone may hang in a collective operation, and the new
         machine's process needs as long to start as theirs.
+
+        `lost`: whether a machine is lost, or is about to be. Otherwise there are more of them.
 
         Raises:
             NodeLostError: another machine was lost meanwhile.
         """
         self._clock = clock
         self._group.kill()
-        self._starting = asyncio.create_task(asyncio.to_thread(self._start_again, self._group.machines))
+        start = (self._start_again, self._group.machines) if lost else (self._new_group,)
+        self._starting = asyncio.create_task(asyncio.to_thread(*start))
         return await self.workers()
 
     async def __aexit__(
@@ -113,11 +119,12 @@ class RayCluster:
         import ray
 
         with self._clock.part("devices"):
-            devices = reserve(self._spec, self._abandoned)
-            if devices is None:
+            found = reserve_some(self._spec, self._wait_seconds, self._abandoned)
+            if found is None:
                 return None
+            spec, devices = found
             try:
-                return WorkerGroup(self._spec, start_processes(self._spec, self._log_dir, devices), self._servers)
+                return WorkerGroup(spec, start_processes(spec, self._log_dir, devices), self._servers)
             except (ray.exceptions.RayError, NodeLostError) as error:
                 ray.util.remove_placement_group(devices)
                 raise NodeLostError("a machine was lost while the workers' processes started") from error

@@ -23,6 +23,7 @@ from lorarl_trainer.loop import train
 from lorarl_trainer.progress import (
     METRICS,
     SUMMARY,
+    MoreWorkers,
     Progress,
     RunFinished,
     Warned,
@@ -49,6 +50,7 @@ _NOTHING_LEFT = (
     "job {name} is finished: all {step} steps are done{changed}. To continue, raise spec.trainer.steps; to train "
     "again, use another metadata.name."
 )
+_MORE = "there are machines for more workers: all start again and continue from the checkpoint just published"
 _RECOVERY_RESCUE_SECONDS = 5.0
 """How long checkpoints that are still uploading may delay new workers, which otherwise repeat their steps."""
 
@@ -189,14 +191,14 @@ async def _train(launch: Launch, progress: Progress, interruption: Interruption,
     """Set up, train, and wait for the uploads; leave nothing running. In a cluster, lost workers are replaced."""
     async with open_run(launch, progress, interruption) as run:
         session = await run.session()
-        while (lost := await _train_until_loss(launch, session, interruption, outcome)) is not None:
+        while (why := await _train_until_change(launch, session, interruption, outcome)) is not None:
             interruption.can_finish = False
-            session = await _with_new_workers(run, progress, session, lost)
+            session = await _with_new_workers(run, progress, session, why)
 
 
-async def _train_until_loss(
+async def _train_until_change(
     launch: Launch, session: Session, interruption: Interruption, outcome: _Outcome
-) -> str | None:
+) -> WorkersLost | MoreWorkers | None:
     """Train; return None at the end of the run, and otherwise why the workers must be replaced."""
     checkpoints = session.checkpoints
     outcome.step, outcome.adapter_uri, outcome.trained = checkpoints.step, checkpoints.adapter_uri, True
@@ -210,29 +212,40 @@ async def _train_until_loss(
         outcome.done = outcome.step >= session.total_steps
         if outcome.done:
             await checkpoints.finish()
-        leaves = session.leaving and not outcome.done and not interruption.asked.is_set()
-        return "a worker's pod is about to be removed" if leaves else None
+        if outcome.done or interruption.asked.is_set():
+            return None
+        if session.leaving:
+            return _lost("a worker's pod is about to be removed")
+        return MoreWorkers(_MORE) if session.growing else None
     except Exception as failure:
         replaced = launch.runtime.in_pods and isinstance(failure, NodeLostError) and not interruption.asked.is_set()
         await checkpoints.rescue(failure, _RECOVERY_RESCUE_SECONDS if replaced else RESCUE_SECONDS)
         if not replaced:
             raise
-        return str(failure)
+        return _lost(str(failure))
     finally:
         outcome.adapter_uri = checkpoints.adapter_uri
 
 
-async def _with_new_workers(run: OpenRun, progress: Progress, before: Session, lost: str) -> Session:
+def _lost(why: str) -> WorkersLost:
+    return WorkersLost(f"{why}; waiting for new workers, which continue from the newest checkpoint")
+
+
+async def _with_new_workers(
+    run: OpenRun, progress: Progress, before: Session, why: WorkersLost | MoreWorkers
+) -> Session:
     """Return a session of new workers after the one before.
 
     The operator limits how long that may take, and how often they may be lost.
     """
     while True:
-        progress.emit(WorkersLost(f"{lost}; waiting for new workers, which continue from the newest checkpoint"))
+        progress.emit(why)
         try:
-            return await run.session_of_new_workers(before)
+            return await run.session_of_new_workers(before, lost=isinstance(why, WorkersLost))
         except NodeLostError as error:
-            lost = str(error)
+            # To the operator a machine that was to be added is no loss: it is none of those that have trained.
+            grows = isinstance(why, MoreWorkers)
+            why = MoreWorkers(f"{error}; starting on the machines that are left") if grows else _lost(str(error))
 
 
 def _after_interruption(launch: Launch, outcome: _Outcome) -> str:

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJob
@@ -25,10 +24,16 @@ from lorarl_trainer.pods.status_sink import StatusSink, report_failure
 from lorarl_trainer.pods.steering import PodSteering
 from lorarl_trainer.progress import Sink
 from lorarl_trainer.protocols.steering import Steer
-from lorarl_trainer.protocols.workers import Workers
+from lorarl_trainer.workers.elastic import Room, is_elastic
+from lorarl_trainer.workers.group import WorkerGroup
 
 ATTEMPT = "LORARL_ATTEMPT"
 """Environment variable: the number that the operator gave this start of the job."""
+NODES = "LORARL_NODES"
+"""Environment variable of an elastic job: for how many nodes this attempt asked, if not for all."""
+WAIT, GROW = "LORARL_ELASTIC_WAIT_SECONDS", "LORARL_ELASTIC_GROW_SECONDS"
+"""Environment variables of an elastic job, which the operator sets: how long to wait for missing machines, and to train
+before there may be more of them."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +48,17 @@ class Runtime:
         in_pods: the run is in a cluster's pods, where the operator decides what happens next.
         attempt: the number that the operator gave this start of the job; None outside a cluster.
         manifest: the mounted manifest, which may change while the job runs; None outside a cluster.
+        wait_seconds: how long an elastic job waits for missing machines before it trains on those that there are.
     """
 
     log_dir: Path | None
     sinks: tuple[Sink, ...] = ()
-    steering: Callable[[Workers], Steer] | None = None
+    steering: Callable[[WorkerGroup], Steer] | None = None
     ignored: tuple[str, ...] = ()
     in_pods: bool = False
     attempt: int | None = None
     manifest: Path | None = None
+    wait_seconds: float = 0.0
 
     @property
     def warnings(self) -> list[str]:
@@ -83,14 +90,29 @@ def cluster_runtime(job: LoRARLJob, manifest: Path) -> Runtime:
     register(DRIVER)
     status = StatusSink(job, _attempt())
     waits = job.spec.cluster.disruption == "AfterCheckpoint"
+    drain = status.waiting_drain if waits else None
+
+    elastic = is_elastic(job.spec)
+
+    def steering(workers: WorkerGroup) -> Steer:
+        room = Room(job.spec, workers.spec, float(os.environ[GROW])).is_more if elastic else None
+        return PodSteering(manifest, workers, drain, room)
+
     return Runtime(
         log_dir=None,
         sinks=(status,),
-        steering=partial(PodSteering, manifest, drain=status.waiting_drain if waits else None),
+        steering=steering,
         in_pods=True,
         attempt=_attempt(),
         manifest=manifest,
+        wait_seconds=float(os.environ[WAIT]) if elastic else 0.0,
     )
+
+
+def of_attempt(job: LoRARLJob) -> LoRARLJob:
+    """Return the job as this attempt asked for it: a queue may have had no room for all of its nodes."""
+    asked = os.environ.get(NODES)
+    return job.model_copy(update={"spec": job.spec.on_nodes(int(asked))}) if asked else job
 
 
 def report_invalid_input(manifest: Path, message: str) -> None:

@@ -75,7 +75,7 @@ class SharedCluster:
         with self._clock.part("Ray"):
             return await asyncio.to_thread(self._attached)
 
-    async def replace_workers(self, clock: StartClock) -> WorkerGroup:
+    async def replace_workers(self, clock: StartClock, *, lost: bool) -> WorkerGroup:
         """Raise `WorkerError`: the sweep starts the trial again, with other workers."""
         raise WorkerError("the workers that trials share are gone; the sweep starts the trial again")
 

@@ -10,7 +10,7 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu, Host
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.models.layer_kinds import require_together
-from lorarl_trainer.models.model_sizes import sizes_of
+from lorarl_trainer.models.model_sizes import ModelSizes, sizes_of
 from lorarl_trainer.models.shape import ModelShape
 from lorarl_trainer.models.supported_models import family_of, is_served_merged, require_supported
 from lorarl_trainer.planning.backend_choice import chosen_instead
@@ -99,9 +99,26 @@ def judge(spec: LoRARLJobSpec, config: Mapping[str, Any], there: Gpu | Host | No
         require_gpu(there)
     job_plan = choose_plan(spec, model, there)
     require_fit(job_plan)
+    _require_fit_on_fewest(spec, model, there)
     if job_plan.separate:
         require_engine_fits(job_plan.separate)
     return Verdict(family, (*_slower(spec, job_plan.execution), *told), job_plan)
+
+
+def _require_fit_on_fewest(spec: LoRARLJobSpec, model: ModelSizes, there: Gpu | Host) -> None:
+    """Refuse an elastic job that fits on all of its nodes alone: fewer share a base with larger parts for each."""
+    nodes = spec.cluster.fewest_nodes
+    if nodes == spec.cluster.nodes:
+        return
+    try:
+        require_fit(choose_plan(spec.on_nodes(nodes), model, there))
+    except InputError as error:
+        raise InputError(
+            "spec.cluster.minNodes",
+            f"{nodes}, with {error.got}",
+            f"as many as need {error.expected}",
+            "Raise cluster.minNodes, or remove it.",
+        ) from error
 
 
 def _generates_elsewhere(spec: LoRARLJobSpec) -> str | None:

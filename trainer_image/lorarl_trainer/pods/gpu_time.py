@@ -5,18 +5,32 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from lorarl_trainer.progress import CheckpointDone, EvalDone, Event, RunFinished, RunStarted, StepDone, WorkersLost
+from lorarl_trainer.progress import (
+    CheckpointDone,
+    EvalDone,
+    Event,
+    MoreWorkers,
+    RunFinished,
+    RunStarted,
+    StepDone,
+    WorkersLost,
+)
 
 
 class GpuTime:
-    """Folds events into `status.gpuSeconds`. An evaluation counts to its step."""
+    """Folds events into `status.gpuSeconds`: seconds times the GPUs at that time. An evaluation counts to its step."""
 
-    def __init__(self, gpus: int, began: datetime) -> None:
+    def __init__(self, per_node: int, nodes: int, engines: int, began: datetime) -> None:
         """Start to count.
 
-        `gpus`: those of an attempt; 0 for a CPU job, which has no such status.
+        Args:
+            per_node: GPUs of a node that trains; 0 for a CPU job, which has no such status.
+            nodes: those that train, at most.
+            engines: GPUs of separate engines.
+            began: when the driver began.
         """
-        self._gpus = gpus
+        self._per_node, self._engines = per_node, engines
+        self._gpus = per_node * nodes + engines
         self._starts_since: datetime | None = began
         self._startup = self._useful = self._lost = 0.0
         self._unsaved: list[tuple[int, float]] = []
@@ -25,10 +39,12 @@ class GpuTime:
     def on_event(self, event: Event, now: datetime) -> None:
         match event:
             case RunStarted():
+                if event.pods:
+                    self._gpus = self._per_node * len(event.pods) + self._engines
                 self._start(now)
                 if self._unsaved:  # by the workers before these
                     self._lose(after=event.resumed_from_step or 0)
-            case WorkersLost():
+            case WorkersLost() | MoreWorkers():
                 self._starts_since = self._starts_since or now
             case StepDone():
                 self._add(event.step, sum(event.seconds.values()))
@@ -46,17 +62,18 @@ class GpuTime:
         Args:
             before: `status.gpuSeconds` when this attempt began. What no checkpoint kept by then is lost.
         """
-        if not self._gpus:
+        if not self._per_node:
             return {}
         unsaved = sum(seconds for _, seconds in self._unsaved)
         own = {"useful": self._useful, "lost": self._lost, "startup": self._startup, "unsaved": unsaved}
-        added = {name: round(self._gpus * seconds) for name, seconds in own.items()}
+        added = {name: round(seconds) for name, seconds in own.items()}
         for name in ("useful", "lost", "startup"):
             added[name] += _number(before, name)
         added["lost"] += _number(before, "unsaved")
         return {"gpuSeconds": added}
 
     def _add(self, step: int, seconds: float) -> None:
+        seconds *= self._gpus
         if step <= self._saved:  # an evaluation that came after its step's checkpoint
             self._useful += seconds
         else:
@@ -77,7 +94,7 @@ class GpuTime:
     def _start(self, now: datetime) -> None:
         """Count the time since the driver began, or since workers were lost."""
         if self._starts_since is not None:
-            self._startup += max(0.0, (now - self._starts_since).total_seconds())
+            self._startup += self._gpus * max(0.0, (now - self._starts_since).total_seconds())
             self._starts_since = None
 
 

@@ -46,8 +46,8 @@ class RunStatus:
         self._now = now or (lambda: datetime.now(UTC))
         self._status: dict[str, Any] = {}
         self._metrics: dict[str, Any] = {}
-        gpus = job.spec.cluster.nodes * job.spec.cluster.gpus_per_node + job.spec.engine_gpus
-        self._gpu_time = GpuTime(gpus, self._now())
+        cluster = job.spec.cluster
+        self._gpu_time = GpuTime(cluster.gpus_per_node, cluster.nodes, job.spec.engine_gpus, self._now())
         self._pace = _Pace()
         self._shown_evaluation = next((name for name, _ in job.spec.data.evaluations), "")
 

@@ -24,6 +24,7 @@ class PodSteering:
         manifest: Path,
         workers: Workers,
         drain: Callable[[], str] | None = None,
+        has_room: Callable[[], bool] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Make one for these workers.
@@ -32,9 +33,11 @@ class PodSteering:
             manifest: in a mounted ConfigMap, which Kubernetes updates within about a minute.
             workers: those whose pods may have to end.
             drain: says since when a drain waits for a checkpoint; None where none does.
+            has_room: says whether there are machines for more workers; None where no more are wanted.
             clock: seconds that never go back.
         """
         self._manifest, self._workers, self._drain, self._clock = manifest, workers, drain, clock
+        self._has_room = has_room
         self._seen: bytes | None = None
         self._answered, self._next_look = "", float("-inf")
 
@@ -47,7 +50,16 @@ class PodSteering:
         asked = not stopping and await self._checkpoint_asked()
         if asked:
             warnings.append("a node of the job is being drained: publishing a checkpoint before its pods go")
-        return Steering(steps, draining, asked, tuple(warnings))
+        grows = not stopping and not draining and await self._grows()
+        return Steering(steps, draining, asked, grows, tuple(warnings))
+
+    async def _grows(self) -> bool:
+        if self._has_room is None:
+            return False
+        try:
+            return await asyncio.to_thread(self._has_room)
+        except Exception:  # noqa: BLE001 - without an answer the training continues with the workers that it has
+            return False
 
     async def _checkpoint_asked(self) -> bool:
         """Return whether a drain waits for a checkpoint, once for each drain."""

@@ -34,7 +34,6 @@ from lorarl_trainer.progress.events import (
     StartedUp,
     StepDone,
     Warned,
-    WorkersLost,
     is_time_column,
     results_of,
 )
@@ -56,6 +55,7 @@ from lorarl_trainer.progress.shown import FurtherSequence, ScoredSample
 from lorarl_trainer.progress.start_bar import duration
 from lorarl_trainer.progress.trackers import Secrets, trackers
 from lorarl_trainer.progress.usage import fallen_lines, final_message, no_gain_line, open_command, report_line
+from lorarl_trainer.progress.worker_events import MoreWorkers, WorkersLost
 
 __all__ = [
     "METRICS",
@@ -70,6 +70,7 @@ __all__ = [
     "Event",
     "FurtherSequence",
     "HeldOut",
+    "MoreWorkers",
     "Noted",
     "Progress",
     "RecordOpened",

@@ -26,9 +26,9 @@ from lorarl_trainer.progress.events import (
     StartedUp,
     StepDone,
     Warned,
-    WorkersLost,
 )
 from lorarl_trainer.progress.start_bar import StartBar, duration
+from lorarl_trainer.progress.worker_events import MoreWorkers, WorkersLost
 
 RECENT_STEPS = 50
 
@@ -112,7 +112,7 @@ class ConsoleSink:
             self._begin_bar(event)
 
     def _after_line(
-        self, event: EvalDone | CheckpointDone | BestFound | RecordOpened | Noted | Warned | WorkersLost
+        self, event: EvalDone | CheckpointDone | BestFound | RecordOpened | Noted | Warned | WorkersLost | MoreWorkers
     ) -> None:
         """Move the clock or the bar after an event's line."""
         if isinstance(event, EvalDone):
@@ -182,7 +182,7 @@ def resumption_line(event: RunStarted) -> str:
 
 
 def styled_line(
-    event: EvalDone | CheckpointDone | BestFound | RecordOpened | Noted | Warned | WorkersLost,
+    event: EvalDone | CheckpointDone | BestFound | RecordOpened | Noted | Warned | WorkersLost | MoreWorkers,
 ) -> tuple[str, str | None]:
     """Return the line of an event that changes nothing but the output, and its style."""
     match event:
@@ -195,7 +195,7 @@ def styled_line(
             return f"step {event.step}  best so far: {event.metric} {event.value:.4g}", None
         case RecordOpened():
             return f"record of this run: {event.uri}", "dim"
-        case Noted():
+        case Noted() | MoreWorkers():
             return event.text, "dim"
         case Warned() | WorkersLost():
             return f"warning: {event.text}", "yellow"

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from lorarl_trainer.progress.environment import Environment
 from lorarl_trainer.progress.evaluations import is_eval_seconds
 from lorarl_trainer.progress.shown import ScoredSample
+from lorarl_trainer.progress.worker_events import MoreWorkers, WorkersLost
 from lorarl_trainer.samples.columns import eval_column
 from lorarl_trainer.timing import Span, by_name, critical_path
 
@@ -49,6 +50,7 @@ type Event = (
     | RecordOpened
     | Warned
     | WorkersLost
+    | MoreWorkers
     | RunFinished
 )
 
@@ -252,13 +254,6 @@ class Downloading:
 @dataclass(frozen=True, slots=True)
 class Warned:
     """Something that the user should know and that does not stop the run."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class WorkersLost:
-    """Workers are lost or about to be. The run waits for others, and continues from its newest checkpoint."""
 
     text: str
 

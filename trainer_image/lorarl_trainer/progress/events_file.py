@@ -17,9 +17,9 @@ from lorarl_trainer.progress.events import (
     RunFinished,
     RunStarted,
     Warned,
-    WorkersLost,
 )
 from lorarl_trainer.progress.metrics_file import now
+from lorarl_trainer.progress.worker_events import MoreWorkers, WorkersLost
 
 EVENTS = "events.jsonl"
 BEGAN = "Began"
@@ -92,7 +92,9 @@ def _line_of(event: Event) -> dict[str, Any] | None:
                 "total_steps": event.total_steps,
                 "changes": list(event.changes),
             }
-        case Noted() | Warned() | WorkersLost() | CheckpointDone() | BestFound() | RecordOpened() | RunFinished():
+        case Noted() | Warned() | WorkersLost() | MoreWorkers() | RunFinished():
+            return {"event": type(event).__name__, **asdict(event)}
+        case CheckpointDone() | BestFound() | RecordOpened():
             return {"event": type(event).__name__, **asdict(event)}
         case _:
             return None

@@ -26,10 +26,10 @@ from lorarl_trainer.progress.events import (
     StartedUp,
     StepDone,
     Warned,
-    WorkersLost,
     row_of,
     startup_of,
 )
+from lorarl_trainer.progress.worker_events import WorkersLost
 
 METRICS, SUMMARY, REPORT = "metrics.jsonl", "run_summary.json", "report.html"
 

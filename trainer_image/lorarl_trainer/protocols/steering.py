@@ -14,12 +14,14 @@ class Steering:
         leaving: a worker's machine is about to be removed. The workers should publish a checkpoint and make room for
             others.
         asked: a drain of a node waits for a checkpoint of the present step.
+        grows: there are machines for more workers, which start after the next checkpoint.
         warnings: what to tell the user, once each.
     """
 
     total_steps: int
     leaving: bool = False
     asked: bool = False
+    grows: bool = False
     warnings: tuple[str, ...] = ()
 
 

@@ -39,6 +39,8 @@ class Session:
         evaluated: whether the step that the run resumes from was evaluated; None if that is not known.
         steer: says once per step what has changed for the job; None if nothing can.
         leaving: a worker's machine is about to be removed, so the workers end after a checkpoint.
+        grows: there are machines for more workers, so these end once a checkpoint is due anyway.
+        growing: that checkpoint is published, and more workers start.
         asked: the next checkpoint is awaited by a drain, so that it is owed now and reported before the next step.
         withheld_in_a_row: updates that were withheld since the last one that was made, see `guards.nonfinite`.
         keep: keeps each step's samples; None for nothing.
@@ -64,6 +66,8 @@ class Session:
     evaluated: bool | None = None
     steer: Steer | None = None
     leaving: bool = False
+    grows: bool = False
+    growing: bool = False
     asked: bool = False
     withheld_in_a_row: int = 0
     keep: KeepBatch | None = None
@@ -96,7 +100,7 @@ class Session:
 
     def must_end(self) -> bool:
         """Return whether the session ends after this step, with a checkpoint."""
-        return self.leaving or self.stop.is_set()
+        return self.leaving or self.growing or self.stop.is_set()
 
     def owes_evaluation(self, done: int) -> bool:
         """Return whether to evaluate step `done` before training.
@@ -122,6 +126,7 @@ class Session:
             self.ahead.last = self.total_steps
         self.leaving = self.leaving or steering.leaving
         self.asked = self.asked or steering.asked
+        self.grows = steering.grows
 
     def owes_checkpoint(self, step: int) -> bool:
         """Return whether a step has a checkpoint.

@@ -48,11 +48,11 @@ class WorkerGroup:
         """Take the workers' processes.
 
         Args:
-            spec: the job.
+            spec: the job, on the machines of these workers.
             processes: the workers'.
             servers: what generates in the place of engines in the workers; None if those do.
         """
-        self._spec, self._servers = spec, servers
+        self.spec, self._servers = spec, servers
         self.size = spec.world_size
         self._submitting = asyncio.Lock()
         self._trainer_ranks = 1  # until `start`, where the workers have chosen it
@@ -70,11 +70,11 @@ class WorkerGroup:
         Raises:
             LorarlError: a machine cannot get the model, or has no room for it.
         """
-        models = await self._await(lambda: self._nodes.call(fetch_fitting_model, self._spec))
+        models = await self._await(lambda: self._nodes.call(fetch_fitting_model, self.spec))
         fingerprints = {model.fingerprint for model in models}
         if len(fingerprints) > 1:
             raise LorarlError(
-                f"spec.model.uri: {self._spec.model.uri} changed while the machines fetched it, so they do not all "
+                f"spec.model.uri: {self.spec.model.uri} changed while the machines fetched it, so they do not all "
                 "have the same model. Start the job again. A commit as spec.model.revision never changes."
             )
         self._folders = [

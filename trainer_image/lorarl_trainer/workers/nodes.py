@@ -18,11 +18,15 @@ _POLL_SECONDS = 0.2
 _LOSS_POLL_SECONDS = 1.0
 
 
-def reserve(spec: LoRARLJobSpec, abandoned: threading.Event | None = None) -> Any | None:
+def reserve(
+    spec: LoRARLJobSpec, abandoned: threading.Event | None = None, gives_up: Callable[[], bool] = lambda: False
+) -> Any | None:
     """Reserve one device per worker.
 
+    `gives_up`: asked a few times per second whether to wait no longer.
+
     Returns:
-        Ray's placement group once every device is available, or None if `abandoned` was set first.
+        Ray's placement group once every device is available, or None if `abandoned` was set or it gave up first.
     """
     import ray
 
@@ -31,7 +35,7 @@ def reserve(spec: LoRARLJobSpec, abandoned: threading.Event | None = None) -> An
     group = ray.util.placement_group([bundle] * spec.world_size, strategy="PACK")
     ready = group.ready()
     while not ray.wait([ready], timeout=_POLL_SECONDS)[0]:
-        if abandoned is not None and abandoned.is_set():
+        if (abandoned is not None and abandoned.is_set()) or gives_up():
             ray.util.remove_placement_group(group)
             return None
     ray.get(ready)

@@ -24,6 +24,7 @@ from unit.contract.manifests import manifest
 
 # For each field of spec.cluster that one machine ignores, a value other than the default.
 CLUSTER_FIELDS: dict[str, Any] = {
+    "minNodes": 1,
     "gpuResource": "example.com/gpu",
     "gpuClaim": {"deviceClass": "gpu.nvidia.com"},
     "allowConsolidation": True,

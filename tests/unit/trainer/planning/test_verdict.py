@@ -39,6 +39,22 @@ def test_a_model_that_works_is_named_by_its_family() -> None:
     assert judge(job(gpus=0), SMOLLM2).slower == ()
 
 
+def test_an_elastic_job_must_fit_on_its_fewest_nodes_too() -> None:
+    """Trainers of fsdp share the base, so that each has more of it if there are fewer."""
+    small = Gpu(14 * GB, int(13.7 * GB), "NVIDIA L4", (8, 9))
+
+    def elastic(fewest: int) -> LoRARLJobSpec:
+        fields = ("trainer.backend=fsdp", "algorithm.type=sft", "reward=null", "cluster.nodes=4")
+        return gpu_job(*fields, f"cluster.minNodes={fewest}")
+
+    assert judge(elastic(4), SHAPES["7B"], small).plan
+    refused = refusal(elastic(2), SHAPES["7B"], small)
+    assert refused.startswith("spec.cluster.minNodes: got 2, with a job that needs 16.0 GB on each GPU, expected as ")
+    assert refused.endswith(
+        "as many as need at most the 13.7 GB that are free there. Raise cluster.minNodes, or remove it."
+    )
+
+
 PHI_4 = {
     "model_type": "phi3",
     "architectures": ["Phi3ForCausalLM"],

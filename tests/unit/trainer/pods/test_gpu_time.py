@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from lorarl_trainer.pods.gpu_time import GpuTime
-from lorarl_trainer.progress import CheckpointDone, EvalDone, Event, RunFinished, StepDone, WorkersLost
+from lorarl_trainer.progress import CheckpointDone, EvalDone, Event, MoreWorkers, RunFinished, StepDone, WorkersLost
 from unit.trainer.pods.test_status import STARTED, STEP
 
 BEGAN = datetime(2026, 3, 1, tzinfo=UTC)
@@ -23,7 +23,7 @@ def saved(number: int) -> CheckpointDone:
 
 
 def after(*events: Event, before: dict[str, int] | None = None, gpus: int = GPUS) -> dict[str, int]:
-    counted = GpuTime(gpus, BEGAN)
+    counted = GpuTime(gpus, 1, 0, BEGAN)
     for event in events:
         counted.on_event(event, BEGAN + timedelta(seconds=30))
     found: dict[str, int] = counted.as_dict(before or {}).get("gpuSeconds", {})
@@ -37,6 +37,15 @@ def test_a_checkpoint_makes_the_steps_up_to_it_useful() -> None:
         "startup": 120,
         "unsaved": 40,
     }
+
+
+def test_time_counts_for_the_gpus_of_that_time() -> None:
+    """Two nodes of two GPUs, then one, then two again."""
+    both, alone = replace(STARTED, pods=("a", "b")), replace(STARTED, pods=("a",))
+    counted = GpuTime(GPUS // 2, 2, 0, BEGAN)
+    for event in (both, step(1), saved(1), WorkersLost(""), alone, step(2), saved(2), MoreWorkers(""), both, step(3)):
+        counted.on_event(event, BEGAN + timedelta(seconds=30))
+    assert counted.as_dict({})["gpuSeconds"] == {"useful": 60, "lost": 0, "startup": 120, "unsaved": 40}
 
 
 def test_an_evaluation_counts_to_its_step_also_after_the_checkpoint() -> None:
@@ -62,7 +71,7 @@ def test_the_next_attempt_adds_and_finds_lost_what_a_killed_one_left() -> None:
 
 
 def test_lost_workers_lose_the_steps_that_no_checkpoint_kept() -> None:
-    counted = GpuTime(GPUS, BEGAN)
+    counted = GpuTime(GPUS, 1, 0, BEGAN)
     again = replace(STARTED, resumed_from_step=2)
     timed = [(30, STARTED), (40, step(1)), (50, step(2)), (60, step(3)), (65, WorkersLost("gone")), (85, again)]
     for seconds, event in timed:
@@ -76,3 +85,10 @@ def test_an_attempt_that_never_started_has_its_time_in_startup() -> None:
 
 def test_a_cpu_job_has_none() -> None:
     assert after(STARTED, step(1), gpus=0) == {}
+
+
+def test_engines_count_however_many_machines_train() -> None:
+    counted = GpuTime(1, 2, 3, BEGAN)
+    for event in (replace(STARTED, pods=("a", "b")), step(1), saved(1)):
+        counted.on_event(event, BEGAN + timedelta(seconds=10))
+    assert counted.as_dict({})["gpuSeconds"] == {"useful": 50, "lost": 0, "startup": 50, "unsaved": 0}

@@ -41,11 +41,26 @@ class Run:
         self.api, self.now = Api(), 0.0
         path = folder / "job.yaml"
         path.write_text(json.dumps(manifest({})))
-        self._steering = PodSteering(path, cast("Any", Stay()), self.api, lambda: self.now)
+        self._steering = PodSteering(path, cast("Any", Stay()), self.api, clock=lambda: self.now)
 
     def is_asked(self, after: float = LOOK_SECONDS, *, stopping: bool = False) -> bool:
         self.now += after
         return asyncio.run(self._steering(10, stopping)).asked
+
+
+def test_more_workers_start_only_in_a_run_that_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(json.dumps(manifest({})))
+
+    def grows(room: bool | None, *, stopping: bool = False) -> bool:
+        def has_room() -> bool:
+            if room is None:
+                raise ConnectionError("Ray does not answer")
+            return room
+
+        return asyncio.run(PodSteering(path, cast("Any", Stay()), None, has_room)(10, stopping)).grows
+
+    assert [grows(True), grows(False), grows(None), grows(True, stopping=True)] == [True, False, False, False]
 
 
 def test_each_drain_that_waits_asks_for_one_checkpoint(tmp_path: Path) -> None:

@@ -1,0 +1,101 @@
+"""The rules of how a model is split over workers: how many of them must fit, also while machines are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lorarl_api.rules import Rule
+
+_SPLITS = ("trainer.tensorParallelSize", "trainer.expertParallelSize", "rollout.tensorParallelSize")
+_WITHIN_A_NODE = (
+    "divide cluster.gpusPerNode beside cluster.minNodes: no group of workers may span machines that come and go"
+)
+_FIXED = "Lower {}, or remove cluster.minNodes so that the job always has all its nodes."
+
+
+def _splits_all_gpus(field: str) -> Rule:
+    return Rule(
+        field,
+        f"self.cluster.gpusPerNode == 0 || !has(self.{field}) || "
+        f"(self.cluster.nodes * self.cluster.gpusPerNode) % self.{field} == 0",
+        "divide cluster.nodes x cluster.gpusPerNode",
+        f"Lower {field}, or use more GPUs. 1 always fits.",
+    )
+
+
+def _shares_context() -> Iterator[Rule]:
+    one = "!has(self.trainer.contextParallelSize) || self.trainer.contextParallelSize == 1"
+    tensor = "(has(self.trainer.tensorParallelSize) ? self.trainer.tensorParallelSize : 1)"
+    yield Rule(
+        "trainer.contextParallelSize",
+        f"self.cluster.gpusPerNode == 0 || {one} || "
+        f"(self.cluster.nodes * self.cluster.gpusPerNode) % (self.trainer.contextParallelSize * {tensor}) == 0",
+        "divide cluster.nodes x cluster.gpusPerNode, and so must its product with trainer.tensorParallelSize",
+        "Lower trainer.contextParallelSize, or use more GPUs. 1 always fits.",
+    )
+    yield Rule(
+        "trainer.contextParallelSize",
+        f"{one} || !has(self.trainer.backend) || self.trainer.backend == 'megatron'",
+        "be absent or 1 with trainer.backend fsdp, whose layers have the tokens of whole samples",
+        "Remove trainer.contextParallelSize, or with model.quantization none set trainer.backend: megatron.",
+    )
+
+
+def _elastic() -> Iterator[Rule]:
+    """With `cluster.minNodes`, only data parallelism may span machines: any number of them is then a layout."""
+    fixed = (
+        "!has(self.cluster.minNodes) || self.cluster.minNodes == self.cluster.nodes || self.cluster.gpusPerNode == 0"
+    )
+    for field in _SPLITS:
+        yield Rule(
+            field,
+            f"{fixed} || !has(self.{field}) || self.cluster.gpusPerNode % self.{field} == 0",
+            _WITHIN_A_NODE,
+            _FIXED.format(field),
+        )
+    tensor = "(has(self.trainer.tensorParallelSize) ? self.trainer.tensorParallelSize : 1)"
+    yield Rule(
+        "trainer.contextParallelSize",
+        f"{fixed} || !has(self.trainer.contextParallelSize) || "
+        f"self.cluster.gpusPerNode % (self.trainer.contextParallelSize * {tensor}) == 0",
+        f"{_WITHIN_A_NODE}; so must its product with trainer.tensorParallelSize",
+        _FIXED.format("trainer.contextParallelSize"),
+    )
+    yield Rule(
+        "cluster.minNodes",
+        "!has(self.cluster.minNodes) || !has(self.rollout.separateEngines)",
+        "not be set beside rollout.separateEngines, whose machines do not come and go",
+        "Remove cluster.minNodes or rollout.separateEngines.",
+    )
+
+
+def layout_rules() -> Iterator[Rule]:
+    """Yield the rules of parallel sizes."""
+    yield from (
+        _splits_all_gpus("trainer.tensorParallelSize"),
+        *_shares_context(),
+        Rule(
+            "adapter.rank",
+            "!has(self.trainer.tensorParallelSize) || self.adapter.rank % self.trainer.tensorParallelSize == 0",
+            "be a multiple of trainer.tensorParallelSize, over which adapters are split",
+            "Use a multiple, such as 32.",
+        ),
+        _splits_all_gpus("trainer.expertParallelSize"),
+        Rule(
+            "trainer.expertParallelSize",
+            "!has(self.trainer.expertParallelSize) || self.trainer.expertParallelSize == 1 || "
+            "!has(self.trainer.backend) || self.trainer.backend == 'megatron'",
+            "be 1 with trainer.backend fsdp, which trains no adapters on experts",
+            "Remove expertParallelSize, or set trainer.backend: megatron.",
+        ),
+        Rule(
+            "trainer.expertParallelSize",
+            "!has(self.trainer.expertParallelSize) || !has(self.trainer.tensorParallelSize) || "
+            "self.trainer.expertParallelSize % self.trainer.tensorParallelSize == 0 || "
+            "self.trainer.tensorParallelSize % self.trainer.expertParallelSize == 0",
+            "be a multiple of trainer.tensorParallelSize or divide it, since one group of workers holds the other",
+            "Set both to powers of 2.",
+        ),
+        _splits_all_gpus("rollout.tensorParallelSize"),
+        *_elastic(),
+    )

@@ -1,0 +1,129 @@
+"""An elastic attempt starts on fewer nodes than it asks for, loses some, and gets more: `cluster.minNodes`.
+
+The driver decides on how many machines it trains, by what Ray has (`workers/elastic.py` of the trainer), and reports
+the pods. KubeRay keeps the pods of missing workers pending, so they show both when there is room and how much. The
+operator has one part in that. KubeRay calls a RayJob Running only once all pods of its RayCluster run. So an attempt
+that lacks some gets a RayCluster with fewer replicas, and all of them again as soon as it runs:
+
+    replicas 4, 2 pods placed, 2 pending       `Scale` to 2, once no other pod was placed for a while
+    replicas 2, RayJob Running                 `Scale` to 4: two pods are pending from now on
+    replicas 4, 3 pods placed                  the driver sees a third machine, and uses it after a later checkpoint
+
+In a queue of Kueue a RayJob has the quota that it was admitted with, so its RayCluster is never scaled. There the
+attempt that has waited for long asks again for half of its nodes.
+"""
+
+from __future__ import annotations
+
+from lorarl_operator.decide.attempt_end import next_attempt
+from lorarl_operator.decide.blockers import Blocker
+from lorarl_operator.decide.decision import Decision, Event, Scale
+from lorarl_operator.decide.elastic import node_range, placed_workers
+from lorarl_operator.decide.kueue import stop_of
+from lorarl_operator.decide.messages import sentences
+from lorarl_operator.decide.models import RayCluster, RayJob
+from lorarl_operator.decide.reasons import News, Reason, Waiting
+from lorarl_operator.decide.snapshot import Snapshot
+from lorarl_operator.decide.status import RUNNING, Draft
+
+
+def left_to_start_short(snapshot: Snapshot, ray_job: RayJob) -> float | None:
+    """Seconds until an attempt that starts does without its missing workers; None if it lacks none, or too many."""
+    cluster = _scalable(snapshot, ray_job)
+    placed = placed_workers(snapshot.attempt_pods)
+    if cluster is None or not node_range(snapshot.spec).fewest <= len(placed) < cluster.replicas:
+        return None
+    since = max(pod.scheduled_at or pod.created_at for pod in placed)
+    return snapshot.settings.elastic_wait_seconds - (snapshot.now - since).total_seconds()
+
+
+def start_short(snapshot: Snapshot, draft: Draft, ray_job: RayJob, blocker: Blocker) -> Decision:
+    """Let the attempt start with the workers that have a node. Those that wait for one are asked for again later."""
+    cluster, pods = _scalable(snapshot, ray_job), snapshot.attempt_pods
+    assert cluster is not None, "left_to_start_short said so"
+    placed = {pod.name for pod in placed_workers(pods)}
+    waiting = [pod.name for pod in pods if pod.role == "worker" and pod.name not in placed and not pod.node]
+    nodes = node_range(snapshot.spec)
+    message = sentences(
+        f"Attempt {snapshot.attempt} starts on {len(placed)} of {nodes.most} nodes, because no other pod got a node "
+        f"within {snapshot.settings.elastic_wait_seconds} s",
+        blocker.message if blocker.stuck else "",
+    )
+    events = () if draft.counter("nodes") == len(placed) else (Event("Normal", News.STARTS_SHORT, message),)
+    draft.put("nodes", len(placed))
+    scale = Scale(cluster.name, cluster.uid, cluster.group, len(placed), tuple(sorted(waiting)))
+    return snapshot.decision(draft, *events, actions=(scale,), recheck=snapshot.settings.refused_seconds)
+
+
+def ask_for_all(snapshot: Snapshot, ray_job: RayJob) -> tuple[Scale, ...]:
+    """Give a RayCluster that runs all workers of the job again. KubeRay keeps the missing ones pending."""
+    cluster, most = _scalable(snapshot, ray_job), node_range(snapshot.spec).most
+    if cluster is None or cluster.replicas >= most:
+        return ()
+    return (Scale(cluster.name, cluster.uid, cluster.group, most, ()),)
+
+
+def follow_nodes(snapshot: Snapshot, draft: Draft) -> tuple[str, list[Event]]:
+    """What the condition says of a running attempt's nodes, and Events of their changes. `status.nodes` is written."""
+    nodes = node_range(snapshot.spec)
+    if not nodes.is_elastic:
+        return "", []
+    before, workers = draft.counter("nodes"), snapshot.workers
+    now = len(workers.pods) if workers and not workers.lost else before or nodes.most
+    draft.put("nodes", now)
+    events = []
+    if before and now != before and snapshot.phase == RUNNING:
+        step = snapshot.status.get("resumedFromStep", 0)
+        way = f"with {before} of {nodes.most} nodes before, and {now} now"
+        message = f"Attempt {snapshot.attempt} continues after step {step} {way}."
+        events.append(Event("Normal", News.GREW if now > before else News.SHRANK, message))
+    if now == nodes.most:
+        return "", events
+    refusal = snapshot.observed.refusal
+    why = ""
+    if refusal is not None and refusal.kind == "RayCluster":
+        why = f"It asks for no others, because RayCluster {refusal.name} is refused: {refusal.message}"
+    return sentences(f"It has {now} of {nodes.most} nodes", why), events
+
+
+def ask_for_fewer(snapshot: Snapshot, draft: Draft, ray_job: RayJob) -> Decision | None:
+    """Ask a queue again for half of the nodes, once the RayJob has waited there for long; otherwise None.
+
+    Kueue admits a RayJob with all its pods or not at all: partial admission is for Jobs of batch/v1.
+    """
+    nodes, evidence = node_range(snapshot.spec), snapshot.observed.evidence
+    fewer = max(nodes.fewest, ray_job.workers // 2)
+    workload = evidence.workload if evidence else None
+    if not (ray_job.queue and nodes.is_elastic and 0 < fewer < ray_job.workers) or draft.phase == RUNNING:
+        return None
+    if workload is None or not workload.name or stop_of(ray_job, evidence):
+        return None
+    if any(kind == "QuotaReserved" and holds for kind, holds, *_ in workload.conditions):
+        return None
+    since = max(ray_job.created_at, draft.since("Running") or ray_job.created_at)
+    if (snapshot.now - since).total_seconds() < snapshot.settings.elastic_wait_seconds:
+        return None
+    message = (
+        f"Queue {ray_job.queue} has not admitted attempt {snapshot.attempt} with {ray_job.workers} of {nodes.most} "
+        f"nodes within {snapshot.settings.elastic_wait_seconds} s. Attempt {snapshot.attempt + 1} asks for {fewer}."
+    )
+    draft.put("nodes", fewer)
+    return next_attempt(snapshot, draft, Event("Normal", Waiting.FEWER_NODES, message))
+
+
+def nodes_to_ask(snapshot: Snapshot) -> int:
+    """For how many nodes the next RayJob asks: for all, but after a queue did not admit so many."""
+    nodes, draft = node_range(snapshot.spec), snapshot.draft()
+    asked = draft.counter("nodes")
+    why: Reason = draft.reason("Running")
+    again = why == Waiting.FEWER_NODES and nodes.fewest <= asked <= nodes.most
+    return asked if again else nodes.most
+
+
+def _scalable(snapshot: Snapshot, ray_job: RayJob) -> RayCluster | None:
+    """The RayCluster of an elastic attempt outside a queue, if its number of workers is known."""
+    if ray_job.queue or not node_range(snapshot.spec).is_elastic:
+        return None
+    found = next((each for each in snapshot.clusters if each.replicas), None)
+    refused = found and snapshot.refusal({"kind": "RayCluster", "metadata": {"name": found.name}})
+    return None if refused else found
