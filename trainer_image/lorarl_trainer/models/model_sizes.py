@@ -28,7 +28,12 @@ from lorarl_trainer.models.layer_kinds import kinds_of, states_of
 from lorarl_trainer.models.layer_tensors import ROUTERS, tensor_shapes
 from lorarl_trainer.models.shape import ModelShape
 from lorarl_trainer.models.stored_weights import require_no_other_output, require_plain_values, stored_weights
-from lorarl_trainer.models.supported_models import has_plain_layers, is_known_to_megatron, window_of
+from lorarl_trainer.models.supported_models import (
+    has_plain_layers,
+    is_known_to_megatron,
+    is_served_merged,
+    window_of,
+)
 from lorarl_trainer.storage.downloads import read_model_config
 
 _SIZES = (
@@ -217,6 +222,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
             window=window_of(config),
             soft_cap=bool(config.get("attn_logit_softcapping")),
             served_as_it_is=other is None or other.shares_base,
+            served_merged=is_served_merged(config),
             decoder=f"{other.layers if other else 'model.layers'}.",
             transposed=other is not None and other.transposed,
             experts=_first_of(config, mixture.count) if mixture else 0,

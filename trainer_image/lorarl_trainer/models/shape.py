@@ -42,6 +42,7 @@ class ModelShape:
         window: how many tokens attention sees at least; None for all.
         soft_cap: attention's scores are capped.
         served_as_it_is: vLLM can use a trainer's tensors.
+        served_merged: vLLM by itself serves an adapter only merged into the model.
         decoder: where the layers are, as a part of their tensors' names.
         transposed: weights of linear layers are [inputs, outputs].
         heads: attention heads of a layer.
@@ -69,6 +70,7 @@ class ModelShape:
     window: int | None = None
     soft_cap: bool = False
     served_as_it_is: bool = True
+    served_merged: bool = False
     decoder: str = "model.layers."
     transposed: bool = False
     experts: int = 0

@@ -63,8 +63,8 @@ class JobPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether the job fits."""
-        return self.memory.fits
+        """Whether the job fits: its workers, and its separate engines."""
+        return self.memory.fits and (self.separate is None or self.separate.fits)
 
 
 def choose_plan(spec: LoRARLJobSpec, model: ModelSizes, there: Gpu | Host, adapters: int = 1) -> JobPlan:

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu, Host
-from lorarl_trainer.errors import InputError
 from lorarl_trainer.models.model_sizes import ModelSizes
 from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.candidates import HOST_KV_CACHE
@@ -15,8 +14,6 @@ from lorarl_trainer.planning.memory import CONTEXT_BYTES, HOST_BYTES, MemoryPlan
 from lorarl_trainer.planning.memory_lines import Line, engine_lines, host_engine_lines
 from lorarl_trainer.planning.usual import MOST_SEQUENCES, decide
 from lorarl_trainer.pods.drain import in_a_pod
-
-_FIELD = "spec.rollout.separateEngines"
 
 
 def sequences_at_once(spec: LoRARLJobSpec) -> int:
@@ -80,27 +77,6 @@ def _execution(spec: LoRARLJobSpec, model: ModelSizes, there: Gpu | Host) -> Exe
     )
     layout = replace(trained.layout, engine_ranks=ranks, base_shards=1, shared_base=False, unshared=None)
     return replace(trained, rollouts=True, layout=layout, engine=engine)
-
-
-def require_engine_fits(memory: MemoryPlan) -> None:
-    """Refuse engines that leave no room for a sequence.
-
-    Raises:
-        InputError: it has the table of what an engine takes.
-    """
-    if memory.fits:
-        return
-    on_gpu = isinstance(memory.gpu, Gpu)
-    needed = memory.needed - memory.execution.engine.kv_cache_bytes + memory.kv_cache_least
-    hint = "Raise tensorParallelSize or gpuMemoryFraction" if on_gpu else "Lower count"
-    raise InputError(
-        _FIELD,
-        f"engines that need {gigabytes(needed)} GB {'on each GPU' if on_gpu else 'each'} at the least",
-        f"at most the {gigabytes(memory.gpu.free)} GB that are free there, of which gpuMemoryFraction is theirs"
-        if on_gpu
-        else f"at most the {gigabytes(memory.gpu.free)} GB that are its share of the machine",
-        f"{hint}, lower rollout.maxResponseTokens, or use a smaller model.\n{engine_table(memory)}",
-    )
 
 
 def engine_title(spec: LoRARLJobSpec) -> str:

@@ -12,7 +12,7 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.models.layer_kinds import require_together
 from lorarl_trainer.models.model_sizes import ModelSizes, sizes_of
 from lorarl_trainer.models.shape import ModelShape
-from lorarl_trainer.models.supported_models import family_of, is_served_merged, require_supported
+from lorarl_trainer.models.supported_models import family_of, require_supported
 from lorarl_trainer.planning.backend_choice import chosen_instead
 from lorarl_trainer.planning.choice import JobPlan, choose_plan
 from lorarl_trainer.planning.choices_table import choices_line
@@ -20,7 +20,6 @@ from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.planning.layouts import require_layout
 from lorarl_trainer.planning.mixtures import require_mixture_job
 from lorarl_trainer.planning.remedies import require_fit
-from lorarl_trainer.planning.separate import require_engine_fits
 from lorarl_trainer.planning.usual import decide
 
 OLDEST_GPU = (8, 0)
@@ -71,14 +70,14 @@ def judge(spec: LoRARLJobSpec, config: Mapping[str, Any], there: Gpu | Host | No
     require_mixture_job(spec, model)
     require_together(name for target in model.targets(spec.adapter) for name in target.hf_names)
     require_layout(spec, model)
-    if is_served_merged(config) and (elsewhere := _generates_elsewhere(spec)):
+    if model.served_merged and (elsewhere := _generates_elsewhere(spec)):
         raise InputError(
             elsewhere,
             "servers for a model with which vLLM by itself serves no adapters",
             "another model, or engines in the workers",
             f"Remove {elsewhere}: the workers' own engines take adapters with this model.",
         )
-    if spec.publish and is_served_merged(config):
+    if spec.publish and model.served_merged:
         raise InputError(
             "spec.publish",
             "a model with which vLLM by itself serves no adapters",
@@ -90,7 +89,7 @@ def judge(spec: LoRARLJobSpec, config: Mapping[str, Any], there: Gpu | Host | No
     if has_engines and spec.on_gpu:
         _require_precision_of_gpus(spec, model)
     family = family_of(config).models
-    told = *(_MERGED if is_served_merged(config) else ()), *(_FROZEN if model.frozen_experts else ())
+    told = *(_MERGED if model.served_merged else ()), *(_FROZEN if model.frozen_experts else ())
     told += _ATTENTION_ALONE if model.adapted_part else ()
     if there is None:
         plan = decide(spec, model, _UNKNOWN_GPU if spec.on_gpu else None)
@@ -100,8 +99,6 @@ def judge(spec: LoRARLJobSpec, config: Mapping[str, Any], there: Gpu | Host | No
     job_plan = choose_plan(spec, model, there)
     require_fit(job_plan)
     _require_fit_on_fewest(spec, model, there)
-    if job_plan.separate:
-        require_engine_fits(job_plan.separate)
     return Verdict(family, (*_slower(spec, job_plan.execution), *told), job_plan)
 
 

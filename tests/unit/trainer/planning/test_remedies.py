@@ -10,16 +10,18 @@ from typing import Any
 import pytest
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_trainer.devices.base import Gpu
+from lorarl_trainer.devices.base import Gpu, Host
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.models.model_sizes import sizes_of
 from lorarl_trainer.planning.choice import choose_plan
 from lorarl_trainer.planning.remedies import remedies, require_fit
-from unit.trainer.planning.jobs import gpu_job
+from lorarl_trainer.planning.verdict import judge
+from unit.trainer.planning.jobs import cpu_job, gpu_job
 from unit.trainer.planning.shapes import LARGER, QWEN3_30B_A3B, SHAPES, SMOLLM2
 
 GB = 1_000_000_000
 MODELS = SHAPES | {"SmolLM2": SMOLLM2, "32B": LARGER["32B"]}
+SPLIT = "set spec.rollout.separateEngines.count to 1 and set spec.rollout.separateEngines.tensorParallelSize to 2"
 job = partial(gpu_job, prompt_tokens=512, response_tokens=1024)
 
 
@@ -77,6 +79,11 @@ def test_where_no_change_alone_is_enough_all_that_it_takes_are_named() -> None:
     assert "Remove spec.trainer.tokensPerMicroBatch, and remove spec.rollout.gpuMemoryFraction.\n" in message
 
 
+TWO = ("rollout.separateEngines={count: 2}",)
+LONG = (*TWO, "rollout.maxResponseTokens=16384")
+NARROW = ("rollout.separateEngines={count: 2, gpuMemoryFraction: 0.2}", "rollout.maxResponseTokens=8192")
+
+
 @pytest.mark.parametrize("gpus", [1, 4])
 @pytest.mark.parametrize("gigabytes", [8, 16, 24, 48])
 @pytest.mark.parametrize(
@@ -100,7 +107,68 @@ def test_every_remedy_that_is_printed_makes_the_job_fit(
     if told == "Use GPUs with more memory, or a smaller model.":
         return
     for alternative in alternatives(told):
-        assert choose_plan(job(*changes, *alternative, gpus=gpus), sizes, gpu).fits, alternative
+        judge(job(*changes, *alternative, gpus=gpus), MODELS[model], gpu)
+
+
+@pytest.mark.parametrize(
+    ("changes", "model", "gigabytes", "remedy"),
+    [
+        # vLLM leaves the trainer's GPU, which has room for the trainer alone.
+        ((), "7B", 24, "set spec.rollout.separateEngines to {count: 1}"),
+        # Two engines and a worker have three GPUs, and two workers hold what one does not.
+        (LONG, "7B", 24, "set spec.cluster.gpusPerNode to 2 and set spec.rollout.separateEngines.count to 1"),
+        # Neither the worker nor an engine fits, so both sides have to be split.
+        (TWO, "7B", 20, "spec.rollout.separateEngines.tensorParallelSize to 4, and set spec.cluster.gpusPerNode to 2"),
+        # The engine's GPU is too small for the model that the four of the trainer hold.
+        ((*TWO, "cluster.gpusPerNode=4"), "32B", 48, SPLIT),
+        (NARROW, "7B", 48, "set spec.rollout.separateEngines.gpuMemoryFraction to 0.9"),
+    ],
+)
+def test_gpus_move_between_trainer_and_engines(
+    changes: tuple[str, ...], model: str, gigabytes: int, remedy: str
+) -> None:
+    told = remedies(choose_plan(job(*changes), sizes_of(MODELS[model]), gpu_of(gigabytes)))
+    assert remedy in told[0].lower() + told[1:]
+
+
+@pytest.mark.parametrize("changes", [TWO, NARROW, ("rollout.separateEngines={count: 3}", "cluster.gpusPerNode=4")])
+@pytest.mark.parametrize(("model", "gigabytes"), [("7B", 24), ("32B", 48), ("32B", 80), ("SmolLM2", 8)])
+def test_every_remedy_of_a_job_with_separate_engines_makes_it_fit(
+    model: str, gigabytes: int, changes: tuple[str, ...]
+) -> None:
+    """Also one that changes several fields at a time, which move GPUs."""
+    gpu = gpu_of(gigabytes)
+    told = remedies(choose_plan(job(*changes), sizes_of(MODELS[model]), gpu))
+    if told in ("", "Use GPUs with more memory, or a smaller model."):
+        return
+    for alternative in alternatives(told):
+        judge(job(*changes, *alternative), MODELS[model], gpu)
+
+
+@pytest.mark.parametrize(("count", "ranks"), [(1, 3), (8, 1)])
+@pytest.mark.parametrize("gigabytes", [3, 10])
+def test_every_remedy_on_a_machine_without_gpus_makes_the_job_fit(ranks: int, gigabytes: int, count: int) -> None:
+    machine = Host(gigabytes * GB, int(0.95 * gigabytes * GB))
+    changes = (f"rollout.separateEngines.count={count}", f"trainer.tensorParallelSize={ranks}", "adapter.rank=6")
+    plan = choose_plan(cpu_job(*changes), sizes_of(SMOLLM2), machine)
+    told = remedies(plan)
+    if plan.fits or told == "Use a machine with more memory, or a smaller model.":
+        return
+    for alternative in alternatives(told):
+        judge(cpu_job(*changes, *alternative), SMOLLM2, machine)
+
+
+def test_fewer_engines_leave_more_of_a_machine_to_each() -> None:
+    spec = cpu_job("rollout.separateEngines.count=8")
+    with pytest.raises(InputError, match=r"(?i)set spec\.rollout\.separateEngines\.count to \d"):
+        judge(spec, SMOLLM2, Host(16 * GB, 15 * GB))
+
+
+def test_what_may_run_in_a_cluster_is_told_nothing_that_is_refused_there() -> None:
+    """Only `lorarl run` starts engines on other GPUs."""
+    local, anywhere = (job(f"checkpoint.uri={uri}") for uri in ("file:checkpoints", "s3://adapters/7b"))
+    told = [remedies(choose_plan(spec, sizes_of(SHAPES["7B"]), gpu_of(24))) for spec in (local, anywhere)]
+    assert ["separateEngines" in one for one in told] == [True, False]
 
 
 PUBLISHED = (
@@ -122,10 +190,13 @@ def test_no_remedy_is_what_other_fields_of_the_manifest_rule_out(
 
 def alternatives(told: str) -> list[list[str]]:
     """Remedies as overrides of the manifest, those together that have to be."""
-    between = ", and " if ", and " in told else ", or "
     changes, _, _ = told.partition(". ")  # what they cost follows
-    wanted = [override(one) for one in changes.removesuffix(".").split(between)]
-    return [wanted] if between == ", and " else [[one] for one in wanted]
+    between = ", and " if ", and " in changes else ", or "
+    wanted = [
+        [override(one) for one in re.split(" and (?=set |remove )", change)]
+        for change in changes.removesuffix(".").split(between)
+    ]
+    return [[one for change in wanted for one in change]] if between == ", and " else wanted
 
 
 def override(remedy: str) -> str:

@@ -13,7 +13,6 @@ from lorarl_trainer.planning.separate import (
     plan_engine,
     processes_on_engines_host,
     processes_on_host,
-    require_engine_fits,
     sequences_at_once,
 )
 from lorarl_trainer.planning.verdict import judge
@@ -61,12 +60,12 @@ def test_time_counts_the_slower_side_ahead_and_the_sum_in_turns() -> None:
     assert title in plan_table(two) and plan_title(two.spec) == "plan for each of the trainer's GPUs:"
 
 
-def test_an_engine_without_room_for_a_sequence_is_refused_with_its_table() -> None:
-    engine = plan_engine(gpu_job(ENGINE, response_tokens=30_000), MODELS["14B"], L4)
-    assert engine is not None
-    with pytest.raises(InputError, match="Raise tensorParallelSize or gpuMemoryFraction") as no:
-        require_engine_fits(engine)
+def test_an_engine_without_room_for_a_sequence_is_refused_with_its_table_and_what_gives_it_room() -> None:
+    spec = gpu_job(ENGINE, "trainer.tensorParallelSize=4", gpus=4, response_tokens=1000)
+    with pytest.raises(InputError, match=r"spec\.rollout\.separateEngines: .* GB on each GPU at the least") as no:
+        judge(spec, LARGER["14B"], L4)
     assert "vLLM's base model" in str(no.value)
+    assert "et spec.rollout.separateEngines.tensorParallelSize to 2" in str(no.value)
 
 
 def test_processes_on_a_cpu_share_its_memory() -> None:
