@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import json
 import statistics
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lorarl_trainer.dashboard.found import FoundRun, Start
-from lorarl_trainer.progress.environment import is_running
-from lorarl_trainer.progress.events_file import EVENTS, end_of, newest_start, parse_events
+from lorarl_trainer.progress.events_file import EVENTS, parse_events
 from lorarl_trainer.progress.metrics_file import METRICS, SUMMARY, merged, parse_lines, step_seconds
 from lorarl_trainer.progress.results import LATEST
 from lorarl_trainer.progress.runs import UNREADABLE, newest_result
-from lorarl_trainer.record.reader import UNKNOWN
+from lorarl_trainer.progress.standing import STARTING, Standing, standing_of
 from lorarl_trainer.storage import Store
 
 END_BYTES = 32_768
 """How much of the end of metrics.jsonl and events.jsonl a row is made from."""
 LONGEST_MESSAGE = 300
-SILENT_SECONDS = 1800.0
-"""A run elsewhere that has written nothing for so long may be lost."""
-RUNNING, STARTING, STOPPED = "running", "starting", "stopped"
 
 
 class Row(NamedTuple):
@@ -99,19 +94,17 @@ def row_of(
     Raises:
         ValueError, KeyError, TypeError, AttributeError: the summary is not one.
     """
-    start = newest_start(events)
-    end = end_of(start)
-    if end is not None:
-        row = row._replace(state=str(end["state"]), message=str(end["message"])[:LONGEST_MESSAGE])
+    standing = standing_of(summary, events)
+    row = row._replace(
+        state=standing.state,
+        message=standing.message[:LONGEST_MESSAGE],
+        host=standing.host,
+        process=standing.process,
+    )
     if summary is None:
         return row
-    if end is None:
-        state = str(summary["state"])
-        # Events come first: a summary of an end that they do not have is of an earlier start.
-        row = row._replace(state=STARTING if start and state != RUNNING else state, message=_text(summary, "message"))
     steps = [each for each in rows if "loss" in each]
     result, value = newest_result(summary, rows)
-    latest = (summary.get("starts") or [{}])[-1]
     return row._replace(
         job=str(summary["job"]),
         base_model=_text(summary, "base_model"),
@@ -121,22 +114,12 @@ def row_of(
         result=result if value is not None else "",
         value=None if value is None else float(value),
         step_seconds=statistics.median(map(step_seconds, steps[-LATEST:])) if steps else None,
-        host=str(latest.get("host", "")),
-        process=str(latest.get("process", "")),
     )
 
 
 def state_now(row: Row, now: float | None = None) -> str:
-    """Return the state of a run now: one whose process is gone, or that has long been silent, does not run.
-
-    `now`: in seconds since 1970.
-    """
-    if row.state not in (RUNNING, STARTING):
-        return row.state
-    alive = is_running(row.host, row.process) if row.state == RUNNING else None
-    if alive is not None:
-        return row.state if alive else STOPPED
-    return UNKNOWN if (now or time.time()) - row.changed > SILENT_SECONDS else row.state
+    """Return the state of a run now, see `Standing.now`. `now`: in seconds since 1970."""
+    return Standing(row.state, row.message, row.host, row.process).now(row.changed, now)
 
 
 def _end(store: Store, start: Start, name: str) -> bytes | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from lorarl_trainer.dashboard.files import Copies, Copy
 from lorarl_trainer.dashboard.place import Place
-from lorarl_trainer.dashboard.row import RUNNING, STARTING, Row, state_now
+from lorarl_trainer.dashboard.row import Row, state_now
 from lorarl_trainer.dashboard.view import COLUMNS, PAGE, Group, Run, View, chosen, grouped, view_of
 from lorarl_trainer.errors import StorageError
 from lorarl_trainer.progress.compare import compare_page, comparison_of
@@ -22,6 +22,7 @@ from lorarl_trainer.progress.events_file import EVENTS, parse_events
 from lorarl_trainer.progress.metrics_file import SUMMARY
 from lorarl_trainer.progress.page import json_in_html, page
 from lorarl_trainer.progress.report import report_data, report_page
+from lorarl_trainer.progress.standing import RUNNING, STARTING
 from lorarl_trainer.progress.tables import age
 from lorarl_trainer.progress.web import JSON, Answer, Query
 

@@ -36,6 +36,11 @@ def this_environment(gpus: str = "") -> Environment:
     return Environment(socket.gethostname(), gpus or _cpu(), versions, _process(os.getpid()))
 
 
+def this_process() -> dict[str, str]:
+    """Return this process as `is_running` takes it."""
+    return {"host": socket.gethostname(), "process": _process(os.getpid())}
+
+
 def is_running(host: str, process: str) -> bool | None:
     """Return whether a run's driver still runs; None if that cannot be known from this machine."""
     if host != socket.gethostname() or not process:

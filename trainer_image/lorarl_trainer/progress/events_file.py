@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from lorarl_trainer.progress.environment import this_process
 from lorarl_trainer.progress.events import (
     BestFound,
     CheckpointDone,
@@ -23,7 +24,7 @@ from lorarl_trainer.progress.worker_events import MoreWorkers, WorkersLost
 
 EVENTS = "events.jsonl"
 BEGAN = "Began"
-"""The first event of each start."""
+"""The first event of each start, with its host and its process."""
 
 
 def last_event(out_dir: Path) -> dict[str, Any]:
@@ -73,7 +74,7 @@ class EventsFile:
     def on_event(self, event: Event) -> None:
         """Append an event's line, if it has one."""
         if (line := _line_of(event)) is not None:
-            lines = [line] if self._began else [{"event": BEGAN}, line]
+            lines = [line] if self._began else [{"event": BEGAN, **this_process()}, line]
             with self._path.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps({"at": now(), **each}, allow_nan=False) + "\n" for each in lines)
             self._began = True

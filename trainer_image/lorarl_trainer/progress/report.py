@@ -12,8 +12,8 @@ from lorarl_trainer.progress.events import PHASES
 from lorarl_trainer.progress.metrics_file import METRICS, REPORT, Row, read_rows, read_summary, step_seconds
 from lorarl_trainer.progress.page import page
 from lorarl_trainer.progress.results import results
-from lorarl_trainer.progress.runs import state_of
 from lorarl_trainer.progress.samples import samples_by_step
+from lorarl_trainer.progress.standing import state_in
 from lorarl_trainer.progress.usage import download_commands, peft_snippet, vllm_command
 
 MAX_POINTS = 4000
@@ -63,7 +63,7 @@ def report_data(out_dir: Path, *, samples: bool = True) -> dict[str, Any]:
     steps = [row for row in rows if "loss" in row]
     return {
         "summary": {"starts": [], "finished_at": None, "data": None, "reward": None, **summary},
-        "state": state_of(summary),
+        "state": state_in(out_dir),
         "folder": str(out_dir.resolve()),
         "step_count": len(steps),
         "last_step": steps[-1]["step"] if steps else 0,

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.progress.environment import is_running
 from lorarl_trainer.progress.evaluations import evaluations_of
 from lorarl_trainer.progress.events_file import EVENTS, last_event
 from lorarl_trainer.progress.metrics_file import METRICS, SUMMARY, UnreadableSummaryError, read_rows, read_summary
+from lorarl_trainer.progress.standing import state_in
 
 DEEPEST = 3
 """How many folders below the given one a run is looked for: out/demo/run is two below out."""
@@ -28,9 +28,9 @@ class RunLine:
     """A run in one line of `lorarl list`.
 
     Attributes:
-        state: as `state_of` says, or UNREADABLE.
+        state: as `state_in` says, or UNREADABLE.
         score: the newest held-out score or loss with its name, or else the newest reward; empty before the first.
-        changed: when a step was last recorded.
+        changed: when its files last did.
     """
 
     folder: Path
@@ -40,15 +40,6 @@ class RunLine:
     total_steps: int
     score: str
     changed: datetime
-
-
-def state_of(summary: Mapping[str, Any]) -> str:
-    """Return running, succeeded, failed or interrupted; stopped if the process of a running one is gone."""
-    state: str = summary["state"]
-    if state != "running" or not (starts := summary.get("starts")):
-        return state
-    alive = is_running(starts[-1].get("host", ""), starts[-1].get("process", ""))
-    return "stopped" if alive is False else state
 
 
 def find_runs(folder: Path) -> list[RunLine]:
@@ -141,12 +132,8 @@ def newest_result(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]])
 
 def _start_line(folder: Path) -> RunLine:
     """Return the line of a run that has not loaded its model."""
-    event = last_event(folder)
-    state = str(event.get("state", "starting")) if event.get("event") == "RunFinished" else "starting"
-    if state == "starting" and not _is_starting(folder):
-        state = "stopped"
     changed = datetime.fromtimestamp((folder / EVENTS).stat().st_mtime, UTC)
-    return RunLine(folder, job=folder.name, state=state, step=0, total_steps=0, score="", changed=changed)
+    return RunLine(folder, job=folder.name, state=state_in(folder), step=0, total_steps=0, score="", changed=changed)
 
 
 def _unreadable(folder: Path) -> RunLine:
@@ -157,12 +144,12 @@ def _unreadable(folder: Path) -> RunLine:
 def _line(folder: Path) -> RunLine:
     summary, rows = read_summary(folder), read_rows(folder / METRICS)
     steps = [row for row in rows if "loss" in row]
-    newest = max((folder / name).stat().st_mtime for name in (METRICS, SUMMARY) if (folder / name).exists())
+    newest = max((folder / name).stat().st_mtime for name in (METRICS, SUMMARY, EVENTS) if (folder / name).exists())
     name, value = newest_result(summary, rows)
     return RunLine(
         folder=folder,
         job=summary["job"],
-        state=state_of(summary),
+        state=state_in(folder),
         step=steps[-1]["step"] if steps else 0,
         total_steps=summary["total_steps"],
         score="" if value is None else f"{name} {value:.3f}",

@@ -7,11 +7,12 @@ from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 from lorarl_trainer.progress import web
-from lorarl_trainer.progress.metrics_file import METRICS, SUMMARY, read_summary
+from lorarl_trainer.progress.events_file import EVENTS
+from lorarl_trainer.progress.metrics_file import METRICS, SUMMARY
 from lorarl_trainer.progress.page import json_in_html
 from lorarl_trainer.progress.report import report_data, report_page
-from lorarl_trainer.progress.runs import state_of
 from lorarl_trainer.progress.samples import SAMPLES
+from lorarl_trainer.progress.standing import state_in
 from lorarl_trainer.progress.web import JSON, Answer
 
 FIRST_PORT = 8300
@@ -41,9 +42,9 @@ class Report:
 
     def version(self) -> str:
         """Return a text that changes when the run writes, and when its process ends without a word."""
-        stats = [path.stat() for name in (METRICS, SAMPLES, SUMMARY) if (path := self._out_dir / name).exists()]
+        stats = [path.stat() for name in (METRICS, SAMPLES, SUMMARY, EVENTS) if (path := self._out_dir / name).exists()]
         parts = [f"{stat.st_mtime_ns:x}-{stat.st_size:x}" for stat in stats]
-        return f'"{state_of(read_summary(self._out_dir))}-{"-".join(parts)}"'
+        return f'"{state_in(self._out_dir)}-{"-".join(parts)}"'
 
 
 def open_server(out_dir: Path, port: int | None) -> ThreadingHTTPServer:

@@ -12,14 +12,15 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.progress.events_file import EVENTS, end_of, newest_start, parse_events
 from lorarl_trainer.progress.metrics_file import METRICS, SUMMARY
 from lorarl_trainer.progress.samples import SAMPLES
+from lorarl_trainer.progress.standing import UNKNOWN
 from lorarl_trainer.record.folder import download
 from lorarl_trainer.storage import UPLOADS, Store
 from lorarl_trainer.threads import in_parallel
 
 CURVES = (METRICS, SAMPLES, SUMMARY)
 """What a report is made of."""
-UNKNOWN, LOST = "running or lost", "lost"
-"""States of a run that recorded no end: the newest one may still be under way."""
+LOST = "lost"
+"""The state of a run that recorded no end, if it is not the newest one, which may still be under way."""
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lorarl_trainer.dashboard.row import SILENT_SECONDS, Row, row_of, state_now
+from lorarl_trainer.dashboard.row import Row, row_of, state_now
 from lorarl_trainer.dashboard.view import COLUMNS, Group, Run, View, chosen, grouped, view_of
-from lorarl_trainer.progress.environment import this_environment
-from lorarl_trainer.record.reader import UNKNOWN
+from lorarl_trainer.progress.environment import this_environment, this_process
+from lorarl_trainer.progress.metrics_file import SummaryFile
+from lorarl_trainer.progress.report import report_data
+from lorarl_trainer.progress.runs import find_runs
+from lorarl_trainer.progress.standing import SILENT_SECONDS, UNKNOWN, state_in
+from unit.trainer.progress.runs import run_started
 
 
 def run(path: str, place: str = "out", **changes: object) -> Run:
@@ -83,7 +89,7 @@ FAILED = {"event": "RunFinished", "state": "failed", "message": "no such model"}
 EMPTY = Row(path="sums", folder="sums", job="sums")
 
 
-@pytest.mark.parametrize(
+OF_STARTS = pytest.mark.parametrize(
     ("summary", "events", "state"),
     [
         (None, [BEGAN], "starting"),
@@ -97,10 +103,40 @@ EMPTY = Row(path="sums", folder="sums", job="sums")
     ],
     ids=["begins", "failed early", "trains", "failed", "resumes", "again", "failed to resume", "of an older version"],
 )
+
+
+@OF_STARTS
 def test_the_events_of_the_newest_start_say_how_a_run_stands(
     summary: dict[str, object] | None, events: list[dict[str, str]], state: str
 ) -> None:
     assert row_of(EMPTY, summary, [], events).state == state
+
+
+@OF_STARTS
+def test_the_list_and_the_report_of_a_run_say_the_same(
+    tmp_path: Path, summary: dict[str, object] | None, events: list[dict[str, str]], state: str
+) -> None:
+    """A restart that was refused left the end of the start before it in the summary."""
+    if summary:
+        SummaryFile(tmp_path).on_event(run_started(tmp_path))
+        whole = json.loads((tmp_path / "run_summary.json").read_text())
+        (tmp_path / "run_summary.json").write_text(json.dumps({**whole, **summary, "starts": []}))
+    if events:
+        (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    (run,) = find_runs(tmp_path)
+    assert run.state == state == state_in(tmp_path)
+    if summary:
+        assert report_data(tmp_path)["state"] == state
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_start_whose_process_is_gone_has_stopped_wherever_it_is_shown(tmp_path: Path, alive: bool) -> None:
+    """Also one that resumes: its summary has the end of the start before it."""
+    began = {**BEGAN, **this_process()} if alive else {**BEGAN, **this_process(), "process": "1-1"}
+    (tmp_path / "events.jsonl").write_text(json.dumps(began) + "\n")
+    (run,) = find_runs(tmp_path)
+    row = row_of(EMPTY, {**SUMMARY, "state": "interrupted"}, [], [began])
+    assert run.state == state_now(row._replace(changed=time.time())) == ("starting" if alive else "stopped")
 
 
 def test_an_old_evaluation_is_that_of_the_summary() -> None:

@@ -15,7 +15,8 @@ from lorarl_trainer.checkpoint.contents import ADAPTER, step_of
 from lorarl_trainer.errors import InputError, in_one_line
 from lorarl_trainer.lora.files import CONFIG_FILE, METADATA_FILE, WEIGHTS_FILE
 from lorarl_trainer.progress.metrics_file import read_summary
-from lorarl_trainer.progress.runs import run_folder, state_of
+from lorarl_trainer.progress.runs import run_folder
+from lorarl_trainer.progress.standing import RUNNING, STARTING, state_in
 from lorarl_trainer.storage import Store, open_store
 from lorarl_trainer.storage.fingerprint import fingerprint
 from lorarl_trainer.storage.retries import HASTY
@@ -79,7 +80,9 @@ def published(name: str) -> bool:
     """Return whether there is an adapter to serve; False for a run that trains and has published none yet."""
     run = run_folder(name)
     summary = read_summary(run) if run else {}
-    return not summary or bool(summary.get("adapter_uri")) or state_of(summary) != "running"
+    if run is None or summary.get("adapter_uri"):
+        return True
+    return state_in(run) not in (RUNNING, STARTING)
 
 
 def find_subject(request: Request) -> Subject:
