@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 import traceback
@@ -43,6 +44,8 @@ class Place:
         index = load_index(self._index_path, store.uri)
         self.listed_at = index.listed_at
         self._rows, self._versions = dict(index.rows), dict(index.versions)
+        self._ids: dict[str, str] = {}
+        self._by_id: dict[str, str] = {}
         self._lock, self._asked = threading.Lock(), threading.Event()
         self._seen = self._read = self._to_read = 0
         self._looking = False
@@ -54,6 +57,23 @@ class Place:
         self._asked.set()
         with self._lock:
             return list(self._rows.values())
+
+    def id_of(self, path: str) -> str:
+        """Return the id of the run with this path, which addresses of pages have."""
+        if (known := self._ids.get(path)) is None:
+            known = hashlib.sha256(f"{self.store.uri}\n{path}".encode()).hexdigest()[:16]
+            self._by_id[known], self._ids[path] = path, known
+        return known
+
+    def row_of(self, run_id: str) -> Row | None:
+        """Return the run with this id; None if there is none. The place is looked at again soon."""
+        self._asked.set()
+        with self._lock:
+            if run_id not in self._by_id:
+                for path in self._rows.keys() - self._ids.keys():
+                    self.id_of(path)
+            path = self._by_id.get(run_id)
+            return None if path is None else self._rows.get(path)
 
     def doing(self) -> str:
         """Return how far a look is that takes long; empty if there is nothing to wait for."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from lorarl_trainer.dashboard.files import Copies, Copy
 from lorarl_trainer.dashboard.place import Place
-from lorarl_trainer.dashboard.row import Row, state_now
+from lorarl_trainer.dashboard.row import state_now
 from lorarl_trainer.dashboard.view import COLUMNS, PAGE, Group, Run, View, chosen, grouped, view_of
 from lorarl_trainer.errors import StorageError
 from lorarl_trainer.progress.compare import compare_page, comparison_of
@@ -136,19 +136,16 @@ class Site:
     def _runs(self) -> list[Run]:
         now = time.time()
         return [
-            Run(_id(place, row), place.name, row, state_now(row, now)) for place in self._places for row in place.rows()
+            Run(place.id_of(row.path), place.name, row, state_now(row, now))
+            for place in self._places
+            for row in place.rows()
         ]
 
     def _find(self, run_id: str) -> tuple[Run, Place] | tuple[None, None]:
         for place in self._places:
-            for row in place.rows():
-                if _id(place, row) == run_id:
-                    return Run(run_id, place.name, row, state_now(row)), place
+            if (row := place.row_of(run_id)) is not None:
+                return Run(run_id, place.name, row, state_now(row)), place
         return None, None
-
-
-def _id(place: Place, row: Row) -> str:
-    return hashlib.sha256(f"{place.store.uri}\n{row.path}".encode()).hexdigest()[:16]
 
 
 def _report(run: Run, folder: Path, *, samples: bool) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import threading
@@ -213,3 +214,32 @@ def test_no_place_is_looked_at_while_no_page_is_open(
     assert reads == ["a"]
     place.rows()
     assert waits.acquire(timeout=30) and reads == ["a", "b"]
+
+
+def test_a_run_is_found_by_its_id_without_a_look_at_all_others(
+    out: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each id is computed once: a page of one run asked for the ids of all."""
+    for number in range(20):
+        record(out / f"run-{number}", [run_started(out / f"run-{number}", 9)])
+    place = looked(out, cache)
+    hashed: list[bytes] = []
+    sha256 = hashlib.sha256
+    monkeypatch.setattr(hashlib, "sha256", lambda data: hashed.append(data) or sha256(data))
+    ids = {path: place.id_of(path) for path in rows(place)}
+    for path, run_id in ids.items():
+        found = place.row_of(run_id)
+        assert found is not None and found.path == path
+    assert len(hashed) == 20
+    record(out / "new", [run_started(out / "new", 9)])
+    place.look()
+    new = sha256(f"{place.store.uri}\nnew".encode()).hexdigest()[:16]
+    hashed.clear()
+    assert place.row_of(new) == rows(place)["new"]
+    assert place.row_of("0123456789abcdef") is None
+    assert [data for data in hashed if data.startswith(place.store.uri.encode())] == [
+        f"{place.store.uri}\nnew".encode()
+    ]
+    shutil.rmtree(out / "new")
+    place.look()
+    assert place.row_of(new) is None
