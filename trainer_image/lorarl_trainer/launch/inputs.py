@@ -150,7 +150,7 @@ def read_source(
         needs_answer=_needs_answers(spec, rewards),
         shows_answer=any(map(shows_answers, rewards.values())),
         fetch=fetch,
-        hub_token=secret.get("HF_TOKEN"),
+        hub_token=secret.get("HF_TOKEN") if source.origin.startswith("hf://") else None,
         pairs=_learned(spec, source) == "pairs",
     )
     check_rows(rewards, rows)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
@@ -83,6 +83,34 @@ def read_api_key(name: str, field: str) -> str:
 def read_secrets(spec: LoRARLJobSpec) -> Secrets:
     """Read every Secret that the manifest names. Raises InputError if one is missing or cannot be read."""
     return {name: read_secret(name, field, _usual_key(spec, field)) for field, name in spec.secrets.items()}
+
+
+class _Secret(Mapping[str, str]):
+    """A Secret that is read when a key is first asked for."""
+
+    def __init__(self, read: Callable[[], Mapping[str, str]]) -> None:
+        self._read = cache(read)
+
+    def __getitem__(self, key: str) -> str:
+        return self._read()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+
+def secrets_on_demand(spec: LoRARLJobSpec) -> Secrets:
+    """Return every Secret that the manifest names, each read when a key of it is first used.
+
+    So a command needs only those that it uses, and not the keys of trackers, servers or places that it leaves alone.
+    Where a key is used, InputError is raised if its Secret is missing or cannot be read.
+    """
+    return {
+        name: _Secret(partial(read_secret, name, field, _usual_key(spec, field)))
+        for field, name in spec.secrets.items()
+    }
 
 
 def _usual_key(spec: LoRARLJobSpec, field: str) -> str:

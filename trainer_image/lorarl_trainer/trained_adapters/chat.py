@@ -16,7 +16,7 @@ from lorarl_trainer.data.rows import Row
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.samples.sampling import Sampling
-from lorarl_trainer.storage.secrets import read_named
+from lorarl_trainer.storage.secrets import secrets_on_demand
 from lorarl_trainer.trained_adapters.episode import play_row
 from lorarl_trainer.trained_adapters.model import AdaptedModel, Decoding, load_adapted
 from lorarl_trainer.trained_adapters.source import READS as OF_ADAPTERS
@@ -117,8 +117,7 @@ def _row_of(job: LoRARLJob | None, number: int) -> tuple[LoRARLJob, str, Row]:
     if job is None:
         raise InputError(field, f"{number} of an unknown job", "the job that has the row", "Name it with --job.")
     path, source = next(iter(job.spec.data.sources.items()))
-    secrets = read_named(job.spec.data.credentials_secret, "spec.data.credentialsSecret")
-    rows = inputs.read_source(job.spec, source, field=path, secrets=secrets)
+    rows = inputs.read_source(job.spec, source, field=path, secrets=secrets_on_demand(job.spec))
     row = next((row for row in rows if row.number == number), None)
     if row is None:
         expected = f"the number of a row of {source.origin}"

@@ -15,7 +15,7 @@ from lorarl_trainer.rewards.source import fetched_sources
 from lorarl_trainer.rollout.collect import ScoredRollouts
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.samples.sampling import Sampling
-from lorarl_trainer.storage.secrets import read_secrets
+from lorarl_trainer.storage.secrets import secrets_on_demand
 from lorarl_trainer.trained_adapters.model import AdaptedModel, Decoding
 from lorarl_trainer.trained_adapters.play import play
 from lorarl_trainer.trained_adapters.source import Source
@@ -55,7 +55,7 @@ def play_row(source: Source, model: AdaptedModel, row: Row, path: str, sampling:
         InputError: the environment cannot be used, or fails in an episode.
     """
     assert source.job is not None, "it has the row"
-    job, secrets = source.job.spec, read_secrets(source.job.spec)
+    job, secrets = source.job.spec, secrets_on_demand(source.job.spec)
     with (
         fetched_sources(job, secrets) as (spec, sources),
         open_scorers(spec, source.folder, sources=sources) as scorers,

@@ -24,7 +24,7 @@ from lorarl_trainer.rewards.scores import Cause, Failure, ToScore, collect
 from lorarl_trainer.rewards.source import fetched_sources
 from lorarl_trainer.rollout.episodes import Episodes, episode_metrics
 from lorarl_trainer.rollout.evaluation import Evaluation
-from lorarl_trainer.storage.secrets import read_secrets
+from lorarl_trainer.storage.secrets import secrets_on_demand
 from lorarl_trainer.trained_adapters.model import AdaptedModel, Decoding, load_adapted
 from lorarl_trainer.trained_adapters.play import play
 from lorarl_trainer.trained_adapters.request import READS, Request, Task, resolve, settings
@@ -49,7 +49,7 @@ def evaluate(request: Request) -> Result:
         evaluation = Evaluation.of(task.name, task.source, task.field, (), not_yet, task.spec.rollout)
         evaluation = settings(request, evaluation, task)
         with show_downloads(sys.stderr) as on_bytes:
-            secrets = read_secrets(task.spec)
+            secrets = secrets_on_demand(task.spec)
             rows = inputs.read_source(task.spec, task.source, field=task.field, secrets=secrets, on_bytes=on_bytes)
         asyncio.run(scorers.ready())
         if scorers.environment and scorers.environment.tools:
@@ -73,7 +73,7 @@ def evaluate(request: Request) -> Result:
 @contextlib.contextmanager
 def _scorers(task: Task, folder: Path) -> Iterator[Scorers]:
     """Start what the evaluation is scored with: its own reward, or the job's, or its environment."""
-    with fetched_sources(task.spec, read_secrets(task.spec)) as (spec, sources):
+    with fetched_sources(task.spec, secrets_on_demand(task.spec)) as (spec, sources):
         if spec.environment:
             with open_scorers(spec, folder, sources=sources) as scorers:
                 yield scorers

@@ -21,7 +21,7 @@ from lorarl_trainer.storage import open_store
 from lorarl_trainer.storage.base_model import fetch_model_folder
 from lorarl_trainer.storage.downloads import cache_dir, local_path
 from lorarl_trainer.storage.fingerprint import fingerprint
-from lorarl_trainer.storage.secrets import Secrets, read_named, secret_of
+from lorarl_trainer.storage.secrets import Secrets, secret_of, secrets_on_demand
 
 Checkpoint = Literal["best", "newest"]
 ARGUMENT = "ADAPTER"
@@ -136,7 +136,7 @@ def find_adapter(
         got = f"{', '.join(overrides)} for {name}, an adapter without a job's manifest"
         raise InputError("--set", got, "a manifest that it changes", "Name the manifest with --job, or leave it out.")
     job = load_job(manifest, overrides, reads) if manifest else None
-    secrets = _secrets(job) if job else {}
+    secrets = secrets_on_demand(job.spec) if job else {}
     folder = _adapter_folder(uri, secrets, job)
     if summary and not folder.is_dir():
         raise _gone(name, folder)
@@ -175,14 +175,6 @@ def _which(uri: str, best: Mapping[str, Any] | None) -> str:
         return f"the best checkpoint, of step {best['step']}: {best['metric']} {best['value']:.4g}"
     step = re.search(r"iter_(\d+)", uri)
     return f"the newest checkpoint, of step {int(step[1])}" if step else "the newest checkpoint"
-
-
-def _secrets(job: LoRARLJob) -> Secrets:
-    """Return those that lead to adapter and base model: keys of trackers or servers need not be on this machine."""
-    return {
-        **read_named(job.spec.model.credentials_secret, "spec.model.credentialsSecret"),
-        **read_named(job.spec.checkpoint.credentials_secret, "spec.checkpoint.credentialsSecret"),
-    }
 
 
 def _base_of(job: LoRARLJob, secrets: Secrets) -> str:

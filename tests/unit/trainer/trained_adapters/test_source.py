@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from lorarl_trainer import trained_adapters
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.launch.inputs import read_source
+from lorarl_trainer.rewards.source import fetched_sources
 from lorarl_trainer.storage.fingerprint import fingerprint
+from lorarl_trainer.storage.secrets import secrets_on_demand
 from lorarl_trainer.trained_adapters.source import find_adapter
 from unit.contract.manifests import SMALLEST
 
@@ -42,14 +46,52 @@ def test_what_changes_a_manifest_needs_one(tmp_path: Path) -> None:
     assert changed is not None and changed.spec.model.uri == "file:other"
 
 
-def test_secrets_that_lead_to_nothing_here_need_not_be_here(tmp_path: Path) -> None:
-    """Those of trackers, judges and servers stay where the run was."""
-    base = made_base(tmp_path / "base", 1.0)
-    job = tmp_path / "job.yaml"
-    servers = {"servers": ["http://vllm:8000"], "serverFolder": "/adapters", "credentialsSecret": "of-servers"}
-    tracking = {"wandb": {"project": "p", "credentialsSecret": "of-trackers"}}
-    job.write_text(json.dumps(SMALLEST | {"spec": SMALLEST["spec"] | {"rollout": servers, "tracking": tracking}}))
-    assert find_adapter(str(made_adapter(tmp_path / "adapter", base)), job, (), str(base)).job is not None
+WITH_SECRETS = {
+    "model": {"uri": "file:base", "credentialsSecret": "of-hub"},
+    "data": {"train": {"uri": "file:rows.jsonl"}, "credentialsSecret": "of-data"},
+    "checkpoint": {"uri": "s3://adapters/sums", "credentialsSecret": "of-store"},
+    "rollout": {"servers": ["http://vllm:8000"], "serverFolder": "/adapters", "credentialsSecret": "of-servers"},
+    "tracking": {"wandb": {"project": "p", "credentialsSecret": "of-trackers"}},
+    "reward": {"function": "rewards:score", "source": {"uri": "file:rewards.py", "credentialsSecret": "of-code"}},
+}
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A job none of whose Secrets is on this machine, and whose files all are, but for its checkpoints."""
+    monkeypatch.setenv("LORARL_SECRETS_DIR", str(tmp_path / "no secrets"))
+    monkeypatch.chdir(tmp_path)
+    made_base(tmp_path / "base", 1.0)
+    (tmp_path / "base/tokenizer.json").write_text("{}")
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "1 + 1", "answer": "2"}))
+    (tmp_path / "rewards.py").write_text("def score(completion, row): return 1.0")
+    path = tmp_path / "job.yaml"
+    path.write_text(json.dumps(SMALLEST | {"spec": SMALLEST["spec"] | WITH_SECRETS}))
+    return path
+
+
+def test_a_command_needs_no_secret_that_it_does_not_use(job: Path) -> None:
+    """chat, evaluate, merge and serve of what is on this machine: no key leads to it."""
+    source = find_adapter(str(made_adapter(Path("adapter"), Path("base"))), job, ())
+    assert source.job is not None and Path(source.base).samefile("base")
+    spec = source.job.spec
+    secrets = secrets_on_demand(spec)
+    assert set(secrets) == {f"of-{what}" for what in ("hub", "data", "store", "servers", "trackers", "code")}
+    (row,) = read_source(spec, spec.data.sources["spec.data.train"], field="spec.data.train", secrets=secrets)
+    assert row.answer == "2"
+    with fetched_sources(spec, secrets) as (_, sources):
+        assert list(sources)
+
+
+def test_a_secret_that_is_used_must_be_there(job: Path) -> None:
+    with pytest.raises(InputError, match=r"spec\.checkpoint\.credentialsSecret: got 'of-store', expected a folder"):
+        find_adapter("s3://adapters/sums/iter_0000003", job, ())
+
+
+def test_no_command_with_an_adapter_reads_all_secrets() -> None:
+    """`read_secrets` is for a run, which uses all that its job names."""
+    folder = Path(trained_adapters.__file__).parent
+    assert [path.name for path in folder.rglob("*.py") if "read_secrets" in path.read_text()] == []
 
 
 def test_another_base_model_of_the_same_shape_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from lorarl_trainer.progress.standing import RUNNING, STARTING, state_in
 from lorarl_trainer.storage import Store, open_store
 from lorarl_trainer.storage.fingerprint import fingerprint
 from lorarl_trainer.storage.retries import HASTY
-from lorarl_trainer.storage.secrets import read_named, secret_of
+from lorarl_trainer.storage.secrets import secret_of, secrets_on_demand
 from lorarl_trainer.trained_adapters.serving.fit import Terms, rank_of
 from lorarl_trainer.trained_adapters.serving.versions import Choice, Version, read_latest
 from lorarl_trainer.trained_adapters.source import ARGUMENT, Source, find_adapter
@@ -139,8 +139,7 @@ def _home(request: Request) -> Store | None:
 
 def _keys(spec: LoRARLJobSpec) -> Mapping[str, str]:
     """Return the keys of the job's store."""
-    name = spec.checkpoint.credentials_secret
-    return secret_of(read_named(name, "spec.checkpoint.credentialsSecret"), name)
+    return secret_of(secrets_on_demand(spec), spec.checkpoint.credentials_secret)
 
 
 def _name(source: Source) -> str:
