@@ -35,7 +35,12 @@ def _schema(calls: Mapping[str, Any], items: Mapping[str, Any]) -> dict[str, Any
 
 
 def _marked(name: str, argument: str) -> dict[str, Any]:
-    """Return the schema of a call whose parts are between marks."""
+    """Return the schema of a call whose parts are between marks.
+
+    A pattern looks at each character a few times, whatever the model writes. So names have no `<`, where the next mark
+    begins, and an argument without an end takes the rest of the call, which is then malformed. Otherwise each mark
+    would be searched for its end up to the end of the turn.
+    """
     properties = {"name": _NAME | {"x-regex": name}, "arguments": _ARGUMENTS | {"x-regex-key-value": argument}}
     return {"type": "object", "properties": properties, "required": ["name"]}
 
@@ -47,11 +52,17 @@ SCHEMAS: dict[ToolFormat, dict[str, Any]] = {
     ),
     "qwen3_xml": _schema(
         _BLOCKS,
-        _marked(r"<function=([^>\n]+)>", r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>"),
+        _marked(
+            r"<function=([^<>\n]+)>",
+            r"<parameter=(?P<key>[^<>\n]+)>\n?(?:(?P<value>.*?)\n?</parameter>|.*\Z)",
+        ),
     ),
     "glm45": _schema(
         _BLOCKS,
-        _marked(r"^\s*([^\s<]+)", r"<arg_key>(?P<key>.*?)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>"),
+        _marked(
+            r"^\s*([^\s<]+)",
+            r"<arg_key>(?P<key>[^<]*)</arg_key>\s*<arg_value>(?:(?P<value>.*?)</arg_value>|.*\Z)",
+        ),
     ),
     "llama3_json": _schema(
         {

@@ -139,6 +139,8 @@ def test_one_turn_may_call_often_and_a_thought_calls_nothing(family: ToolFormat)
         ("hermes", r'<tool_call>{"name": "weather", "arguments": {"city": "\ud800"}}', "malformed: it"),
         ("qwen3_xml", "<tool_call>weather</tool_call>", "malformed: it lacks ['name']"),
         ("glm45", "<tool_call>\n</tool_call>", "malformed: it lacks ['name']"),
+        ("qwen3_xml", "<tool_call><function=weather>\n<parameter=city>\nBe", "malformed: it has not the form"),
+        ("glm45", "<tool_call>weather<arg_key>city</arg_key><arg_value>Be", "malformed: it has not the form"),
         ("llama3_json", '{"name": "weather", "parameters": {"city"', "malformed: it is no JSON"),
     ],
 )
