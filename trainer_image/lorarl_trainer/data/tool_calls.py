@@ -151,7 +151,7 @@ class CallParser:
             typed = {key: _typed(value, kinds.get(key, _TEXT)) for key, value in (arguments or {}).items()}
             # It goes to another process, and its texts may come back into a prompt.
             pickle.dumps(typed)
-            json.dumps(typed, ensure_ascii=False).encode()
+            json.dumps(typed, ensure_ascii=False, allow_nan=False).encode()
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             return ToolCall(fault=f"the tool call is malformed: {_reason(error)}")
         return ToolCall(name, typed)
@@ -214,6 +214,8 @@ def _reason(error: Exception) -> str:
     causes: Iterator[BaseException | None] = iter((error.__cause__, error.__context__))
     if isinstance(at := next(filter(None, causes), None), json.JSONDecodeError):
         return f"it is no JSON ({at})"
+    if "JSON compliant" in str(error):
+        return "it has a number that is not finite, which no JSON has"
     if missing := re.match(r"Required fields (\[.*?\]) are missing", str(error)):
         return f"it lacks {missing[1]}"
     return "it has not the form in which tools are called"

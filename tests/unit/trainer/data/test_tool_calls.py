@@ -137,6 +137,12 @@ def test_one_turn_may_call_often_and_a_thought_calls_nothing(family: ToolFormat)
             "malformed: it",
         ),
         ("hermes", r'<tool_call>{"name": "weather", "arguments": {"city": "\ud800"}}', "malformed: it"),
+        (
+            "hermes",
+            '<tool_call>{"name": "weather", "arguments": {"days": NaN}}',
+            "malformed: it has a number that is not",
+        ),
+        ("glm45", "<tool_call>weather<arg_key>days</arg_key><arg_value>NaN</arg_value>", "malformed: it has a number"),
         ("qwen3_xml", "<tool_call>weather</tool_call>", "malformed: it lacks ['name']"),
         ("glm45", "<tool_call>\n</tool_call>", "malformed: it lacks ['name']"),
         ("qwen3_xml", "<tool_call><function=weather>\n<parameter=city>\nBe", "malformed: it has not the form"),

@@ -29,6 +29,10 @@ from lorarl_trainer.rewards.worker import RefusedError, load_named, logged, show
 
 _OF_JSON = (str, int, float, bool, type(None), list, dict, tuple, Any, object, ...)
 """Types that a call can have. A tuple comes as a list."""
+_EXPECTED = (
+    "it must return a text, or what JSON has: numbers, texts, true, false, null, lists, and objects with texts as keys. "
+    "Return bytes, sets, dates and the like as a text, for example str(date) or sorted(names)"
+)
 
 
 class Toolbox:
@@ -65,11 +69,22 @@ class Toolbox:
         try:
             text = returned if isinstance(returned, str) else json.dumps(returned, ensure_ascii=False)
         except (TypeError, ValueError, RecursionError):
-            expected = "it must return a text, or what json.dumps takes"
-            return failed(WRONG_TYPE, f"{name} returned {type(returned).__name__} {shown(returned)}; {expected}")
+            return failed(WRONG_TYPE, f"{name} returned {type(returned).__name__} {shown(returned)}; {_EXPECTED}")
+        if not isinstance(returned, str) and not _is_json(returned):
+            # The arguments may have led to it, as to an exception.
+            return error_text(f"{name} returned {shown(returned)}, with a number that is not finite", FAILED)
         if wrong := unfit(name, text):
             return error_text(wrong["failed"][1], FAILED)
         return {"text": text, "fault": ""}
+
+
+def _is_json(value: Any) -> bool:
+    """Return whether all numbers of a value are finite. Python would write others as NaN, which no JSON has."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return False
+    return True
 
 
 class _CutError(BaseException):

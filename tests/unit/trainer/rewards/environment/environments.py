@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 ENVIRONMENTS = """
-import asyncio, os, random, subprocess, sys, time
+import asyncio, datetime, os, random, subprocess, sys, time
 from pathlib import Path
 
 class Echo:
@@ -76,7 +76,7 @@ def function(row): return 1.0
 
 
 TOOLS = """
-import asyncio, os, random, subprocess, sys, time
+import asyncio, datetime, os, random, subprocess, sys, time
 
 counted = 0
 
@@ -117,6 +117,12 @@ def odd(how: str) -> str:
     if how == "none": return None
     if how == "object": return object()
     if how == "dies": os.kill(os.getpid(), 9)
+    if how == "nan": return float("nan")
+    if how == "infinity": return {"means": [1.0, float("-inf")]}
+    if how == "bytes": return b"x"
+    if how == "set": return {"names": {"a"}}
+    if how == "date": return datetime.date(2026, 1, 1)
+    if how == "key": return {(1, 2): 3}
 
 def bare(x): return x
 

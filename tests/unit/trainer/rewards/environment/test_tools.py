@@ -27,9 +27,15 @@ TOLD = {
     "waits for a child": "Error: odd took more than 1 s",
     "floods": "Error: odd returned a text of 10,000,000 characters; at most 1,000,000",
     "no unicode": "Error: odd returned a text that is no Unicode (surrogates not allowed)",
+    "nan": "Error: odd returned nan, with a number that is not finite",
+    "infinity": "Error: odd returned {'means': [1.0, -inf]}, with a number that is not finite",
 }
 ENDED = {
     "object": ("wrong_type", "odd returned object <object object"),
+    "bytes": ("wrong_type", "odd returned bytes b'x'; it must return a text, or what JSON has"),
+    "set": ("wrong_type", "odd returned dict {'names': {'a'}}"),
+    "date": ("wrong_type", "odd returned date datetime.date(2026, 1, 1)"),
+    "key": ("wrong_type", "odd returned dict {(1, 2): 3}"),
     "dies": ("crash", "the process was ended by SIGKILL in odd"),
 }
 
