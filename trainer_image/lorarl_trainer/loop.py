@@ -48,6 +48,7 @@ async def train(session: Session, done: int) -> int:
     await session.apply_steering()
     while step < session.total_steps and not session.must_end():
         step += 1
+        session.finishes = "finishing this step, then publishing a checkpoint"
         clock = StepClock()
         event = await make_step(session, step, clock)
         session.checkpoints.results[STEP_RESULTS] = {
@@ -68,6 +69,8 @@ async def train(session: Session, done: int) -> int:
         await session.checkpoints.report_published()
         if step == done + 1:
             await session.report_startup()
+    if session.finishes:
+        session.finishes = "all steps are made; finishing the upload of the checkpoints"
     if step > done and session.checkpoints.step != step:
         await session.publish(step)
     return step

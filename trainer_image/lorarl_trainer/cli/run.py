@@ -57,7 +57,8 @@ def command(
 ) -> None:
     """Run a manifest's job on this machine, without a cluster.
 
-    On Ctrl-C or SIGTERM it publishes a checkpoint and exits with code 75. Run the same command again to resume.
+    On Ctrl-C or SIGTERM it finishes its step, publishes a checkpoint and exits with code 75; before the first step it
+    has nothing to publish, and ends at once. Run the same command again to resume.
     """
     if (dump or replay) and (dry_run or in_cluster):
         raise click.UsageError("--dump-rollouts and --replay are for a run on this machine.")

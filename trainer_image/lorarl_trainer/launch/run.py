@@ -41,7 +41,7 @@ from lorarl_trainer.session import RESCUE_SECONDS, Session
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 75
-"""EX_TEMPFAIL of sysexits.h: a checkpoint is published, and the same command resumes from it."""
+"""EX_TEMPFAIL of sysexits.h: the same command resumes from the newest checkpoint, if a step was made."""
 EXIT_ABORTED = 130
 """What a shell reports for a program that Ctrl-C ended."""
 INTERRUPTED = "Interrupted"
@@ -192,7 +192,7 @@ async def _train(launch: Launch, progress: Progress, interruption: Interruption,
     async with open_run(launch, progress, interruption) as run:
         session = await run.session()
         while (why := await _train_until_change(launch, session, interruption, outcome)) is not None:
-            interruption.can_finish = False
+            interruption.finishes = lambda: None
             session = await _with_new_workers(run, progress, session, why)
 
 
@@ -202,7 +202,7 @@ async def _train_until_change(
     """Train; return None at the end of the run, and otherwise why the workers must be replaced."""
     checkpoints = session.checkpoints
     outcome.step, outcome.adapter_uri, outcome.trained = checkpoints.step, checkpoints.adapter_uri, True
-    interruption.can_finish = True
+    interruption.finishes = lambda: session.finishes
     try:
         try:
             outcome.step = await train(session, checkpoints.step)

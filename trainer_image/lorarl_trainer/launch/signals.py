@@ -1,5 +1,7 @@
 """Ctrl-C and SIGTERM: the first asks for a checkpoint and an orderly end, the second Ctrl-C ends the run at once.
 
+Before the first step there is nothing to save, and the first one ends the run at once too.
+
 Ray installs its own handler when it starts. At SIGTERM it prints a stack trace, calls ours, and aborts the process
 three seconds later, in the middle of the last checkpoint. That is why `install` is called after Ray's start, and why
 Ray's alarm is cancelled.
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -22,8 +25,9 @@ class Interruption:
         """`progress` is where the first signal is acknowledged."""
         self.asked = asyncio.Event()
         self.twice = False
-        self.can_finish = False
-        """Whether a loop checks `asked`. Before that there is nothing to save, and the run ends at once."""
+        self.finishes: Callable[[], str | None] = lambda: None
+        """Returns what the run finishes once it is asked to end, in words; None if it ends at once. Before its first
+        step, there is nothing to save."""
         self._progress = progress
         self._task = asyncio.current_task()
 
@@ -51,9 +55,9 @@ class Interruption:
         if self.asked.is_set() and not self.twice:
             return
         self.asked.set()
-        if self.can_finish and not self.twice:
+        if (finishes := self.finishes()) and not self.twice:
             # SIGTERM comes from a system: there may be no keyboard.
             faster = " Ctrl-C again stops at once." if number == signal.SIGINT else ""
-            self._progress.emit(Warned(f"{name}: finishing this step, then publishing a checkpoint.{faster}"))
+            self._progress.emit(Warned(f"{name}: {finishes}.{faster}"))
         elif self._task is not None:
             self._task.cancel()

@@ -211,7 +211,9 @@ class Trials:
         """Say that a signal came. Its handler may have interrupted a line that was being printed."""
         if self.interrupted and not self._acknowledged:
             self._acknowledged = True
-            self.say("stopping: running trials publish a checkpoint and end; at once if the signal comes again")
+            self.say(
+                "stopping: running trials publish a checkpoint after their step; a second signal ends them at once"
+            )
 
     def _interrupt(self, number: int, _: object) -> None:
         first, self.interrupted = not self.interrupted, True

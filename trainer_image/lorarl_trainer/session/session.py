@@ -42,6 +42,7 @@ class Session:
         grows: there are machines for more workers, so these end once a checkpoint is due anyway.
         growing: that checkpoint is published, and more workers start.
         asked: the next checkpoint is awaited by a drain, so that it is owed now and reported before the next step.
+        finishes: what the run finishes first if it is asked to end now; None if it ends at once, with nothing to save.
         withheld_in_a_row: updates that were withheld since the last one that was made, see `guards.nonfinite`.
         keep: keeps each step's samples; None for nothing.
         kl_coefficient: the present weight of a KL penalty that keeps a divergence; None where it is fixed.
@@ -69,6 +70,7 @@ class Session:
     grows: bool = False
     growing: bool = False
     asked: bool = False
+    finishes: str | None = None
     withheld_in_a_row: int = 0
     keep: KeepBatch | None = None
     kl_coefficient: float | None = None

@@ -30,7 +30,7 @@ from lorarl_trainer.rewards.worker import RefusedError, load_named, logged, show
 _OF_JSON = (str, int, float, bool, type(None), list, dict, tuple, Any, object, ...)
 """Types that a call can have. A tuple comes as a list."""
 _EXPECTED = (
-    "it must return a text, or what JSON has: numbers, texts, true, false, null, lists, and objects with texts as keys. "
+    "it must return a text, or what JSON has: numbers, texts, booleans, None, lists, and dicts with texts as keys. "
     "Return bytes, sets, dates and the like as a text, for example str(date) or sorted(names)"
 )
 
