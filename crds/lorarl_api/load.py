@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from lorarl_api.faults import Fault, ManifestError, dotted, from_pydantic, from_rule, shown
+from lorarl_api.hinted import rules_of_wrong_fields
 from lorarl_api.other_kinds import other_kind
 from lorarl_api.rules import broken_rules
 from lorarl_api.v1alpha1 import API_VERSION, KIND, RULES_LATER, LoRARLJob
@@ -69,7 +70,9 @@ def documents(source: str | Path, kinds: Sequence[str] = (KIND,)) -> list[Any]:
 
 
 def faults(document: Any, *, in_cluster: bool = False) -> list[Fault]:
-    """All faults of a parsed manifest: those of its fields or, if the fields are valid, of the rules between them.
+    """All faults of a parsed manifest: those of its fields and, if the fields are valid, of the rules between them.
+
+    Of fields that are not valid, the rules are those that they would break with what the hints say to write.
 
     `in_cluster`: the job can only run in a cluster, so that the rules count that hold only there.
     """
@@ -87,7 +90,7 @@ def faults(document: Any, *, in_cluster: bool = False) -> list[Fault]:
     try:
         job = job_of(document)
     except ValidationError as error:
-        return from_pydantic(error)
+        return [*from_pydantic(error), *rules_of_wrong_fields(document, error)]
     if numbers := list(_numbers(document, ())):
         return numbers
     return [from_rule(document, path, rule) for path, rule in broken_rules(job, in_cluster=in_cluster)]

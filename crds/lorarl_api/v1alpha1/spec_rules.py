@@ -201,7 +201,7 @@ SPEC_RULES: tuple[Rule, ...] = (
         "!has(self.checkpoint.keepBest) || !has(self.checkpoint.keepBest.eval) || "
         "self.data.evals.exists(e, e.name == self.checkpoint.keepBest.eval)",
         "be the name of one of data.evals",
-        "Correct the name, or remove it to choose by data.eval.",
+        "Name one of data.evals, or remove it and set data.eval to choose by that.",
     ),
     Rule(
         "checkpoint.keepBest.passAtK",

@@ -129,7 +129,7 @@ SAMPLING_CASES = [
         EVAL | {"spec.data.evals": [HARD], "spec.checkpoint.keepBest": {"eval": "harder"}},
         EVAL | {"spec.data.evals": [HARD], "spec.checkpoint.keepBest": {"eval": "hard"}},
         "spec.checkpoint.keepBest.eval",
-        "Correct the name",
+        "Name one of data.evals",
     ),
     Case(
         "the best by data.eval",
