@@ -9,6 +9,7 @@ from typing import Any
 from lorarl_api.faults import Fault, ManifestError
 from lorarl_api.load import assign, documents, faults, job_of
 from lorarl_api.pod_overrides import override_faults
+from lorarl_api.pod_paths import relative_path_faults
 from lorarl_api.schedules.manifest import job_document as scheduled_job
 from lorarl_api.schedules.manifest import schedule_faults
 from lorarl_api.sweeps.manifest import job_document, sweep_faults, trials_of
@@ -56,13 +57,18 @@ def _looked_at(path: Path, look: Look | None, overrides: Sequence[str]) -> tuple
         told = [str(fault) for fault in _FAULTS[kind](document)]
         if not told:
             jobs = _jobs_of(document)
-            told = list(dict.fromkeys(str(fault) for job in jobs for fault in override_faults(job)))
+            told = list(dict.fromkeys(str(fault) for job in jobs for fault in _faults_in_pods(job)))
             seen = [look(job) for job in jobs] if look is not None and not told else []
             told += list(dict.fromkeys(fault for fault, _ in seen if fault))
             if not told:
                 notes += [f"{which}{note}" for note in dict.fromkeys(note for _, note in seen if note)]
         found += [f"{which}{line}" for line in told]
     return found, notes
+
+
+def _faults_in_pods(job: LoRARLJob) -> list[Fault]:
+    """Return what would fail in the job's pods. A volume is looked for only in overrides that Kubernetes takes."""
+    return override_faults(job) or list(relative_path_faults(job))
 
 
 def _kind(document: Any) -> str:

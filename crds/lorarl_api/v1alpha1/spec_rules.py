@@ -337,7 +337,7 @@ CLUSTER_RULES: tuple[Rule, ...] = (
     # The operator looks at the volumes: CEL cannot, because a PodSpec's fields are not in the schema.
     Rule(
         "checkpoint.uri",
-        "!self.checkpoint.uri.startsWith('file:') || "
+        "!self.checkpoint.uri.startsWith('file:') || self.checkpoint.uri.startsWith('file:/') && "
         "(has(self.cluster.podTemplateOverrides.head) && has(self.cluster.podTemplateOverrides.head.spec) && "
         "has(self.cluster.podTemplateOverrides.worker) && has(self.cluster.podTemplateOverrides.worker.spec))",
         "be a store or pvc://CLAIM/FOLDER in a cluster, or file:///FOLDER on a volume that podTemplateOverrides "
