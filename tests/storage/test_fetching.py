@@ -132,7 +132,7 @@ def test_a_connection_that_breaks_leaves_nothing_that_is_used(
 def test_what_the_store_refuses_is_told_with_field_and_mend(uri: str, secret: dict[str, str]) -> None:
     with pytest.raises(
         LorarlError,
-        match=rf"^{FIELD}: {uri}: cannot list: the store said: 403 .*refuses the keys\. Check the Secret's keys",
+        match=rf"^{FIELD}: {uri}: cannot list: the store said: 403 .*refuses the keys of the Secret\. Check the",
     ):
         fetch(uri, secret | {"AWS_SECRET_ACCESS_KEY": "wrong"})
     with pytest.raises(

@@ -21,6 +21,8 @@ class Place:
         folder: URIs of a folder there, for messages; empty if it has none.
         keys: names of the keys in a Secret that its client takes.
         usual_key: the one that a Secret has in most cases.
+        identities: those of the keys that say who asks. Without any, the machine's role is used.
+        unsigned: the one that lets requests go without keys; empty if there is none.
         endpoints: those of the keys that hold the server's address, the first of them wins.
         download: a command that downloads a folder; {uri}, {bucket}, {path}, {pattern} (all that is in the path) and
             {folder} are filled in.
@@ -32,6 +34,8 @@ class Place:
     folder: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     usual_key: str = ""
+    identities: tuple[str, ...] = ()
+    unsigned: str = ""
     endpoints: tuple[str, ...] = ()
     download: str = ""
 
@@ -61,6 +65,8 @@ STORES: Mapping[str, Place] = {
             "AWS_SKIP_SIGNATURE",
         ),
         usual_key="AWS_ACCESS_KEY_ID",
+        identities=("AWS_ACCESS_KEY_ID",),
+        unsigned="AWS_SKIP_SIGNATURE",
         endpoints=("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
         download="aws s3 cp --recursive {uri} {folder}",
     ),
@@ -77,6 +83,8 @@ STORES: Mapping[str, Place] = {
             "GOOGLE_SKIP_SIGNATURE",
         ),
         usual_key="GOOGLE_SERVICE_ACCOUNT_KEY",
+        identities=("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY", "GOOGLE_APPLICATION_CREDENTIALS"),
+        unsigned="GOOGLE_SKIP_SIGNATURE",
         endpoints=("GOOGLE_BASE_URL",),
         download="gcloud storage rsync --recursive {uri} {folder}",
     ),
@@ -97,6 +105,13 @@ STORES: Mapping[str, Place] = {
             "AZURE_FEDERATED_TOKEN_FILE",
         ),
         usual_key="AZURE_STORAGE_ACCOUNT_KEY",
+        identities=(
+            "AZURE_STORAGE_ACCOUNT_KEY",
+            "AZURE_STORAGE_SAS_TOKEN",
+            "AZURE_STORAGE_TOKEN",
+            "AZURE_CLIENT_SECRET",
+            "AZURE_FEDERATED_TOKEN_FILE",
+        ),
         endpoints=("AZURE_STORAGE_ENDPOINT",),
         # Blobs keep their path below the destination, so the last command moves the folder to its place.
         download="az storage blob download-batch --source {bucket} --pattern {pattern} --destination . "

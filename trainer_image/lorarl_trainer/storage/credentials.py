@@ -12,6 +12,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from lorarl_api.v1alpha1.stores import STORES
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.storage.keys_origin import origin_of_keys
 from lorarl_trainer.storage.uri import StoreUri
 
 if TYPE_CHECKING:
@@ -85,7 +86,6 @@ def client_for(
             if "Account must be specified" in str(error)
             else f"keys that the store's client refuses (given: {names})"
         )
-        hint = (
-            f"Check the Secret named by credentialsSecret. {uri.scheme}:// uses {', '.join(STORES[uri.scheme].keys)}."
-        )
+        keys = origin_of_keys(uri.scheme, secret, os.environ).keys
+        hint = f"Check {keys}. {uri.scheme}:// uses {', '.join(STORES[uri.scheme].keys)}."
         raise InputError(field, f"{uri.text} with {reason}", "keys that fit the store", hint) from None

@@ -23,6 +23,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from lorarl_trainer.errors import InputError, StorageError
 from lorarl_trainer.storage.base import UPLOADS, Data, Entry, Store, Tag, same_bytes
 from lorarl_trainer.storage.credentials import client_for, endpoint_of
+from lorarl_trainer.storage.keys_origin import origin_of_keys
 from lorarl_trainer.storage.retries import RetryPolicy, read_answer
 from lorarl_trainer.storage.uri import StoreUri
 from lorarl_trainer.threads import in_parallel
@@ -294,7 +295,8 @@ class RemoteStore(Store):
             answer = read_answer(error)
             if answer.refuses_the_keys and self._has_other_keys(used):
                 return self._ask(operation, path, attempt)
-            hint = answer.hint(self._bucket, self._endpoint)
+            origin = origin_of_keys(self._parsed.scheme, self._secret, os.environ)
+            hint = answer.hint(self._bucket, self._endpoint, origin)
             raise StorageError(
                 f"{self._field}: {self.uri_of(path)}: cannot {operation}: the store said: {answer}. {hint}"
             ) from None

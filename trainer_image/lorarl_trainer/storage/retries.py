@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_random_exponential
 
+from lorarl_trainer.storage.keys_origin import KeysOrigin
+
 TRANSIENT_STATUSES = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 TRANSIENT_CODES = frozenset({"RequestTimeout", "SlowDown", "OperationAborted", "ConditionalRequestConflict"})
 ABSENT_CODES = frozenset({"", "NoSuchKey", "BlobNotFound"})
@@ -121,23 +123,20 @@ class Answer:
             part for part in (str(self.status), self.code, f"({self.message})" if self.message else "") if part
         )
 
-    def hint(self, bucket: str, endpoint: str | None) -> str:
-        """Return what a user can do about it."""
+    def hint(self, bucket: str, endpoint: str | None, origin: KeysOrigin) -> str:
+        """Return what a user can do about it. `origin`: of the keys that were used."""
         server = f" at {endpoint}" if endpoint else ""
         if self.without_credentials:
             return (
                 "No credentials were given. Name a Secret in credentialsSecret, or set the store's variables "
-                "(AWS_ACCESS_KEY_ID, ...)."
+                f"({origin.usual}, ...)."
             )
         if self.code in ("NoSuchBucket", "ContainerNotFound"):
             return f"There is no bucket {bucket!r}{server}. Create it, or fix the URI."
         if self.code == "RequestTimeTooSkewed":
             return "The clock of this machine is wrong. Set it."
         if self.refuses_the_keys:
-            return (
-                "The store refuses the keys. Check the Secret's keys, and that they may list, read, write and delete "
-                f"in {bucket!r}."
-            )
+            return f"The store refuses {origin.keys}. {origin.fix} may list, read, write and delete in {bucket!r}."
         if self.status == 501:
             return (
                 "The store has no conditional writes (If-None-Match, If-Match), which keep two runs apart. "
@@ -146,13 +145,13 @@ class Answer:
         if self.status == 507:
             return "The store's own disk is full. Free some space there."
         if self.status is None and "redirect" in self.message:
-            return f"The bucket {bucket!r} is in another region. Set AWS_REGION in the Secret."
+            return f"The bucket {bucket!r} is in another region. Set AWS_REGION {origin.place}."
         if self.transient:
             return (
                 f"The store{server} did not recover in time. Check that it runs and can be reached, then start the job "
                 "again."
             )
-        return f"Check the URI, the bucket {bucket!r} and the Secret's keys."
+        return f"Check the URI, the bucket {bucket!r} and what the store was asked with: {origin.keys}."
 
 
 def read_answer(error: BaseException) -> Answer:

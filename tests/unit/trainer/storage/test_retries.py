@@ -6,6 +6,7 @@ import pytest
 
 from lorarl_trainer.errors import StorageError
 from lorarl_trainer.storage import open_store
+from lorarl_trainer.storage.keys_origin import origin_of_keys
 from lorarl_trainer.storage.retries import (
     HASTY,
     WITHOUT_CREDENTIALS,
@@ -14,6 +15,8 @@ from lorarl_trainer.storage.retries import (
     read_answer,
     usual_policy,
 )
+
+OF_SECRET = origin_of_keys("s3", {"AWS_ACCESS_KEY_ID": "a"}, {})
 
 
 def answer_to(text: str) -> Exception:
@@ -62,7 +65,7 @@ def test_a_machine_without_an_identity_of_its_own_stays_so(asked: str) -> None:
     text = f"Error performing GET http://169.254.169.254{asked} in 1s - HTTP error: error sending request"
     answer = read_answer(answer_to(text))
     assert answer.without_credentials and not answer.transient
-    assert answer.hint("team", None).startswith("No credentials were given.")
+    assert answer.hint("team", None, OF_SECRET).startswith("No credentials were given.")
 
 
 def test_only_an_answer_about_the_object_means_that_it_is_absent() -> None:
@@ -88,7 +91,7 @@ def test_an_answer_is_shown_without_what_was_signed() -> None:
     ],
 )
 def test_each_answer_has_its_mend(status: str, code: str, hint: str) -> None:
-    assert hint in read_answer(xml(status, code)).hint("team", "http://s3")
+    assert hint in read_answer(xml(status, code)).hint("team", "http://s3", OF_SECRET)
 
 
 def failing(attempts: list[float]) -> None:
