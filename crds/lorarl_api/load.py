@@ -142,6 +142,16 @@ def _unread(assignment: str, reads: Collection[str]) -> Iterator[Fault]:
             yield Fault(f"--set {leaf}", shown(value), wanted, "Leave it out, for nothing would come of it.")
 
 
+def assigned(assignment: str) -> list[str]:
+    """The paths of the fields that an assignment such as `spec.trainer.steps=5` sets: of a mapping, all that is in it.
+
+    Raises:
+        ManifestError: Its value is not YAML.
+    """
+    path, _, text = assignment.partition("=")
+    return [leaf for leaf, _ in _leaves(path.strip(), read_value(text, f"--set {path}"))]
+
+
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(value, dict) or not value:
         yield path, value

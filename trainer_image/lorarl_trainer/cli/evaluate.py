@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from lorarl_trainer.cli import options
+from lorarl_trainer.cli.field_option import FieldOption
 from lorarl_trainer.cli.help import Command
 
 
@@ -28,14 +29,30 @@ from lorarl_trainer.cli.help import Command
 @options.base
 @options.checkpoint
 @click.option("--eval", metavar="NAME", help="An evaluation of data.evals.  [default: data.eval, else the first]")
-@click.option("--data", metavar="FILE", help="Other rows to evaluate on: a file or URI.")
 @click.option(
-    "--reward", metavar="NAME", help="A type of reward, or package.module:function.  [default: the evaluation's]"
+    "--data",
+    cls=FieldOption,
+    fields=["spec.data.eval", "spec.data.evals"],
+    metavar="FILE",
+    help="Other rows to evaluate on: a file or URI.",
+)
+@click.option(
+    "--reward",
+    cls=FieldOption,
+    fields=["spec.reward", "spec.rewards", "spec.environment"],
+    metavar="NAME",
+    help="A type of reward, or package.module:function.  [default: the evaluation's]",
 )
 @click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Use the first N rows.  [default: all]")
 @click.option("--samples", type=click.IntRange(min=1), metavar="K", help="Completions per row, for pass@K.")
 @options.temperature
-@click.option("--max-tokens", type=click.IntRange(min=1), help="Longest completion.  [default: the job's]")
+@click.option(
+    "--max-tokens",
+    cls=FieldOption,
+    fields=["spec.rollout.maxResponseTokens"],
+    type=click.IntRange(min=1),
+    help="Longest completion.  [default: the job's]",
+)
 @click.option("--passing", type=float, help="Score with which a completion passes.  [default: the evaluation's, or 1]")
 @options.seed
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the score of each completion.")

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from lorarl_trainer.cli.field_option import require_one_of_both
 from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.install.locks import NOT_INSTALLED, installed_flavour
 from lorarl_trainer.masked import mask_output
@@ -25,6 +26,11 @@ class Command(click.Command):
         """The other arguments are click's."""
         super().__init__(*arguments, **options)
         self.examples = examples
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, unless `--set` gives a value for the field of another option."""
+        require_one_of_both(ctx)
+        return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples as they are: wrapped, they could not be copied."""

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from lorarl_trainer.cli.field_option import FieldOption
+
 FILE = click.Path(path_type=Path)
 """A file or folder. Commands check it themselves: their messages name the fix."""
 
@@ -30,7 +32,13 @@ out_dir = click.option(
 )
 adapter = click.argument("adapter")
 job = click.option("--job", type=FILE, metavar="FILE", help="The job's manifest.  [default: that of the run's folder]")
-base = click.option("--base", metavar="MODEL", help="Base model: a folder or a hub name.  [default: the adapter's]")
+base = click.option(
+    "--base",
+    cls=FieldOption,
+    fields=["spec.model.uri", "spec.model.revision"],
+    metavar="MODEL",
+    help="Base model: a folder or a hub name.  [default: the adapter's]",
+)
 checkpoint = click.option(
     "--checkpoint",
     type=click.Choice(["best", "newest"]),
@@ -38,6 +46,8 @@ checkpoint = click.option(
 )
 temperature = click.option(
     "--temperature",
+    cls=FieldOption,
+    fields=["spec.rollout.temperature"],
     type=click.FloatRange(min=0),
     help="0 is greedy.  [default: greedy; several samples take the job's]",
 )

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from lorarl_trainer.cli import options
+from lorarl_trainer.cli.field_option import FieldOption
 from lorarl_trainer.cli.help import Command
 
 _OF_RUN = {"job": "--job", "base": "--base", "checkpoint": "--checkpoint", "versions": "--versions"}
@@ -59,12 +60,25 @@ class _Checkpoint(click.ParamType[str | int]):
     help="Checkpoints that are served at a time, the newest ones and that of the name.",
 )
 @click.option("--tinker", is_flag=True, help="Speak Tinker's API instead: train adapters for clients.")
-@click.option("--model", help="With --tinker: a folder or URI, or ORG/NAME on the Hugging Face hub.")
 @click.option(
-    "--rank", type=click.IntRange(min=1), default=32, show_default=True, help="With --tinker: of all adapters."
+    "--model",
+    cls=FieldOption,
+    fields=["spec.model.uri"],
+    help="With --tinker: a folder or URI, or ORG/NAME on the Hugging Face hub.",
+)
+@click.option(
+    "--rank",
+    cls=FieldOption,
+    fields=["spec.adapter.rank"],
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    help="With --tinker: of all adapters.",
 )
 @click.option(
     "--max-prompt-tokens",
+    cls=FieldOption,
+    fields=["spec.rollout.maxPromptTokens"],
     type=click.IntRange(min=1),
     default=2048,
     show_default=True,
@@ -72,6 +86,8 @@ class _Checkpoint(click.ParamType[str | int]):
 )
 @click.option(
     "--max-tokens",
+    cls=FieldOption,
+    fields=["spec.rollout.maxResponseTokens"],
     type=click.IntRange(min=1),
     default=2048,
     show_default=True,

@@ -12,6 +12,7 @@ import click
 from lorarl_api.sweeps.halving import FACTOR
 from lorarl_api.sweeps.stopping import MIN_TRIALS, START_AFTER
 from lorarl_trainer.cli import options
+from lorarl_trainer.cli.field_option import FieldOption
 from lorarl_trainer.cli.help import Command
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 @click.argument("manifest", type=options.FILE)
 @click.option(
     "--over",
+    cls=FieldOption,
+    fields=lambda values: [value.partition("=")[0].strip() for value in values],
     multiple=True,
     required=True,
     metavar="PATH=VALUE,VALUE",
