@@ -21,7 +21,8 @@ def rules_of_wrong_fields(document: Any, error: ValidationError) -> Iterator[Fau
     Rules of other fields may follow from what is wrong here, so they wait.
     """
     corrected = copy.deepcopy(document)
-    meant, guessed = [], []
+    meant: list[Path] = []
+    guessed: list[Path] = []
     for details in error.errors(include_url=False):
         try:
             known = _correct(corrected, details["loc"], details["type"])

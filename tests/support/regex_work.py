@@ -20,7 +20,7 @@ class Work:
         self.looks = 0
 
     def finditer(self, text: str) -> Iterator[str]:
-        """Yield what it matches, one after the other."""
+        """Yield what it matches, from left to right."""
         at = 0
         while at <= len(text):
             end = next(self._ends(self._tree, text, at), None)
@@ -46,7 +46,8 @@ class Work:
             for each in what[1]:
                 yield from self._ends(list(each), text, at)
         elif kind in (op.MAX_REPEAT, op.MIN_REPEAT):
-            yield from self._repeats(kind, *what, text, at)
+            least, most, inner = what
+            yield from self._repeats(kind, least, most, inner, text, at)
         elif kind is op.AT:
             self.looks += 1
             if at == (0 if what is op.AT_BEGINNING else len(text)):

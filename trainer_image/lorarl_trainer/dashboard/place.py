@@ -72,8 +72,7 @@ class Place:
             if run_id not in self._by_id:
                 for path in self._rows.keys() - self._ids.keys():
                     self.id_of(path)
-            path = self._by_id.get(run_id)
-            return None if path is None else self._rows.get(path)
+            return self._rows.get(self._by_id[run_id]) if run_id in self._by_id else None
 
     def doing(self) -> str:
         """Return how far a look is that takes long; empty if there is nothing to wait for."""

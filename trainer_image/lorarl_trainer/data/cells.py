@@ -20,6 +20,8 @@ ROLES = frozenset(
     {"system", "developer", "user", "assistant", "tool", "function", "ipython", "observation", "documents"}
 )
 """The roles that chat templates of the supported families know."""
+THOUGHTS = ("reasoning_content", "reasoning", "thinking", "thought")
+"""Keys of a message with what the assistant thought before it. Templates read at most one of them."""
 ASSISTANT = "assistant"
 _IN_ANY_TEMPLATE = ("user", ASSISTANT, "tool")
 _MEANT = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant", "ai": "assistant"}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import NamedTuple
 
+from lorarl_trainer.data.called import CALLS
 from lorarl_trainer.data.cells import ASSISTANT
 from lorarl_trainer.data.encoder import PromptEncoder
 from lorarl_trainer.data.lessons import Conversation
@@ -50,6 +51,8 @@ def _rendered(row: Row, conversation: Conversation, trained: list[int], encoder:
     lessons: list[list[Turn]] = []
     for index in trained:
         turn = encoder.turn(row, messages[:index], messages[index])
+        if not turn.ended and messages[index].get(CALLS):
+            encoder.require_end(row, turn, messages[: index + 1])
         before = lessons[-1][-1] if lessons else None
         if before and before.ended and turn.opened.startswith(before.opened + before.answer):
             lessons[-1].append(turn)

@@ -11,23 +11,24 @@ from itertools import accumulate, batched, pairwise
 from typing import Any
 
 from lorarl_trainer.data.called import with_marks, with_texts
-from lorarl_trainer.data.cells import ASSISTANT, Message, as_messages, brief, left_out, renaming
+from lorarl_trainer.data.cells import ASSISTANT, THOUGHTS, Message, as_messages, brief, left_out, renaming
 from lorarl_trainer.data.lessons import Tokens
 from lorarl_trainer.data.rows import Row
 from lorarl_trainer.data.template_arguments import require_read
 from lorarl_trainer.data.template_hints import (
+    drops_earlier_thoughts,
     fix_of_refusal,
+    opens_result,
     other_or_none,
     other_template,
     unfit_template,
     written_by_hand,
 )
+from lorarl_trainer.data.tokenizer import default_prefix
 from lorarl_trainer.data.turns import Turn, says, turn_of
 from lorarl_trainer.errors import InputError
 
 _TEXTS_PER_BATCH = 2000
-THOUGHTS = ("reasoning_content", "reasoning", "thinking", "thought")
-"""Keys of a message with what the assistant thought before it. Templates read at most one of them."""
 _DAYS = (datetime(2001, 2, 3, 4, 5, 6), datetime(2012, 11, 13, 17, 18, 19))
 """Two times that differ in all that a template may write of them."""
 
@@ -73,7 +74,7 @@ class PromptEncoder:
         self._arguments = dict(template_arguments or {})
         if chat_template:
             require_read(self._arguments, str(tokenizer.chat_template))
-        self._prefix = [] if chat_template else _default_prefix(tokenizer)
+        self._prefix = [] if chat_template else default_prefix(tokenizer)
 
     def encode_prompts(self, rows: Sequence[Row]) -> list[list[int]]:
         """Encode the prompt of each row.
@@ -129,8 +130,34 @@ class PromptEncoder:
         opened = self.render(row, before, open_turn=True)
         whole = self.render(row, [*before, message], open_turn=False)
         if not whole.startswith(opened):
-            raise unfit_template(row, "whose conversation of row {} does not begin with its prompt")
+            raise self._begins_otherwise(row, before, message)
         return _whole(row, turn_of(opened, whole[len(opened) :], message["content"], self.stops), message)
+
+    def _begins_otherwise(self, row: Row, before: Sequence[Message], message: Message) -> InputError:
+        """Return the error of a conversation that does not begin with its prompt."""
+        bare: list[Message] = [{key: one for key, one in each.items() if key not in THOUGHTS} for each in before]
+        if bare != list(before):
+            opened = self.render(row, bare, open_turn=True)
+            if self.render(row, [*bare, message], open_turn=False).startswith(opened):
+                return drops_earlier_thoughts(row)
+        return unfit_template(row, "whose conversation of row {} does not begin with its prompt")
+
+    def require_end(self, row: Row, turn: Turn, messages: Sequence[Message]) -> None:
+        """Require that a turn with calls, the last of some messages, ends before what its tools return begins.
+
+        Raises:
+            InputError: the template opens the result within the turn, by a mark that is no stop token.
+        """
+        mark = self.ids([turn.answer])[0][-1:]
+        (call, *_) = messages[-1]["tool_calls"]
+        result = {"role": "tool", "content": "1", "name": call["function"]["name"], "tool_call_id": call.get("id", "1")}
+        try:
+            continued = self.render(row, [*messages, result], open_turn=False)
+        except (InputError, KeyError, TypeError):
+            return  # it has no form of a result
+        in_turn = continued.startswith(turn.opened + turn.answer)
+        if in_turn and set(mark) & set(self._tokenizer.get_added_vocab().values()):
+            raise opens_result(row, str(self._tokenizer.decode(mark)))
 
     def pieces(self, row: Row, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of consecutive pieces of a text, so that each turn follows the tokens of its prompt.
@@ -360,14 +387,6 @@ def _whole(row: Row, turn: Turn, message: Message) -> Turn:
         if isinstance(given := message.get(key), str) and not says(turn, given):
             raise unfit_template(row, f"that drops some of the {key} of the assistant in row {{}}, {brief(given)}")
     return turn
-
-
-def _default_prefix(tokenizer: Any) -> list[int]:
-    """Return the ids that the tokenizer puts before every text by default: [BOS] or nothing."""
-    bare = tokenizer("a", add_special_tokens=False)["input_ids"]
-    full = tokenizer("a")["input_ids"]
-    starts = (i for i in range(len(full)) if full[i : i + len(bare)] == bare)
-    return list(full[: next(starts, 0)])
 
 
 def _text(row: Row) -> str:

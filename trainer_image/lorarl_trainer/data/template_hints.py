@@ -38,6 +38,28 @@ def unfit_template(row: Row, what: str) -> InputError:
     )
 
 
+def drops_earlier_thoughts(row: Row) -> InputError:
+    """Return the error of a template that leaves out the thought of an earlier turn once an answer follows."""
+    return InputError(
+        "spec.data.chatTemplate",
+        f"a template that leaves out an earlier turn's thought once a later one follows, in row {row.number}",
+        "conversations that begin with their prompts",
+        "Make two rows of it: one that ends with the turn that has the thought, and one without that thought, whose "
+        "turn has weight: 0. Or give token ids with a loss mask (tokensField, lossMaskField).",
+    )
+
+
+def opens_result(row: Row, mark: str) -> InputError:
+    """Return the error of a template that opens what a tool returns within the turn that called it."""
+    return InputError(
+        "spec.data.chatTemplate",
+        f"a template that ends a turn with calls by {mark} in row {row.number}, where the tool's result begins",
+        f"{mark} as a stop token, since another one after it would be learned too",
+        f"Add the id of {mark} to eos_token_id in the model's generation_config.json, or give token ids with a loss "
+        "mask (tokensField, lossMaskField).",
+    )
+
+
 def fix_of_refusal(error: Exception, row: Row, messages: Sequence[Message]) -> str:
     """Return what to do about a template that fails for the messages of a row."""
     if odd := renaming(messages):

@@ -165,3 +165,11 @@ def vocabulary_size(model_config: Mapping[str, Any]) -> int | None:
     """Return the number of tokens that a model has an embedding for; None if its config.json does not say."""
     size = (model_config.get("text_config") or model_config).get("vocab_size")
     return size if isinstance(size, int) else None
+
+
+def default_prefix(tokenizer: Any) -> list[int]:
+    """Return the ids that the tokenizer puts before every text by default: [BOS] or nothing."""
+    bare = tokenizer("a", add_special_tokens=False)["input_ids"]
+    full = tokenizer("a")["input_ids"]
+    starts = (i for i in range(len(full)) if full[i : i + len(bare)] == bare)
+    return list(full[: next(starts, 0)])
