@@ -1,11 +1,13 @@
-"""The rules of how a model is split over workers: how many of them must fit, also while machines are missing."""
+"""The rules of how a job is laid out over its GPUs: what is split, shared, freed and computed there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from lorarl_api.rules import Rule
+from lorarl_api.v1alpha1.algorithm_types import FROM_PAIRS, is_one_of
 
+_PAIRS = is_one_of("self.algorithm.type", FROM_PAIRS)
 _SPLITS = ("trainer.tensorParallelSize", "trainer.expertParallelSize", "rollout.tensorParallelSize")
 _WITHIN_A_NODE = (
     "divide cluster.gpusPerNode beside cluster.minNodes: no group of workers may span machines that come and go"
@@ -69,33 +71,57 @@ def _elastic() -> Iterator[Rule]:
     )
 
 
-def layout_rules() -> Iterator[Rule]:
-    """Yield the rules of parallel sizes."""
-    yield from (
-        _splits_all_gpus("trainer.tensorParallelSize"),
-        *_shares_context(),
-        Rule(
-            "adapter.rank",
-            "!has(self.trainer.tensorParallelSize) || self.adapter.rank % self.trainer.tensorParallelSize == 0",
-            "be a multiple of trainer.tensorParallelSize, over which adapters are split",
-            "Use a multiple, such as 32.",
-        ),
-        _splits_all_gpus("trainer.expertParallelSize"),
-        Rule(
-            "trainer.expertParallelSize",
-            "!has(self.trainer.expertParallelSize) || self.trainer.expertParallelSize == 1 || "
-            "!has(self.trainer.backend) || self.trainer.backend == 'megatron'",
-            "be 1 with trainer.backend fsdp, which trains no adapters on experts",
-            "Remove expertParallelSize, or set trainer.backend: megatron.",
-        ),
-        Rule(
-            "trainer.expertParallelSize",
-            "!has(self.trainer.expertParallelSize) || !has(self.trainer.tensorParallelSize) || "
-            "self.trainer.expertParallelSize % self.trainer.tensorParallelSize == 0 || "
-            "self.trainer.tensorParallelSize % self.trainer.expertParallelSize == 0",
-            "be a multiple of trainer.tensorParallelSize or divide it, since one group of workers holds the other",
-            "Set both to powers of 2.",
-        ),
-        _splits_all_gpus("rollout.tensorParallelSize"),
-        *_elastic(),
-    )
+LAYOUT_RULES: tuple[Rule, ...] = (
+    Rule(
+        "trainer.tokensPerMicroBatch",
+        "!has(self.trainer.tokensPerMicroBatch) || self.trainer.tokensPerMicroBatch >= "
+        f"self.rollout.maxPromptTokens + ({_PAIRS} ? 2 : 1) * self.rollout.maxResponseTokens",
+        "be at least rollout.maxPromptTokens + rollout.maxResponseTokens, the longest sample; for dpo, with the pair's "
+        "second answer",
+        "Raise tokensPerMicroBatch, or lower the two limits.",
+    ),
+    _splits_all_gpus("trainer.tensorParallelSize"),
+    *_shares_context(),
+    Rule(
+        "adapter.rank",
+        "!has(self.trainer.tensorParallelSize) || self.adapter.rank % self.trainer.tensorParallelSize == 0",
+        "be a multiple of trainer.tensorParallelSize, over which adapters are split",
+        "Use a multiple, such as 32.",
+    ),
+    _splits_all_gpus("trainer.expertParallelSize"),
+    Rule(
+        "trainer.expertParallelSize",
+        "!has(self.trainer.expertParallelSize) || self.trainer.expertParallelSize == 1 || "
+        "!has(self.trainer.backend) || self.trainer.backend == 'megatron'",
+        "be 1 with trainer.backend fsdp, which trains no adapters on experts",
+        "Remove expertParallelSize, or set trainer.backend: megatron.",
+    ),
+    Rule(
+        "trainer.expertParallelSize",
+        "!has(self.trainer.expertParallelSize) || !has(self.trainer.tensorParallelSize) || "
+        "self.trainer.expertParallelSize % self.trainer.tensorParallelSize == 0 || "
+        "self.trainer.tensorParallelSize % self.trainer.expertParallelSize == 0",
+        "be a multiple of trainer.tensorParallelSize or divide it, since one group of workers holds the other",
+        "Set both to powers of 2.",
+    ),
+    _splits_all_gpus("rollout.tensorParallelSize"),
+    Rule(
+        "rollout.tensorParallelSize",
+        "self.cluster.gpusPerNode > 0 || !has(self.rollout.tensorParallelSize) || self.rollout.tensorParallelSize == 1",
+        "be 1 for a CPU job (cluster.gpusPerNode 0)",
+        "Remove rollout.tensorParallelSize, or set cluster.gpusPerNode.",
+    ),
+    Rule(
+        "rollout.offload",
+        "self.cluster.gpusPerNode > 0 || !has(self.rollout.offload) || size(self.rollout.offload) == 0",
+        "be empty for a CPU job (cluster.gpusPerNode 0)",
+        "Remove rollout.offload, or set cluster.gpusPerNode.",
+    ),
+    Rule(
+        "trainer.precision",
+        "self.cluster.gpusPerNode > 0 || !has(self.trainer.precision) || self.trainer.precision != 'bf16'",
+        "be fp32 for a CPU job (cluster.gpusPerNode 0)",
+        "Remove trainer.precision, or set cluster.gpusPerNode.",
+    ),
+    *_elastic(),
+)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 from lorarl_api.rules import Rule
 from lorarl_api.v1alpha1.algorithm_types import (
     FROM_ANSWERS,
     FROM_DATA,
-    FROM_PAIRS,
     TAUGHT,
     WITHOUT_REWARD,
     is_one_of,
@@ -16,28 +13,21 @@ from lorarl_api.v1alpha1.algorithm_types import (
     those,
 )
 from lorarl_api.v1alpha1.environment import environment_rules
-from lorarl_api.v1alpha1.layout_rules import layout_rules
+from lorarl_api.v1alpha1.layout_rules import LAYOUT_RULES
 from lorarl_api.v1alpha1.partial_rules import TRAINS_WITHOUT_REWARD, off_policy_rules
 from lorarl_api.v1alpha1.publish import publish_rules
 from lorarl_api.v1alpha1.quantization_rules import quantization_rules
+from lorarl_api.v1alpha1.row_rules import ROW_RULES
 from lorarl_api.v1alpha1.server_rules import SERVER_CLUSTER_RULES, server_job_rules
 
 _FROM_DATA = is_one_of("self.algorithm.type", FROM_DATA)
 _TAUGHT = is_one_of("self.algorithm.type", TAUGHT)
-_PAIRS = is_one_of("self.algorithm.type", FROM_PAIRS)
 _IS_FROM_DATA = f"algorithm.type is {listed(FROM_DATA, 'or')}"
 _IS_WITHOUT_REWARD = f"algorithm.type is {listed(WITHOUT_REWARD, 'or')}"
-_IS_PAIRS, _IS_TAUGHT = f"algorithm.type is {listed(FROM_PAIRS, 'or')}", f"algorithm.type is {listed(TAUGHT, 'or')}"
+_IS_TAUGHT = f"algorithm.type is {listed(TAUGHT, 'or')}"
 _SOME_GENERATED = "self.data.evals.exists(e, has(e.reward))"
 """An evaluation with a reward is of completions, also where the training generates none."""
 _UNSET_WITHOUT_ROLLOUTS = ("topK", "offload", "servers", "separateEngines")
-COLUMNS = {
-    "chosenField": FROM_PAIRS,
-    "rejectedField": FROM_PAIRS,
-    "messagesField": FROM_ANSWERS,
-    "tokensField": FROM_ANSWERS,
-}
-"""Columns of rows that only some types read."""
 
 
 def _default_without_rollouts(field: str, cel: str, default: str) -> Rule:
@@ -47,44 +37,6 @@ def _default_without_rollouts(field: str, cel: str, default: str) -> Rule:
         f"!({_FROM_DATA}) || {_SOME_GENERATED} || {cel}",
         f"be {default} if {_IS_FROM_DATA} and no evaluation has a reward, so that nothing is generated",
         f"Remove rollout.{field}.",
-    )
-
-
-def _has_any(source: str, columns: Sequence[str] = tuple(COLUMNS)) -> str:
-    return " || ".join(f"has({source}.{column})" for column in columns)
-
-
-def _rows(path: str, rows: str, source: str) -> Iterator[Rule]:
-    """The rules of one place with data sources. `rows` has {} in the place of a condition on `source`."""
-    for types in dict.fromkeys(COLUMNS.values()):
-        own = [column for column in COLUMNS if COLUMNS[column] == types]
-        yield Rule(
-            path,
-            f"{is_one_of('self.algorithm.type', types)} || {rows.format(f'!({_has_any(source, own)})')}",
-            f"have neither {own[0]} nor {own[1]} unless algorithm.type is {listed(types, 'or')}",
-            f"Remove them, or set algorithm.type to {listed(types, 'or')}.",
-        )
-    yield Rule(
-        path,
-        f"!({_PAIRS}) || "
-        + rows.format(f"!has({source}.reasoningGym)" + (" || has(one.reward)" if path == "data.evals" else "")),
-        f"have no reasoningGym if {_IS_PAIRS}, which learns from pairs of a chosen and a rejected answer",
-        "Set uri to a file or a data set with the columns prompt, chosen and rejected.",
-    )
-    opened = "has(self.environment) && !has(self.environment.tools) && !has(self.environment.skyrlGym)"
-    yield Rule(
-        path,
-        f"{opened} || {rows.format(f'!has({source}.episodes)')}",
-        "have no episodes without an environment that opens them",
-        "Set uri to rows with prompts, or set environment.function, textarena, gymnasium or openEnv.",
-    )
-    alone = path in ("data.train", "data.eval")
-    generated = " || has(one.reward)" if path == "data.evals" else ""
-    yield Rule(
-        f"{path}.answerField" if alone else path,
-        f"!({_PAIRS}) || {rows.format(f"{source}.answerField == 'answer'{generated}")}",
-        f"{'be absent' if alone else 'have no answerField'} if {_IS_PAIRS}, which reads chosenField and rejectedField",
-        "Remove answerField. Name the columns of both answers in chosenField and rejectedField.",
     )
 
 
@@ -217,16 +169,7 @@ SPEC_RULES: tuple[Rule, ...] = (
         f"have a temperature only beside a reward if {_IS_FROM_DATA}, which generate nothing else",
         "Give the evaluation a reward, or remove its temperature.",
     ),
-    *_rows("data.train", "!has(self.data.train) || ({})", "self.data.train"),
-    *_rows("data.mixture", "!has(self.data.mixture) || self.data.mixture.all(one, {})", "one"),
-    *_rows("data.eval", "!has(self.data.eval) || ({})", "self.data.eval"),
-    *_rows("data.evals", "self.data.evals.all(one, {})", "one"),
-    Rule(
-        "data.evals",
-        f"self.data.evals.all(one, !has(one.reward) || !({_has_any('one')}))",
-        "have no columns of pairs, conversations or tokens beside a reward, which scores completions of prompts",
-        "Remove them, or the reward.",
-    ),
+    *ROW_RULES,
     Rule(
         "rollout.temperature",
         f"!({_FROM_DATA}) || self.rollout.temperature == 1.0",
@@ -305,33 +248,7 @@ SPEC_RULES: tuple[Rule, ...] = (
     *quantization_rules(),
     *server_job_rules(),
     *publish_rules(),
-    Rule(
-        "trainer.tokensPerMicroBatch",
-        "!has(self.trainer.tokensPerMicroBatch) || self.trainer.tokensPerMicroBatch >= "
-        f"self.rollout.maxPromptTokens + ({_PAIRS} ? 2 : 1) * self.rollout.maxResponseTokens",
-        "be at least rollout.maxPromptTokens + rollout.maxResponseTokens, the longest sample; for dpo, with the pair's "
-        "second answer",
-        "Raise tokensPerMicroBatch, or lower the two limits.",
-    ),
-    *layout_rules(),
-    Rule(
-        "rollout.tensorParallelSize",
-        "self.cluster.gpusPerNode > 0 || !has(self.rollout.tensorParallelSize) || self.rollout.tensorParallelSize == 1",
-        "be 1 for a CPU job (cluster.gpusPerNode 0)",
-        "Remove rollout.tensorParallelSize, or set cluster.gpusPerNode.",
-    ),
-    Rule(
-        "rollout.offload",
-        "self.cluster.gpusPerNode > 0 || !has(self.rollout.offload) || size(self.rollout.offload) == 0",
-        "be empty for a CPU job (cluster.gpusPerNode 0)",
-        "Remove rollout.offload, or set cluster.gpusPerNode.",
-    ),
-    Rule(
-        "trainer.precision",
-        "self.cluster.gpusPerNode > 0 || !has(self.trainer.precision) || self.trainer.precision != 'bf16'",
-        "be fp32 for a CPU job (cluster.gpusPerNode 0)",
-        "Remove trainer.precision, or set cluster.gpusPerNode.",
-    ),
+    *LAYOUT_RULES,
 )
 CLUSTER_RULES: tuple[Rule, ...] = (
     # The operator looks at the volumes: CEL cannot, because a PodSpec's fields are not in the schema.

@@ -65,7 +65,7 @@ def learned(folder: Path, template: str, stops: list[str], messages: list[Messag
     return found
 
 
-def test_the_mark_of_a_result_within_the_turn_is_refused_unless_turns_end_there(tmp_path: Path) -> None:
+def test_the_mark_of_a_result_is_refused_unless_turns_end_there(tmp_path: Path) -> None:
     """Both the mark and a stop token after it were learned, which no context has."""
     row = [ASKED, CALLED, TOLD, ANSWERED]
     for name, messages in (("answered", row), ("called", row[:2])):
@@ -76,7 +76,7 @@ def test_the_mark_of_a_result_within_the_turn_is_refused_unless_turns_end_there(
     assert learned(tmp_path / "ended", GEMMA4, ["<turn|>", "<|tool_response>"], row) == [f"{call}|It is sunny.<turn|>"]
 
 
-def test_a_thought_beside_a_call_is_learned_where_the_format_has_a_place_for_it(tmp_path: Path) -> None:
+def test_a_thought_beside_a_call_is_learned(tmp_path: Path) -> None:
     (turn,) = learned(tmp_path, HARMONY, ["<|return|>", "<|call|>"], [ASKED, THOUGHT])
     assert turn == (
         "<|channel|>analysis<|message|>I look it up.<|end|><|start|>assistant to=weather<|message|>"
@@ -84,7 +84,7 @@ def test_a_thought_beside_a_call_is_learned_where_the_format_has_a_place_for_it(
     )
 
 
-def test_a_thought_that_an_answer_removes_is_refused_with_two_rows_that_are_taken(tmp_path: Path) -> None:
+def test_a_thought_that_an_answer_removes_makes_two_rows(tmp_path: Path) -> None:
     stops = ["<|return|>", "<|call|>"]
     with pytest.raises(InputError, match="leaves out an earlier turn's thought once a later one follows") as refused:
         learned(tmp_path / "one", HARMONY, stops, [ASKED, THOUGHT, TOLD, ANSWERED])

@@ -60,7 +60,7 @@ def test_time_counts_the_slower_side_ahead_and_the_sum_in_turns() -> None:
     assert title in plan_table(two) and plan_title(two.spec) == "plan for each of the trainer's GPUs:"
 
 
-def test_an_engine_without_room_for_a_sequence_is_refused_with_its_table_and_what_gives_it_room() -> None:
+def test_an_engine_without_room_is_refused_with_what_gives_it_room() -> None:
     spec = gpu_job(ENGINE, "trainer.tensorParallelSize=4", gpus=4, response_tokens=1000)
     with pytest.raises(InputError, match=r"spec\.rollout\.separateEngines: .* GB on each GPU at the least") as no:
         judge(spec, LARGER["14B"], L4)
