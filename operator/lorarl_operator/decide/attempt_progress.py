@@ -164,8 +164,9 @@ def _running(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float | 
         draft.condition("Disrupted", False, News.RUNNING, f"Attempt {snapshot.attempt} is running.")
     gone, until_gone = _lingering_engines(snapshot)
     recheck = soonest(settle, _left_to_progress(snapshot, ray_job), next_look(snapshot), until_gone)
-    actions = [*ask_for_all(snapshot, ray_job), *gone]
-    return snapshot.decision(draft, *events, actions=actions, recheck=recheck, wants=wants(snapshot))
+    return snapshot.decision(
+        draft, *events, actions=[*ask_for_all(snapshot, ray_job), *gone], recheck=recheck, wants=wants(snapshot)
+    )
 
 
 def _lingering_engines(snapshot: Snapshot) -> tuple[list[DeletePod], float | None]:

@@ -272,7 +272,7 @@ def test_a_server_that_is_down_is_refused_after_some_tries() -> None:
         ([OBSERVED, OBSERVED.replace("null", '"much"')], "wrong_type", "step returned str 'much' as 'reward'"),
         ([OBSERVED, OBSERVED.replace("null", "1e999")], "non_finite", "step returned inf as 'reward'"),
         ([OBSERVED], "server", "ended the session in step"),
-        ([], "server", r"ended the session in reset: .* \(2 times in 0\.5 s, the environment's timeoutSeconds\)$"),
+        ([], "server", r"ended the session in reset: .* \(\d times in 0\.5 s, the environment's timeoutSeconds\)$"),
     ],
 )
 def test_answers_that_openenv_never_gives_fail_the_episode(answers: list[str], cause: str, said: str) -> None:
