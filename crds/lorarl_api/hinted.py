@@ -11,29 +11,38 @@ from pydantic import ValidationError
 from lorarl_api.faults import Fault, Path, example_of, from_rule, nearest
 from lorarl_api.mending import mended
 from lorarl_api.rules import broken_rules
-from lorarl_api.schema import schema_at
+from lorarl_api.schema import Schema, schema_at
 from lorarl_api.v1alpha1 import RULES_LATER, LoRARLJob
+from lorarl_api.v1alpha1.common import Model
 
 
-def rules_of_wrong_fields(document: Any, error: ValidationError) -> Iterator[Fault]:
+def rules_of_wrong_fields(
+    document: Any,
+    error: ValidationError,
+    kind: type[Model] = LoRARLJob,
+    whole: Schema | None = None,
+    *,
+    in_cluster: bool = False,
+) -> Iterator[Fault]:
     """The faults by rules of the fields that Pydantic refuses, which would otherwise come in a second round.
 
-    Rules of other fields may follow from what is wrong here, so they wait.
+    Rules of other fields may follow from what is wrong here, so they wait. `kind` and its schema `whole`: of the
+    manifest. `in_cluster`: see `broken_rules`.
     """
     corrected = copy.deepcopy(document)
     meant: list[Path] = []
     guessed: list[Path] = []
     for details in error.errors(include_url=False):
         try:
-            known = _correct(corrected, details["loc"], details["type"])
-        except (KeyError, IndexError, TypeError, AttributeError):
+            known = _correct(corrected, details["loc"], details["type"], whole)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError):
             return
         (meant if known else guessed).append(details["loc"])
     try:
-        job = LoRARLJob.model_validate(corrected, by_alias=True, by_name=False, context=RULES_LATER)
+        made = kind.model_validate(corrected, by_alias=True, by_name=False, context=RULES_LATER)
     except ValidationError:
         return
-    for path, rule in broken_rules(job):
+    for path, rule in broken_rules(made, in_cluster=in_cluster):
         field = (*path, *rule.field.split("."))
         is_meant = any(field[: len(one)] == one[: len(field)] for one in meant)
         # A guess has no rules itself. What is around it has those that do not look at it.
@@ -41,16 +50,16 @@ def rules_of_wrong_fields(document: Any, error: ValidationError) -> Iterator[Fau
             yield from_rule(document, path, rule)
 
 
-def _correct(document: Any, path: Path, kind: str) -> bool:
+def _correct(document: Any, path: Path, kind: str, whole: Schema | None) -> bool:
     """Do in place what a fault's hint says. Return whether that is what was meant, and not just an example."""
-    schema = schema_at(path)
+    schema = schema_at(path, whole)
     *above, key = path
     inner = document
     for step in above:
         inner = inner[step]
     if kind == "extra_forbidden" or schema is None:
         value = inner.pop(key)
-        if near := nearest(str(key), list((schema_at(above) or {}).get("properties", {}))):
+        if near := nearest(str(key), list((schema_at(above, whole) or {}).get("properties", {}))):
             inner.setdefault(near, value)
         return True
     if kind != "missing" and (meant := mended(inner[key], schema)) is not None:

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfoNotFoundError
 from pydantic import ValidationError
 
 from lorarl_api.faults import Fault, ManifestError, from_pydantic, from_rule, shown
+from lorarl_api.hinted import rules_of_wrong_fields
 from lorarl_api.load import faults
 from lorarl_api.rules import broken_rules
 from lorarl_api.schedules.cron import CronError, times_of
@@ -37,7 +38,8 @@ def checked_schedule(document: Any) -> LoRARLSchedule:
     try:
         schedule = LoRARLSchedule.model_validate(document, by_alias=True, by_name=False, context=RULES_LATER)
     except ValidationError as error:
-        raise ManifestError(from_pydantic(error, schedule_schema())) from error
+        besides = rules_of_wrong_fields(document, error, LoRARLSchedule, schedule_schema(), in_cluster=True)
+        raise ManifestError([*from_pydantic(error, schedule_schema()), *besides]) from error
     found = [from_rule(document, path, rule) for path, rule in broken_rules(schedule, in_cluster=True)]
     # Rules of the template's spec are found as those of its job.
     found = [fault for fault in found if not fault.path.startswith("spec.template.spec")]

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from lorarl_api.faults import Fault, ManifestError, from_pydantic, from_rule
+from lorarl_api.hinted import rules_of_wrong_fields
 from lorarl_api.load import faults
 from lorarl_api.rules import broken_rules
 from lorarl_api.sweeps.objective import Goal, usual_goal
@@ -40,7 +41,8 @@ def _parsed(document: Any) -> LoRARLSweep:
     try:
         return LoRARLSweep.model_validate(document, by_alias=True, by_name=False, context=RULES_LATER)
     except ValidationError as error:
-        raise ManifestError(from_pydantic(error, sweep_schema())) from error
+        besides = rules_of_wrong_fields(document, error, LoRARLSweep, sweep_schema())
+        raise ManifestError([*from_pydantic(error, sweep_schema()), *besides]) from error
 
 
 def _of_rules(sweep: LoRARLSweep, document: Any) -> Iterator[Fault]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lorarl_api.load import faults
+from lorarl_api.schedules.manifest import schedule_faults
 from unit.contract.manifests import manifest
+from unit.contract.schedule_cases import schedule
 
 HARD: dict[str, object] = {"name": "hard", "uri": "file:hard.jsonl"}
 
@@ -39,3 +41,9 @@ def test_all_that_is_wrong_with_a_field_is_said_at_once(changes: dict[str, objec
 )
 def test_what_may_follow_from_a_wrong_field_is_not_said_of_others(changes: dict[str, object]) -> None:
     assert len(faults(manifest(changes))) == 1
+
+
+def test_the_template_of_a_schedule_has_all_faults_of_a_field_too() -> None:
+    keep_best = "spec.template.spec.checkpoint.keepBest"
+    found = schedule_faults(schedule({f"{keep_best}.metric": "reward"}))
+    assert [fault.path for fault in found] == [f"{keep_best}.metric", keep_best]
