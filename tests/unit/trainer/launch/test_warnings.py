@@ -19,6 +19,7 @@ def test_what_several_find_is_said_once_and_in_their_order() -> None:
     )
     run: Any = SimpleNamespace(
         launch=SimpleNamespace(job=SimpleNamespace(spec=cpu_job())),
+        workers=SimpleNamespace(spec=cpu_job()),
         prepared=SimpleNamespace(model=model, rows=some("few rows")),
     )
     stored: Any = SimpleNamespace(warnings=lambda step: [], doubts=lambda *_: ["a doubt"])
