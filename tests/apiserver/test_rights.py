@@ -36,8 +36,7 @@ from support.helm import rendered
 ACCOUNT = "operator-lorarl"
 """The name that the chart gives it: the chart's policy for the account applies to these tests."""
 OPERATOR = account(SYSTEM, ACCOUNT)
-# An admission plugin that OpenShift enables. The creator of an object that blocks its owner's deletion must be
-# allowed to finalize the owner.
+# A plugin that OpenShift enables: who creates what blocks its owner's deletion must be allowed to finalize that.
 GUARDED_OWNERS = "OwnerReferencesPermissionEnforcement"
 FINALIZE = Right("lorarl.io", "lorarljobs/finalizers", "update")
 FINALIZE_SWEEP = Right("lorarl.io", "lorarlsweeps/finalizers", "update")
