@@ -42,12 +42,15 @@ def rules_of_wrong_fields(
         made = kind.model_validate(corrected, by_alias=True, by_name=False, context=RULES_LATER)
     except ValidationError:
         return
-    for path, rule in broken_rules(made, in_cluster=in_cluster):
-        field = (*path, *rule.field.split("."))
-        is_meant = any(field[: len(one)] == one[: len(field)] for one in meant)
+
+    def concerns(field: Path) -> bool:
+        if any(field[: len(one)] == one[: len(field)] for one in meant):
+            return True
         # A guess has no rules itself. What is around it has those that do not look at it.
-        if is_meant or any(field == one[: len(field)] and len(field) < len(one) for one in guessed):
-            yield from_rule(document, path, rule)
+        return any(field == one[: len(field)] and len(field) < len(one) for one in guessed)
+
+    for path, rule in broken_rules(made, in_cluster=in_cluster, wanted=concerns):
+        yield from_rule(document, path, rule)
 
 
 def _correct(document: Any, path: Path, kind: str, whole: Schema | None) -> bool:

@@ -6,7 +6,7 @@ check what an update may change (`Immutable`), because it knows the previous obj
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
@@ -145,24 +145,30 @@ class Ruled(BaseModel):
 
 
 def broken_rules(
-    model: Ruled, path: tuple[str | int, ...] = (), *, in_cluster: bool = False
+    model: Ruled,
+    path: tuple[str | int, ...] = (),
+    *,
+    in_cluster: bool = False,
+    wanted: Callable[[tuple[str | int, ...]], bool] = lambda _: True,
 ) -> Iterator[tuple[tuple[str | int, ...], Rule]]:
     """Each rule that `model` or a model within it breaks; with `in_cluster`, also those that hold in a cluster only.
 
+    `wanted`: says of the path of a rule's field whether the rule is tried.
     The path of keys and list indices leads to the object that breaks the rule.
     """
-    if rules := (*model.rules, *(model.cluster_rules if in_cluster else ())):
+    known = (*model.rules, *(model.cluster_rules if in_cluster else ()))
+    if rules := [rule for rule in known if wanted((*path, *rule.field.split(".")))]:
         document = model.model_dump(mode="json", by_alias=True, exclude_none=True)
         yield from ((path, rule) for rule in rules if not rule.holds(document))
     for name, field in type(model).model_fields.items():
         value = getattr(model, name)
         below = (*path, field.alias or name)
         if isinstance(value, Ruled):
-            yield from broken_rules(value, below, in_cluster=in_cluster)
+            yield from broken_rules(value, below, in_cluster=in_cluster, wanted=wanted)
         elif isinstance(value, list):
             for index, entry in enumerate(value):
                 if isinstance(entry, Ruled):
-                    yield from broken_rules(entry, (*below, index), in_cluster=in_cluster)
+                    yield from broken_rules(entry, (*below, index), in_cluster=in_cluster, wanted=wanted)
 
 
 def _escaped(value: Any) -> Any:
