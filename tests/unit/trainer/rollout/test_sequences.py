@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,14 @@ from unit.trainer.rollout.talk import Talk
 GO = {"role": "user", "content": "Go."}
 AND = {"role": "user", "content": "And?"}
 SAY = {"role": "user", "content": "Say it."}
+LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+CALL = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
+LONG: Any = {"spec.rollout.maxPromptTokens": 2000, "spec.rollout.maxResponseTokens": 1000}
 MARK = "<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+
+
+def answer(call: str) -> dict[str, str]:
+    return {"role": "tool", "content": "bright", "tool_call_id": call}
 
 
 def test_a_history_that_is_cut_begins_a_further_sequence(tmp_path: Path) -> None:
@@ -157,3 +165,18 @@ def test_a_request_that_is_lost_is_answered_once(tmp_path: Path) -> None:
 
     asyncio.run(play())
     assert len(talk.played.sequences) == 3
+
+
+def test_sequences_that_a_limit_of_tokens_cut_stay_cut_beyond_the_last_turn(tmp_path: Path) -> None:
+    talk = Talk(tmp_path, environment={"maxTurns": 2}, **{"spec.rollout.maxResponseTokens": 5})
+
+    async def play() -> None:
+        await talk.chat(GO)
+        await talk.chat(AND)
+        with pytest.raises(RefusedError) as refused:
+            await talk.chat(SAY)
+        assert refused.value.limit == "turns"
+
+    asyncio.run(play())
+    assert talk.played.ended == "turns"
+    assert [one.completion(0).finished for one in talk.played.sequences] == [False, False]

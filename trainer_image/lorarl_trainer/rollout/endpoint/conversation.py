@@ -204,8 +204,6 @@ class Conversation:
     def _require_turns(self) -> None:
         if self._turns == (most := self._limits.max_turns):
             self.played.ended = "turns"
-            for one in self.played.sequences:
-                one.cut = False
             message = f"The episode has had its {most} turns of the model, spec.environment.maxTurns"
             raise RefusedError(message, limit="turns", code="episode_over")
 
