@@ -96,6 +96,8 @@ def test_items_are_read_as_messages_of_a_chat() -> None:
         ({"truncation": "auto"}, "Leave truncation out"),
         ({"reasoning": {"effort": "high"}}, "Leave reasoning out"),
         ({"background": True}, "Leave background out"),
+        ({"stream": True, "stream_options": 7}, "stream_options must be a JSON object"),
+        ({"metadata": "a"}, "metadata must be a JSON object"),
         ({"conversation": "c"}, "Leave conversation out"),
         ({"messages": []}, "Leave messages out"),
         ({"model": "gpt-5"}, "The model 'gpt-5' does not exist"),
@@ -213,3 +215,13 @@ def test_tokens_and_their_log_probabilities_come_on_request(tmp_path: Path) -> N
     assert logprobs is not None and [one.logprob for one in logprobs] == turn.logprobs.tolist()
     assert "".join(one.token for one in logprobs) == "I say 1<|im_end|>"
     assert read_response(ASK, ROLLOUT) == ResponseRequest(({"role": "user", "content": "Go."},))
+
+
+def test_metadata_comes_back(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with Talk(tmp_path).client() as client:
+            reply = await client.responses.create(model=MODEL, input="Go.", metadata={"part": "7"})
+            assert reply.metadata == {"part": "7"}
+            assert (await client.responses.create(model=MODEL, input="Go.")).metadata == {}
+
+    asyncio.run(play())

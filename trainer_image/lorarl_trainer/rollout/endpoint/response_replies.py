@@ -89,7 +89,7 @@ def _begun(turn: Turn, asked: ResponseRequest, rollout: RolloutSpec, now: int) -
         "parallel_tool_calls": True,
         "text": {"format": {"type": "text"}},
         "truncation": "disabled",
-        "metadata": {},
+        "metadata": asked.metadata,
         "usage": None,
     }
 

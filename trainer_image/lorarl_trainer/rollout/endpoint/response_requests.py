@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lorarl_api.v1alpha1 import RolloutSpec
@@ -52,10 +52,12 @@ class ResponseRequest(ChatRequest):
     Attributes:
         instructions: the message before all others; empty without any.
         previous: the response whose messages come before those of the input; None for none.
+        metadata: of the client, which gets it back.
     """
 
     instructions: Sequence[Message] = ()
     previous: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_response(body: Any, rollout: RolloutSpec) -> ResponseRequest:
@@ -80,6 +82,7 @@ def _response(body: Any, rollout: RolloutSpec) -> ResponseRequest:
     for name in ("instructions", "previous_response_id"):
         if not isinstance(given.get(name), str | None):
             raise RefusedError(f"{name} is {brief(given[name])}; it must be a text", param=name)
+    as_object(given.get("stream_options") or {}, "stream_options")  # a stream has no usage to leave out
     instructions = given.get("instructions")
     before: list[Message] = [] if instructions is None else [{"role": "system", "content": instructions}]
     return ResponseRequest(
@@ -91,6 +94,7 @@ def _response(body: Any, rollout: RolloutSpec) -> ResponseRequest:
         token_ids=switch(given, "return_token_ids"),
         instructions=in_unicode(before, "instructions"),
         previous=given.get("previous_response_id"),
+        metadata=as_object(given.get("metadata") or {}, "metadata"),
     )
 
 
