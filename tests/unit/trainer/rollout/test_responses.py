@@ -217,6 +217,21 @@ def test_tokens_and_their_log_probabilities_come_on_request(tmp_path: Path) -> N
     assert read_response(ASK, ROLLOUT) == ResponseRequest(({"role": "user", "content": "Go."},))
 
 
+def test_a_named_response_is_continued_though_another_said_the_same(tmp_path: Path) -> None:
+    talk = Talk(tmp_path, ["A", "A", "of the second", "of the first", "of the second, once more"])
+
+    async def play() -> None:
+        async with talk.client() as client:
+            first, second = [await client.responses.create(model=MODEL, input="Go.") for _ in range(2)]
+            for one in (second, first, second):
+                await client.responses.create(model=MODEL, input=[AND], previous_response_id=one.id)
+
+    asyncio.run(play())
+    one, two, three = talk.sequences()
+    assert one[2] == "A<|im_end|>of the first<|im_end|>" and two[2] == "A<|im_end|>of the second<|im_end|>"
+    assert three[2] == "of the second, once more<|im_end|>" and three[1].startswith("A<|im_end|>")
+
+
 def test_metadata_comes_back(tmp_path: Path) -> None:
     async def play() -> None:
         async with Talk(tmp_path).client() as client:

@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
-from lorarl_trainer.rollout.endpoint.requests import ChatRequest, RefusedError
+from lorarl_trainer.data.encoding import EncodedRow
+from lorarl_trainer.data.rows import Row
+from lorarl_trainer.rollout.endpoint.places import Place, continued_tokens
+from lorarl_trainer.rollout.endpoint.requests import ChatRequest, RefusedError, TokensRequest
+from lorarl_trainer.rollout.played import PlayedSequence
 from unit.trainer.rollout.talk import Talk
 
 GO = {"role": "user", "content": "Go."}
@@ -167,6 +171,26 @@ def test_a_request_that_is_lost_is_answered_once(tmp_path: Path) -> None:
     assert len(talk.played.sequences) == 3
 
 
+def test_the_ids_of_calls_decide_between_turns_that_made_the_same_call(tmp_path: Path) -> None:
+    talk = Talk(tmp_path, ["A" + CALL, "B" + CALL, "of B", "of A", "of A, once more", "of the first"], **LONG)
+
+    async def play() -> None:
+        tools = (LOOK,)
+        one, two = [turn.message for turn in await asyncio.gather(*(talk.chat(GO, tools=tools) for _ in range(2)))]
+        assert [call["id"] for message in (one, two) for call in message["tool_calls"]] == ["call00001", "call00002"]
+        await talk.chat(GO, two | {"content": ""}, answer("call00002"), tools=tools)
+        await talk.chat(GO, one | {"content": ""}, answer("call00001"), tools=tools)
+        await talk.chat(GO, one | {"content": ""}, {**answer("call00001"), "content": "dim"}, tools=tools)
+        without = {"role": "assistant", "content": "", "tool_calls": [one["tool_calls"][0] | {"id": None}]}
+        await talk.chat(GO, without, answer("call00001"), tools=tools)
+
+    asyncio.run(play())
+    first, second, *further = [trained for _, _, trained in talk.sequences()]
+    assert first == f"A{CALL}<|im_end|>of A<|im_end|>" and second == f"B{CALL}<|im_end|>of B<|im_end|>"
+    assert further == ["of A, once more<|im_end|>", "of the first<|im_end|>"], "where a turn has been continued"
+    assert all(one.startswith("A" + CALL) for _, one, _ in talk.sequences()[2:])
+
+
 def test_sequences_that_a_limit_of_tokens_cut_stay_cut_beyond_the_last_turn(tmp_path: Path) -> None:
     talk = Talk(tmp_path, environment={"maxTurns": 2}, **{"spec.rollout.maxResponseTokens": 5})
 
@@ -180,3 +204,24 @@ def test_sequences_that_a_limit_of_tokens_cut_stay_cut_beyond_the_last_turn(tmp_
     asyncio.run(play())
     assert talk.played.ended == "turns"
     assert [one.completion(0).finished for one in talk.played.sequences] == [False, False]
+
+
+def test_the_place_of_a_request_is_found_in_a_few_comparisons() -> None:
+    class Counted(int):
+        def __eq__(self, other: object) -> bool:
+            counted.append(1)
+            return int.__eq__(self, other)  # type: ignore[arg-type]
+
+        __hash__ = int.__hash__
+
+    counted: list[int] = []
+    sequence = PlayedSequence(EncodedRow(Row("p", None, {}, 1), list(map(Counted, range(100))), []))
+    sequence.append(list(map(Counted, range(3000))), made=True)
+    places = [Place(sequence, size, "", True) for size in range(30, 3001, 30)]
+    asked = TokensRequest([*range(100), *range(3000), 7])
+    assert continued_tokens(places, asked, "") is places[-1]
+    assert len(counted) < 2 * 3100, "each token of the sequence, and not of each of its places"
+    edited = TokensRequest([*range(100), *range(1500), 1, *range(1501, 3000)])
+    assert continued_tokens(places, edited, "") is places[49]
+    assert len(counted) < 4 * 3100
+    assert continued_tokens(places, TokensRequest(range(50)), "") is None

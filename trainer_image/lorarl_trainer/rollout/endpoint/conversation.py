@@ -95,7 +95,7 @@ class Conversation:
     _places: list[Place] = field(default_factory=list)
     _names: dict[str, str] = field(default_factory=dict)
     _asked: list[_Asked] = field(default_factory=list)
-    _responses: dict[str, Sequence[Message]] = field(default_factory=dict)
+    _responses: dict[str, tuple[Sequence[Message], Place]] = field(default_factory=dict)
     _turns: int = 0
     _over: bool = False
 
@@ -152,37 +152,42 @@ class Conversation:
                 return await self._continued(request, session)
             if isinstance(request, ResponseRequest):
                 return await self._responded(request, session)
-            return await self._chat(request, session)
+            turn, _ = await self._said(request, session)
+            return turn
         except RefusedError as error:
             raise self.refused(error) from None
         except InputError as error:  # of the chat template, or of the format of tool calls
             raise self.refused(RefusedError(str(error))) from error
 
     async def _responded(self, asked: ResponseRequest, session: str) -> Turn:
-        before = () if asked.previous is None else self._responses.get(asked.previous)
-        if before is None:
-            message = f"previous_response_id is {asked.previous!r}, which is no response of this episode"
-            raise RefusedError(message, status=404, code="previous_response_not_found", param="previous_response_id")
+        before: Sequence[Message] = ()
+        named: Place | None = None
+        if asked.previous is not None:
+            if (found := self._responses.get(asked.previous)) is None:
+                message = f"previous_response_id is {asked.previous!r}, which is no response of this episode"
+                where = "previous_response_id"
+                raise RefusedError(message, status=404, code="previous_response_not_found", param=where)
+            before, named = found
         said = [*before, *asked.messages]
-        turn = await self._chat(replace(asked, messages=[*asked.instructions, *said]), session)
-        self._responses[response_id(turn.number)] = [*said, turn.message]
+        turn, place = await self._said(replace(asked, messages=[*asked.instructions, *said]), session, named)
+        self._responses[response_id(turn.number)] = [*said, turn.message], place
         return turn
 
-    async def _chat(self, asked: ChatRequest, session: str) -> Turn:
+    async def _said(self, asked: ChatRequest, session: str, named: Place | None = None) -> tuple[Turn, Place]:
+        """Return the turn that follows messages, and the place where it ends. `named`: see `continued`."""
         self._require_turns()
-        place = continued(self._places, asked, session)
+        place = continued(self._places, asked, session, named)
         if place is None:
             row, parser, more = *self._opened(asked), []
         else:
             row, parser, more = None, place.parser, self._between(place, asked)
-        why = "" if place else difference(self._places, asked, session)
+        why = difference(self._places, asked, session) if place is None else ""
         sequence, room = self._begun(place, row, len(more), why)
         turn, made = await self._turn(sequence, more, room, asked.max_tokens, parser=parser, pieces=asked.logprobs)
         messages = [*asked.messages, turn.message]
-        self._places.append(
-            Place(sequence, len(sequence.response), session, self._has_ended(made), messages, asked.tools, parser)
-        )
-        return turn
+        end = Place(sequence, len(sequence.response), session, self._has_ended(made), messages, asked.tools, parser)
+        self._places.append(end)
+        return turn, end
 
     async def _continued(self, asked: TokensRequest, session: str) -> Turn:
         self._require_turns()
@@ -190,7 +195,7 @@ class Conversation:
         if place is None:
             row, more = replace(self.played.first.row, prompt_ids=list(asked.token_ids)), []
         else:
-            row, more = None, list(asked.token_ids[len(place.tokens) :])
+            row, more = None, list(asked.token_ids[place.size :])
         sequence, room = self._begun(place, row, len(more))
         turn, made = await self._turn(sequence, more, room, asked.max_tokens, stops=asked.stop_token_ids)
         self._places.append(Place(sequence, len(sequence.response), session, self._has_ended(made)))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from lorarl_trainer.data.cells import ASSISTANT, Message
 from lorarl_trainer.data.tool_calls import CallParser, Tools
 from lorarl_trainer.rollout.endpoint.requests import ChatRequest, TokensRequest
 from lorarl_trainer.rollout.played import PlayedSequence
+
+_BLOCK = 1024
 
 
 @dataclass(frozen=True)
@@ -34,9 +37,9 @@ class Place:
     parser: CallParser | None = None
 
     @property
-    def tokens(self) -> list[int]:
-        """All tokens up to here."""
-        return [*self.sequence.row.prompt_ids, *self.sequence.response[: self.length]]
+    def size(self) -> int:
+        """The number of tokens up to here."""
+        return len(self.sequence.row.prompt_ids) + self.length
 
     @property
     def is_end(self) -> bool:
@@ -49,30 +52,42 @@ class Place:
         known = len(self.messages or ())
         return next((n for n, (given, own) in pairs if not is_same(given, own)), min(known, len(messages)))
 
+    def fits(self, asked: ChatRequest, session: str) -> bool:
+        """Return whether a request continues this turn: it has all messages up to here, and no later turn."""
+        if self.messages is None or self.session != session:
+            return False
+        new = asked.messages[len(self.messages) :]
+        return (  # the cheap conditions come first: all episodes wait
+            len(new) > 0
+            and all(message["role"] != ASSISTANT for message in new)
+            and list(self.tools) == list(asked.tools)
+            and is_same(asked.messages[len(self.messages) - 1], self.messages[-1])
+            and self.alike(asked.messages) == len(self.messages)
+        )
 
-def continued(places: Sequence[Place], asked: ChatRequest, session: str) -> Place | None:
-    """Return the place with the most messages that a request continues; None if it continues none."""
-    found = [
-        place
-        for place in places
-        if place.messages is not None
-        and place.session == session
-        and list(place.tools) == list(asked.tools)
-        and place.alike(asked.messages) == len(place.messages) < len(asked.messages)
-        and not any(message["role"] == ASSISTANT for message in asked.messages[len(place.messages) :])
-    ]
-    return max(found, key=lambda place: (len(place.messages or ()), place.is_end), default=None)
+
+def continued(places: Sequence[Place], asked: ChatRequest, session: str, named: Place | None = None) -> Place | None:
+    """Return the place that a request continues; None if it continues none.
+
+    Among equals it is the one that the request names, or else that whose calls have the ids of the request's, that
+    which no turn follows yet, and the first.
+    """
+    if named is not None and named.fits(asked, session):
+        return named
+    found = [place for place in places if place.fits(asked, session)]
+    given = _ids(asked.messages)
+    return max(found, key=lambda place: (len(given & _ids(place.messages or ())), place.is_end), default=None)
 
 
 def continued_tokens(places: Sequence[Place], asked: TokensRequest, session: str) -> Place | None:
     """Return the place with the most tokens that a request continues; None if it continues none."""
     given = list(asked.token_ids)
-    found = [
-        (len(own), place.is_end, -number, place)
-        for number, place in enumerate(places)
-        if place.session == session and given[: len(own := place.tokens)] == own
-    ]
-    return max(found, key=lambda one: one[:3])[3] if found else None
+    own = [place for place in places if place.session == session]
+    sequences = {place.sequence.number: place.sequence for place in own}
+    # Each sequence is compared once, whatever the number of its places: meanwhile all episodes wait.
+    alike = {number: _alike(given, [*one.row.prompt_ids, *one.response]) for number, one in sequences.items()}
+    found = [place for place in own if place.size <= alike[place.sequence.number]]
+    return max(found, key=lambda place: (place.size, place.is_end), default=None)
 
 
 def difference(places: Sequence[Place], asked: ChatRequest, session: str) -> str:
@@ -84,6 +99,20 @@ def difference(places: Sequence[Place], asked: ChatRequest, session: str) -> str
         return "Its messages end before a turn of the model. "
     changed = all(list(place.tools) != list(asked.tools) for place in places)
     return "Its tools are others. " if changed else f"Its messages are others from messages[{near}] on. "
+
+
+def _alike(given: list[int], own: list[int]) -> int:
+    """Return how many of the first tokens are the same. Blocks are compared first, which is fast."""
+    starts = range(0, min(len(given), len(own)), _BLOCK)
+    start = next((n for n in starts if given[n : n + _BLOCK] != own[n : n + _BLOCK]), min(len(given), len(own)))
+    pairs = zip(given[start : start + _BLOCK], own[start : start + _BLOCK], strict=False)
+    return start + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _ids(messages: Sequence[Message]) -> set[str]:
+    """Return the ids of all calls of tools, and of those that are answered. Clients may leave some out."""
+    called = {call.get("id") for message in messages for call in message.get("tool_calls", ())}
+    return {one for one in (*called, *(message.get("tool_call_id") for message in messages)) if isinstance(one, str)}
 
 
 def is_same(given: Message, known: Message) -> bool:
