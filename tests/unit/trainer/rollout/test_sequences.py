@@ -191,6 +191,40 @@ def test_the_ids_of_calls_decide_between_turns_that_made_the_same_call(tmp_path:
     assert all(one.startswith("A" + CALL) for _, one, _ in talk.sequences()[2:])
 
 
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("branch", "maxSequences allows. It continues a turn that another request has continued or is continuing. "),
+        ("tools", "maxSequences allows. Its tools are others. Send all messages and tools as they were"),
+        ("both", "Its tools are others, and its messages are others from messages[1] on. Send all"),
+        ("messages", "maxSequences allows. Its messages are others from messages[1] on. Send all"),
+        ("tokens", "maxSequences allows. Send all tokens up to the end of a turn as they were"),
+        ("branch of tokens", "maxSequences allows. It continues a turn that another request has continued"),
+    ],
+)
+def test_one_sequence_too_many_is_refused_with_what_helps(tmp_path: Path, how: str, said: str) -> None:
+    talk = Talk(tmp_path, environment={"maxSequences": 2}, **LONG)
+
+    async def play() -> None:
+        first = await talk.chat(GO, tools=(LOOK,))
+        await talk.chat(GO, first.message, AND, tools=(LOOK,))
+        await talk.chat(SAY)  # whose tools are others than those of the nearest turn
+        tokens = [*first.prompt_ids, *first.tokens]
+        asked = {
+            "branch": lambda: talk.chat(GO, first.message, SAY, tools=(LOOK,)),
+            "tools": lambda: talk.chat(GO, first.message, AND),
+            "both": lambda: talk.chat(GO, {"role": "assistant", "content": "No"}, AND),
+            "messages": lambda: talk.chat(GO, {"role": "assistant", "content": "No"}, AND, tools=(LOOK,)),
+            "tokens": lambda: talk.tokens(tokens[1:]),
+            "branch of tokens": lambda: talk.tokens([*tokens, 9]),
+        }
+        with pytest.raises(RefusedError, match=r", or raise maxSequences$") as error:
+            await asked[how]()
+        assert said in str(error.value) and error.value.code == "too_many_sequences"
+
+    asyncio.run(play())
+
+
 def test_sequences_that_a_limit_of_tokens_cut_stay_cut_beyond_the_last_turn(tmp_path: Path) -> None:
     talk = Talk(tmp_path, environment={"maxTurns": 2}, **{"spec.rollout.maxResponseTokens": 5})
 

@@ -34,6 +34,10 @@ from lorarl_trainer.samples.sample import Completion
 type Ask = Callable[[PlayedSequence, int, Sequence[int]], Awaitable[Completion]]
 """Has the next turn of a sequence made, of at most so many tokens, which these end beside the job's, and adds it."""
 type Asked = ChatRequest | TokensRequest
+_MESSAGES = "Send all messages and tools as they were, and new messages after them"
+_TOKENS = "Send all tokens up to the end of a turn as they were, and new ones after them"
+_ONCE = "It continues a turn that another request has continued or is continuing. Continue each turn once"
+"""What an agent can do that has too many sequences."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +186,7 @@ class Conversation:
         else:
             row, parser, more = None, place.parser, self._between(place, asked)
         why = difference(self._places, asked, session) if place is None else ""
-        sequence, room = self._begun(place, row, len(more), why)
+        sequence, room = self._begun(place, row, len(more), why + _MESSAGES)
         turn, made = await self._turn(sequence, more, room, asked.max_tokens, parser=parser, pieces=asked.logprobs)
         messages = [*asked.messages, turn.message]
         end = Place(sequence, len(sequence.response), session, self._has_ended(made), messages, asked.tools, parser)
@@ -196,7 +200,7 @@ class Conversation:
             row, more = replace(self.played.first.row, prompt_ids=list(asked.token_ids)), []
         else:
             row, more = None, list(asked.token_ids[place.size :])
-        sequence, room = self._begun(place, row, len(more))
+        sequence, room = self._begun(place, row, len(more), _TOKENS)
         turn, made = await self._turn(sequence, more, room, asked.max_tokens, stops=asked.stop_token_ids)
         self._places.append(Place(sequence, len(sequence.response), session, self._has_ended(made)))
         return turn
@@ -212,14 +216,12 @@ class Conversation:
             message = f"The episode has had its {most} turns of the model, spec.environment.maxTurns"
             raise RefusedError(message, limit="turns", code="episode_over")
 
-    def _begun(
-        self, place: Place | None, row: EncodedRow | None, more: int, why: str = ""
-    ) -> tuple[PlayedSequence, int]:
+    def _begun(self, place: Place | None, row: EncodedRow | None, more: int, advice: str) -> tuple[PlayedSequence, int]:
         """Return the sequence that a turn is added to after so many more tokens, and the room that it has, in tokens.
 
         It is that of the place if it ends there, or else a further one, with all that is before the place in it. No
-        token is trained twice, so the model's own turns there are masked. Without a place, the row opens one. `why` it
-        continues none, for errors.
+        token is trained twice, so the model's own turns there are masked. Without a place, the row opens one; `advice`
+        then says how a request continues one.
         """
         played = self.played
         row = row or (place.sequence.row if place else played.first.row)
@@ -246,8 +248,7 @@ class Conversation:
         if len(played.sequences) == (allowed := self._limits.most_sequences):
             message = (
                 f"The request begins a further sequence, and the episode has {allowed}, as many as "
-                f"spec.environment.maxSequences allows. {why}Send all messages and tools as they were, and new "
-                "messages after them, or raise maxSequences"
+                f"spec.environment.maxSequences allows. {_ONCE if place else advice}, or raise maxSequences"
             )
             raise RefusedError(message, cause="branch", code="too_many_sequences", param="messages")
         shared = place.sequence.response[:before] if place else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from lorarl_trainer.data.cells import ASSISTANT, Message
@@ -92,13 +92,16 @@ def continued_tokens(places: Sequence[Place], asked: TokensRequest, session: str
 
 def difference(places: Sequence[Place], asked: ChatRequest, session: str) -> str:
     """Return a sentence that says why a request continues none of these places."""
-    near = max((place.alike(asked.messages) for place in places if place.session == session), default=0)
+    if any(place.fits(replace(asked, tools=place.tools), session) for place in places):
+        return "Its tools are others. "
+    alike = [(place.alike(asked.messages), place) for place in places if place.session == session]
+    near = max((count for count, _ in alike), default=0)
     if not near:
         return ""
     if near == len(asked.messages):
         return "Its messages end before a turn of the model. "
-    changed = all(list(place.tools) != list(asked.tools) for place in places)
-    return "Its tools are others. " if changed else f"Its messages are others from messages[{near}] on. "
+    has_tools = any(count == near and list(place.tools) == list(asked.tools) for count, place in alike)
+    return f"{'Its' if has_tools else 'Its tools are others, and its'} messages are others from messages[{near}] on. "
 
 
 def _alike(given: list[int], own: list[int]) -> int:
