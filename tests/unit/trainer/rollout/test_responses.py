@@ -232,6 +232,32 @@ def test_a_named_response_is_continued_though_another_said_the_same(tmp_path: Pa
     assert three[2] == "of the second, once more<|im_end|>" and three[1].startswith("A<|im_end|>")
 
 
+@pytest.mark.parametrize("by_id", [False, True])
+def test_calls_of_one_turn_are_joined_though_their_outputs_lie_between(tmp_path: Path, by_id: bool) -> None:
+    talk = Talk(tmp_path, [CALL + CALL, CALL, "It is bright.", "So it is."], **LONG)
+
+    async def play() -> None:
+        async with talk.client() as client:
+            given: Any = [{"role": "user", "content": "Go."}]
+            for _ in range(2):
+                reply = await client.responses.create(model=MODEL, input=given, tools=[TOOL])
+                for item in reply.output:
+                    assert item.type == "function_call"
+                    output = {"type": "function_call_output", "call_id": item.call_id, "output": item.call_id}
+                    given += [item, output]
+            reply = await client.responses.create(model=MODEL, input=given, tools=[TOOL])
+            more: Any = {"input": [*given, *reply.output, AND]}
+            if by_id:
+                more = {"input": [AND], "previous_response_id": reply.id}
+            await client.responses.create(model=MODEL, tools=[TOOL], **more)
+
+    asyncio.run(play())
+    [(_, whole, trained)] = talk.sequences()
+    assert trained == f"{CALL}{CALL}<|im_end|>{CALL}<|im_end|>It is bright.<|im_end|>So it is.<|im_end|>"
+    outputs = [whole.index(f"<tool_response>\ncall0000{number}") for number in (1, 2, 3)]
+    assert outputs == sorted(outputs)
+
+
 def test_metadata_comes_back(tmp_path: Path) -> None:
     async def play() -> None:
         async with Talk(tmp_path).client() as client:

@@ -27,7 +27,7 @@ from lorarl_trainer.rollout.endpoint.places import Place, continued, continued_t
 from lorarl_trainer.rollout.endpoint.replies import Turn
 from lorarl_trainer.rollout.endpoint.requests import ChatRequest, RefusedError, TokensRequest
 from lorarl_trainer.rollout.endpoint.response_replies import response_id
-from lorarl_trainer.rollout.endpoint.response_requests import ResponseRequest
+from lorarl_trainer.rollout.endpoint.response_requests import ResponseRequest, with_joined_calls
 from lorarl_trainer.rollout.played import Played, PlayedSequence
 from lorarl_trainer.samples.sample import Completion
 
@@ -98,6 +98,7 @@ class Conversation:
     refusal: Outcome | None = None
     _places: list[Place] = field(default_factory=list)
     _names: dict[str, str] = field(default_factory=dict)
+    _made_in: dict[str, int] = field(default_factory=dict)
     _asked: list[_Asked] = field(default_factory=list)
     _responses: dict[str, tuple[Sequence[Message], Place]] = field(default_factory=dict)
     _turns: int = 0
@@ -172,7 +173,7 @@ class Conversation:
                 where = "previous_response_id"
                 raise RefusedError(message, status=404, code="previous_response_not_found", param=where)
             before, named = found
-        said = [*before, *asked.messages]
+        said = with_joined_calls([*before, *asked.messages], self._made_in)
         turn, place = await self._said(replace(asked, messages=[*asked.instructions, *said]), session, named)
         self._responses[response_id(turn.number)] = [*said, turn.message], place
         return turn
@@ -337,6 +338,7 @@ class Conversation:
             found = []  # a turn with a call that cannot be read is shown as it is
         calls = {f"call{len(self._names) + place:05d}": call for place, call in enumerate(found, 1)}
         self._names |= {key: call.name for key, call in calls.items()}
+        self._made_in |= dict.fromkeys(calls, number)
         if calls:
             message["tool_calls"] = [
                 {
