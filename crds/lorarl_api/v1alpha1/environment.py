@@ -146,7 +146,7 @@ class EnvironmentSpec(Model):
         le=1000,
         description="Sequences of tokens that an episode of an agent may have. A request that continues what was said "
         "continues its sequence, and any other request begins a further one. With 1, an episode is one conversation. "
-        "Default: 8.",
+        f"Default: {_SEQUENCES}.",
         examples=[16],
     )
     timeout_seconds: float = Field(
