@@ -191,6 +191,34 @@ def test_the_ids_of_calls_decide_between_turns_that_made_the_same_call(tmp_path:
     assert all(one.startswith("A" + CALL) for _, one, _ in talk.sequences()[2:])
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_client_may_send_the_calls_of_one_turn_one_by_one(tmp_path: Path, order: tuple[int, int]) -> None:
+    talk = Talk(tmp_path, [CALL + CALL.replace("{}", '{"x": 1}'), "A", CALL, "B"], **LONG)
+
+    async def play() -> None:
+        said: list[Any] = [GO]
+        for calls in (order, (0,)):
+            turn = (await talk.chat(*said, tools=(LOOK,))).message
+            for number in calls:
+                call = turn["tool_calls"][number]
+                said += [{"role": "assistant", "content": "", "tool_calls": [call]}, answer(call["id"])]
+            said += [(await talk.chat(*said, tools=(LOOK,))).message, AND]
+
+    asyncio.run(play())
+    [(_, _, trained)] = talk.sequences()
+    assert trained.count("<|im_end|>") == 4
+
+
+def test_answers_need_the_ids_of_calls_as_they_came(tmp_path: Path) -> None:
+    async def play() -> None:
+        talk = Talk(tmp_path, [CALL], **LONG)
+        turn = (await talk.chat(GO, tools=(LOOK,))).message
+        with pytest.raises(RefusedError, match="of a call of the model, as it came, and has 'toolu_1'"):
+            await talk.chat(GO, turn, answer("toolu_1"), tools=(LOOK,))
+
+    asyncio.run(play())
+
+
 @pytest.mark.parametrize(
     ("how", "said"),
     [

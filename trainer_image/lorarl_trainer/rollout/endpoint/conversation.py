@@ -23,11 +23,17 @@ from lorarl_trainer.data.tool_calls import CallParser, ToolCall, Tools
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.rewards.environment.worker import MOST_CHARACTERS
 from lorarl_trainer.rewards.scores import Outcome
-from lorarl_trainer.rollout.endpoint.places import Place, continued, continued_tokens, difference
+from lorarl_trainer.rollout.endpoint.places import (
+    Place,
+    continued,
+    continued_tokens,
+    difference,
+    with_joined_calls,
+)
 from lorarl_trainer.rollout.endpoint.replies import Turn
 from lorarl_trainer.rollout.endpoint.requests import ChatRequest, RefusedError, TokensRequest
 from lorarl_trainer.rollout.endpoint.response_replies import response_id
-from lorarl_trainer.rollout.endpoint.response_requests import ResponseRequest, with_joined_calls
+from lorarl_trainer.rollout.endpoint.response_requests import ResponseRequest
 from lorarl_trainer.rollout.played import Played, PlayedSequence
 from lorarl_trainer.samples.sample import Completion
 
@@ -173,7 +179,7 @@ class Conversation:
                 where = "previous_response_id"
                 raise RefusedError(message, status=404, code="previous_response_not_found", param=where)
             before, named = found
-        said = with_joined_calls([*before, *asked.messages], self._made_in)
+        said = [*before, *asked.messages]
         turn, place = await self._said(replace(asked, messages=[*asked.instructions, *said]), session, named)
         self._responses[response_id(turn.number)] = [*said, turn.message], place
         return turn
@@ -181,6 +187,7 @@ class Conversation:
     async def _said(self, asked: ChatRequest, session: str, named: Place | None = None) -> tuple[Turn, Place]:
         """Return the turn that follows messages, and the place where it ends. `named`: see `continued`."""
         self._require_turns()
+        asked = replace(asked, messages=with_joined_calls(asked.messages, self._made_in))
         place = continued(self._places, asked, session, named)
         if place is None:
             row, parser, more = *self._opened(asked), []
@@ -284,8 +291,8 @@ class Conversation:
         new = asked.messages[len(place.messages or ()) :]
         _require_short(new)
         for message in new:
-            if message["role"] == "tool" and message.get("tool_call_id", "") not in self._names:
-                what = "A message of a tool needs the tool_call_id of a call of the model"
+            if message["role"] == "tool" and (key := message.get("tool_call_id", "")) not in self._names:
+                what = f"A message of a tool needs the tool_call_id of a call of the model, as it came, and has {key!r}"
                 raise RefusedError(what, param="messages")
         named = [self._with_name(message) for message in new]
         return self.speech.bridge.messages(place.sequence.row.row, named, ended=place.ended)

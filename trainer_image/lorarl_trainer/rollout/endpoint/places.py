@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
@@ -102,6 +102,34 @@ def difference(places: Sequence[Place], asked: ChatRequest, session: str) -> str
         return "Its messages end before a turn of the model. "
     has_tools = any(count == near and list(place.tools) == list(asked.tools) for count, place in alike)
     return f"{'Its' if has_tools else 'Its tools are others, and its'} messages are others from messages[{near}] on. "
+
+
+def with_joined_calls(messages: Sequence[Message], turns: Mapping[str, int]) -> list[Message]:
+    """Return messages in which the calls of one turn are one message, in their order, as the model made them.
+
+    Some clients send each call by itself, with its answer behind it, or in the order in which the answers came.
+
+    Args:
+        messages: of an agent.
+        turns: the turn that made each call, by the call's id, in their order.
+    """
+    order = {key: number for number, key in enumerate(turns)}
+    joined: list[Message] = []
+    last: tuple[int, int] | None = None  # the newest message with calls, as its place and its turn
+    for message in messages:
+        calls = message.get("tool_calls") or []
+        made = {turns.get(str(call.get("id"))) for call in calls}
+        turn = made.pop() if len(made) == 1 else None
+        if turn is None:
+            joined.append(message)
+            last = last if message["role"] == "tool" else None
+            continue
+        at = last[0] if last is not None and turn == last[1] else len(joined)
+        first = joined[at] if at < len(joined) else {**message, "tool_calls": []}
+        whole = sorted([*first["tool_calls"], *calls], key=lambda call: order[call["id"]])
+        joined[at : at + 1] = [{**first, "tool_calls": whole}]
+        last = at, turn
+    return joined
 
 
 def _alike(given: list[int], own: list[int]) -> int:

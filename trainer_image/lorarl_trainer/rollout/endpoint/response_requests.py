@@ -98,28 +98,6 @@ def _response(body: Any, rollout: RolloutSpec) -> ResponseRequest:
     )
 
 
-def with_joined_calls(messages: Sequence[Message], turns: Mapping[str, int]) -> list[Message]:
-    """Return messages in which the calls of one turn are one message, though some of them are answered in between.
-
-    Args:
-        messages: of an agent.
-        turns: the turn that made each call, by the call's id.
-    """
-    joined: list[Message] = []
-    last: tuple[int, int] | None = None  # the newest message with calls, as its place and its turn
-    for message in messages:
-        made = {turns.get(str(call["id"])) for call in message.get("tool_calls", ())}
-        turn = made.pop() if len(made) == 1 else None
-        if last is not None and turn == last[1]:
-            first = joined[last[0]]
-            joined[last[0]] = {**first, "tool_calls": [*first["tool_calls"], *message["tool_calls"]]}
-            continue
-        if message["role"] != "tool":
-            last = None if turn is None else (len(joined), turn)
-        joined.append(message)
-    return joined
-
-
 def _joined(items: Sequence[Any]) -> Iterator[Message]:
     """Yield items as messages. Calls that follow each other, or a text of the model, are of one turn."""
     turn: Message | None = None
