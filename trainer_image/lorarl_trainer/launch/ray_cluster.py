@@ -78,14 +78,15 @@ class RayCluster:
         Nothing is kept of the old ones: a process whose peer is gone may hang in a collective operation, and the new
         machine's process needs as long to start as theirs.
 
-        `lost`: whether a machine is lost, or is about to be. Otherwise there are more of them.
+        `lost`: whether a machine is lost, or is about to be. Then as many as before are enough. Otherwise there are
+        more of them: those that are there are taken at once, since the others may not come for hours.
 
         Raises:
             NodeLostError: another machine was lost meanwhile.
         """
         self._clock = clock
         self._group.kill()
-        start = (self._start_again, self._group.machines) if lost else (self._new_group,)
+        start = (self._start_again, self._group.machines) if lost else (self._new_group, 0.0)
         self._starting = asyncio.create_task(asyncio.to_thread(*start))
         return await self.workers()
 
@@ -105,7 +106,7 @@ class RayCluster:
     def _start(self) -> WorkerGroup | None:
         with self._clock.part("Ray"):
             self._guard = start_ray(self._spec, self._ahead, self._shares)
-        return None if self._abandoned.is_set() else self._new_group()
+        return None if self._abandoned.is_set() else self._new_group(self._wait_seconds)
 
     def _start_again(self, machines: frozenset[str]) -> WorkerGroup | None:
         """Wait until Ray knows which machine is lost: one that is about to be removed still offers its devices."""
@@ -113,13 +114,14 @@ class RayCluster:
             while not machines & lost_machines():
                 if self._abandoned.wait(_POLL_SECONDS):
                     return None
-        return self._new_group()
+        return self._new_group(self._wait_seconds, enough=len(machines))
 
-    def _new_group(self) -> WorkerGroup | None:
+    def _new_group(self, wait_seconds: float, enough: int | None = None) -> WorkerGroup | None:
+        """Start workers on the machines that `reserve_some` finds."""
         import ray
 
         with self._clock.part("devices"):
-            found = reserve_some(self._spec, self._wait_seconds, self._abandoned)
+            found = reserve_some(self._spec, wait_seconds, self._abandoned, enough)
             if found is None:
                 return None
             spec, devices = found

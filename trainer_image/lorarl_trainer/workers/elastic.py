@@ -22,7 +22,7 @@ def is_elastic(spec: LoRARLJobSpec) -> bool:
 
 
 def reserve_some(
-    spec: LoRARLJobSpec, wait_seconds: float, abandoned: threading.Event
+    spec: LoRARLJobSpec, wait_seconds: float, abandoned: threading.Event, enough: int | None = None
 ) -> tuple[LoRARLJobSpec, Any] | None:
     """Reserve devices on all machines of a job, or on those that are there when no other has come for a while.
 
@@ -30,11 +30,12 @@ def reserve_some(
         spec: the job.
         wait_seconds: how long to wait for missing machines, from when there last were more than ever before.
         abandoned: ends the wait.
+        enough: how many machines end the wait for others at once; None for all of the job.
 
     Returns:
         The job on so many machines, and Ray's placement group; None if `abandoned` was set first.
     """
-    wait = _Wait(spec, wait_seconds)
+    wait = _Wait(spec, wait_seconds, enough)
     while not abandoned.is_set():
         if (devices := reserve(spec, abandoned, wait.is_over)) is not None:
             return spec, devices
@@ -91,10 +92,10 @@ class _Limit:
 
 
 class _Wait:
-    """A wait for all machines of a job. It is over when enough of them are there, and for too long no more."""
+    """A wait for all machines of a job. It is over when enough are there, or when for too long no other came."""
 
-    def __init__(self, spec: LoRARLJobSpec, seconds: float) -> None:
-        self._spec, self._seconds = spec, seconds
+    def __init__(self, spec: LoRARLJobSpec, seconds: float, enough: int | None) -> None:
+        self._spec, self._seconds, self._enough = spec, seconds, enough or spec.cluster.nodes
         self._most, self._since = -1, time.monotonic()
         self.machines = 0
         """Those that were there at the last look, up to all of the job."""
@@ -106,5 +107,5 @@ class _Wait:
         self.machines = min(machines_with_room(self._spec), cluster.nodes)
         if self.machines > self._most:
             self._most, self._since = self.machines, time.monotonic()
-        late = time.monotonic() - self._since >= self._seconds
-        return late and cluster.fewest_nodes <= self.machines < cluster.nodes
+        over = self.machines >= self._enough or time.monotonic() - self._since >= self._seconds
+        return over and cluster.fewest_nodes <= self.machines < cluster.nodes

@@ -49,8 +49,8 @@ def with_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Ray]]:
     yield start
 
 
-def found(fewest: int, most: int) -> tuple[int, float] | None:
-    got = reserve_some(job(fewest, most), WAIT, threading.Event())
+def found(fewest: int, most: int, wait: float = WAIT, enough: int | None = None) -> tuple[int, float] | None:
+    got = reserve_some(job(fewest, most), wait, threading.Event(), enough)
     if got is None:
         return None
     spec, (nodes, at) = got
@@ -74,6 +74,19 @@ def test_those_that_are_there_are_taken_when_no_other_came_for_a_while(with_ray:
     assert nodes == 3
     assert 200 + WAIT <= at < 200 + WAIT + 10, "counted from the last that came"
     assert ray.asked == [4, 3]
+
+
+def test_as_many_as_are_enough_are_taken_at_once(with_ray: Callable[..., Ray]) -> None:
+    ray = with_ray(1, 2)
+    assert found(1, 4, enough=2) == (2, ray.now) and ray.now < 105
+    with_ray(1, 1)
+    nodes, at = found(1, 4, enough=2) or (0, 0)
+    assert nodes == 1 and at >= WAIT, "and fewer after the wait"
+
+
+def test_without_a_wait_those_that_are_there_are_taken(with_ray: Callable[..., Ray]) -> None:
+    ray = with_ray(3)
+    assert (found(1, 4, wait=0.0) or (0, 0))[0] == 3 and ray.now < 5
 
 
 def test_machines_that_come_and_go_prolong_no_wait(with_ray: Callable[..., Ray]) -> None:
