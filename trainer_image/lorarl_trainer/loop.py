@@ -59,7 +59,6 @@ async def train(session: Session, done: int) -> int:
         if session.owes_checkpoint(step):
             with clock.phase("checkpoint"):
                 await session.publish(step)
-            session.growing = session.grows and step < session.total_steps
         session.progress.emit(clock.finish(replace(event, total_steps=session.total_steps)))
         # A run that must end has no time to evaluate.
         due = evaluations_due(session.spec.data, step, session.total_steps)

@@ -144,10 +144,12 @@ class Session:
         return chosen is not None and (chosen.eval or "") in evaluations_due(self.spec.data, step, self.total_steps)
 
     async def publish(self, step: int) -> None:
-        """Publish a checkpoint of this step."""
+        """Publish a checkpoint of this step, after which more workers start if there is room for them."""
         state = self.curriculum.state if self.curriculum else None
         driver = DriverState(self.rollouts.position, self.kl_coefficient, state, self.rollouts.unfinished)
         await self.checkpoints.publish(step, self.adapter_version, driver)
+        # After a checkpoint that a drain asked for, a machine goes: more workers would end as soon as they have begun.
+        self.growing = self.grows and not self.asked and step < self.total_steps
         if self.asked:
             await self.checkpoints.await_published()
             self.asked = False

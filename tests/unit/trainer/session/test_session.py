@@ -92,6 +92,24 @@ def test_a_checkpoint_for_a_drain_is_reported_before_the_next_step() -> None:
     assert [event.step for event in events] == [1]
 
 
+@pytest.mark.parametrize(("asked", "grows"), [(False, True), (True, False)])
+def test_more_workers_start_after_a_checkpoint_but_not_just_before_a_node_goes(asked: bool, grows: bool) -> None:
+    made = session({}, grows=True, asked=asked)
+    made.rollouts, made.checkpoints = cast("Any", Data()), cast("Any", Stores())
+    asyncio.run(made.publish(1))
+    assert made.growing is grows and not made.asked
+    asyncio.run(made.publish(made.total_steps))
+    assert not made.growing, "no step is left"
+
+
+class Stores:
+    """Checkpoints that are published at once."""
+
+    async def publish(self, *checkpoint: object) -> None: ...
+
+    async def await_published(self) -> None: ...
+
+
 def test_steps_that_are_added_are_generated_ahead_too() -> None:
     async def more(total_steps: int, stopping: bool) -> Steering:
         return Steering(total_steps + 5)
