@@ -113,8 +113,8 @@ def _require_fit_on_fewest(spec: LoRARLJobSpec, model: ModelSizes, there: Gpu | 
         raise InputError(
             "spec.cluster.minNodes",
             f"{nodes}, with {error.got}",
-            f"as many as need {error.expected}",
-            "Raise cluster.minNodes, or remove it.",
+            "as many nodes as the job fits on",
+            f"Raise cluster.minNodes, or remove it. Or make the job fit on {nodes}: {error.hint}",
         ) from error
 
 

@@ -50,9 +50,9 @@ def test_an_elastic_job_must_fit_on_its_fewest_nodes_too() -> None:
     assert judge(elastic(4), SHAPES["7B"], small).plan
     refused = refusal(elastic(2), SHAPES["7B"], small)
     assert refused.startswith("spec.cluster.minNodes: got 2, with a job that needs 16.0 GB on each GPU, expected as ")
-    assert refused.endswith(
-        "as many as need at most the 13.7 GB that are free there. Raise cluster.minNodes, or remove it."
-    )
+    assert "expected as many nodes as the job fits on. Raise cluster.minNodes, or remove it. Or make " in refused
+    assert "the job fit on 2: Set spec.cluster.gpusPerNode to 2, or set spec.model.quantization to nf4." in refused
+    assert "\nfree on the GPU            13.7" in refused, "the table"
 
 
 PHI_4 = {
