@@ -65,8 +65,10 @@ def _elastic() -> Iterator[Rule]:
     )
     yield Rule(
         "cluster.minNodes",
-        "!has(self.cluster.minNodes) || !has(self.rollout.separateEngines)",
-        "not be set beside rollout.separateEngines, whose machines do not come and go",
+        "!has(self.cluster.minNodes) || self.cluster.minNodes == self.cluster.nodes || "
+        "!has(self.rollout.separateEngines)",
+        "be cluster.nodes beside rollout.separateEngines: while nodes come and go, the GPU time of engines is not "
+        "counted apart from theirs",
         "Remove cluster.minNodes or rollout.separateEngines.",
     )
 

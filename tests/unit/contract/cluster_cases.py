@@ -137,9 +137,9 @@ CLUSTER_CASES = [
         "always has all its nodes",
     ),
     Case(
-        "the machines of separate engines do not come and go",
+        "separate engines beside nodes that do not come and go",
         {"spec.cluster": ELASTIC, "spec.rollout.separateEngines": {}},
-        {"spec.cluster": ELASTIC},
+        {"spec.cluster": ELASTIC | {"minNodes": 2}, "spec.rollout.separateEngines": {}},
         "spec.cluster.minNodes",
         "Remove cluster.minNodes or rollout.separateEngines",
     ),
