@@ -135,6 +135,9 @@ class WorkersStatus(Model):
     lost: str | None = Field(
         None, max_length=32_768, description="Why the training waits for other worker pods. Absent while it trains."
     )
+    growing: str | None = Field(
+        None, max_length=32_768, description="Why all workers start again, with more pods. Absent while they train."
+    )
 
 
 class PolicyDriftStatus(Model):
@@ -191,6 +194,12 @@ class LoRARLJobStatus(Model):
         ge=0,
         description="Machines that the newest attempt trains on, or asks for until it trains: from cluster.minNodes to "
         "cluster.nodes.",
+    )
+    requested_nodes: int | None = Field(
+        None,
+        ge=0,
+        description="Machines that the newest attempt asks its queue for, because the queue did not admit more. Absent "
+        "when it has run, and if it asks for all.",
     )
     gpus: int | None = Field(
         None, ge=0, description="GPUs of the newest attempt: of its workers and its separate engines."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lorarl_operator.decide import backoff
 from lorarl_operator.decide.decision import Decision, DeleteJob, Event
+from lorarl_operator.decide.elastic import node_range
 from lorarl_operator.decide.in_place import STARTS_AGAIN, awaits_its_end, restart_in_place, restartable
 from lorarl_operator.decide.late_steps import steps_to_do, too_late
 from lorarl_operator.decide.messages import sentences
@@ -138,8 +139,15 @@ def finished(snapshot: Snapshot) -> Decision:
     return snapshot.decision(snapshot.draft(), *too_late(snapshot), actions=actions, recheck=left)
 
 
-def next_attempt(snapshot: Snapshot, draft: Draft, why: Event) -> Decision:
-    """Delete the attempt's RayJob. The next one is created after the delay that belongs to the reason."""
+def next_attempt(snapshot: Snapshot, draft: Draft, why: Event, *, requested_nodes: int | None = None) -> Decision:
+    """Delete the attempt's RayJob. The next one is created after the delay that belongs to the reason.
+
+    `requested_nodes`: For how many nodes it asks. By default it asks for all.
+    """
+    nodes = node_range(snapshot.spec)
+    draft.put("requestedNodes", requested_nodes)
+    if nodes.is_elastic:
+        draft.put("nodes", requested_nodes or nodes.most)
     draft.restart(ray_job_name(snapshot.job.name, snapshot.attempt + 1), None, why.reason, why.message)
     recheck = backoff.delay(why.reason, draft, snapshot.settings)
     return snapshot.decision(draft, why, actions=deletions(snapshot.ray_jobs), recheck=recheck)

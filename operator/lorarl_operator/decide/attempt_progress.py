@@ -20,8 +20,10 @@ from lorarl_operator.decide.models import RayJob
 from lorarl_operator.decide.node_changes import (
     ask_for_all,
     ask_for_fewer,
+    follow_asked,
     follow_nodes,
     left_to_start_short,
+    refused_change,
     start_short,
 )
 from lorarl_operator.decide.outcome import Report, Unsettled, attempt_outcome, shows_a_loss
@@ -143,8 +145,10 @@ def _report(snapshot: Snapshot, ray_job: RayJob) -> Decision:
 
 def _running(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float | None) -> Decision:
     message = f"Attempt {snapshot.attempt} is training in RayJob {ray_job.name}."
-    events = [] if draft.phase == RUNNING else [Event("Normal", News.RUNNING, message)]
+    events = follow_asked(snapshot, draft, ray_job)
+    events += [] if draft.phase == RUNNING else [Event("Normal", News.RUNNING, message)]
     draft.phase = RUNNING
+    draft.put("requestedNodes", None)
     if snapshot.recovering_since:
         draft.put("recoveringSince", None)
         draft.count("recoveries")
@@ -222,6 +226,7 @@ def _queued(snapshot: Snapshot, draft: Draft, ray_job: RayJob) -> Decision:
         events = [
             Event("Warning" if blocker.reason == Waiting.QUEUE_STOPPED else "Normal", blocker.reason, blocker.message)
         ]
+    events += follow_asked(snapshot, draft, ray_job)
     draft.phase = PENDING
     draft.put("gpus", snapshot.gpus)
     draft.put("startTime", None)
@@ -255,12 +260,16 @@ def _starting(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float |
     if left is not None and left <= 0:
         return never_started(snapshot, draft, blocker, limit or snapshot.settings.start_deadline_seconds)
     left_alone = left_to_start_short(snapshot, ray_job)
-    if left_alone is not None and left_alone <= 0:
-        return start_short(snapshot, draft, ray_job, blocker)
-    left_to_wait = left_to_place(snapshot, ray_job, blocker)
+    scale = start_short(snapshot, ray_job) if left_alone is not None and left_alone <= 0 else ()
+    if scale and not blocker.stuck and known == Waiting.UNSCHEDULABLE:
+        # The pods that wait are going. Why they waited is reported once the RayCluster has fewer.
+        blocker = Blocker(known, draft.message("Running"))
+    if refusal := refused_change(snapshot, "does not start on fewer nodes"):
+        blocker = replace(blocker, message=sentences(blocker.message, refusal))
+    left_to_wait = None if scale else left_to_place(snapshot, ray_job, blocker)
     if left_to_wait is not None and left_to_wait <= 0:
         return give_back(snapshot, draft, blocker)
-    events = []
+    events = follow_asked(snapshot, draft, ray_job)
     if not blocker.stuck and draft.phase != STARTING:
         message = f"Attempt {snapshot.attempt} is starting in RayJob {ray_job.name}."
         events.append(Event("Normal", Waiting.STARTING, message))
@@ -272,8 +281,9 @@ def _starting(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float |
     node_is_busy = any(pod.node and not pod.ready and not pod.deletion_asked_at for pod in pods)
     next_look = _next_look(snapshot, age, _NODE_LOOK if node_is_busy else _SLOWEST_LOOK)
     prepare = _recreated(snapshot) if blocker.ours else ()
-    recheck, wants = soonest(settle, next_look, left, left_to_wait, left_alone), _want(snapshot, age, Want.EVENTS)
-    return snapshot.decision(draft, *events, prepare=prepare, recheck=recheck, wants=wants)
+    until_short = snapshot.settings.refused_seconds if scale else left_alone
+    recheck, wants = soonest(settle, next_look, left, left_to_wait, until_short), _want(snapshot, age, Want.EVENTS)
+    return snapshot.decision(draft, *events, prepare=prepare, actions=scale, recheck=recheck, wants=wants)
 
 
 def _left_of_default(snapshot: Snapshot) -> float | None:

@@ -16,13 +16,12 @@ attempt that has waited for long asks again for half of its nodes.
 from __future__ import annotations
 
 from lorarl_operator.decide.attempt_end import next_attempt
-from lorarl_operator.decide.blockers import Blocker
 from lorarl_operator.decide.decision import Decision, Event, Scale
 from lorarl_operator.decide.elastic import node_range, placed_workers
 from lorarl_operator.decide.kueue import stop_of
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import RayCluster, RayJob
-from lorarl_operator.decide.reasons import News, Reason, Waiting
+from lorarl_operator.decide.reasons import News, Waiting
 from lorarl_operator.decide.snapshot import Snapshot
 from lorarl_operator.decide.status import RUNNING, Draft
 
@@ -37,22 +36,31 @@ def left_to_start_short(snapshot: Snapshot, ray_job: RayJob) -> float | None:
     return snapshot.settings.elastic_wait_seconds - (snapshot.now - since).total_seconds()
 
 
-def start_short(snapshot: Snapshot, draft: Draft, ray_job: RayJob, blocker: Blocker) -> Decision:
+def start_short(snapshot: Snapshot, ray_job: RayJob) -> tuple[Scale, ...]:
     """Let the attempt start with the workers that have a node. Those that wait for one are asked for again later."""
     cluster, pods = _scalable(snapshot, ray_job), snapshot.attempt_pods
     assert cluster is not None, "left_to_start_short said so"
     placed = {pod.name for pod in placed_workers(pods)}
     waiting = [pod.name for pod in pods if pod.role == "worker" and pod.name not in placed and not pod.node]
+    return (Scale(cluster.name, cluster.uid, cluster.group, len(placed), tuple(sorted(waiting))),)
+
+
+def follow_asked(snapshot: Snapshot, draft: Draft, ray_job: RayJob) -> list[Event]:
+    """Write for how many nodes an attempt asks that does not train yet. An Event says that these have become fewer."""
     nodes = node_range(snapshot.spec)
+    if not nodes.is_elastic or snapshot.phase == RUNNING:
+        return []
+    before = draft.counter("nodes")
+    asked = next((each.replicas for each in snapshot.clusters if each.replicas), ray_job.workers) or nodes.most
+    draft.put("nodes", asked)
+    if asked >= ray_job.workers or asked == before:
+        return []
     message = sentences(
-        f"Attempt {snapshot.attempt} starts on {len(placed)} of {nodes.most} nodes, because no other pod got a node "
+        f"Attempt {snapshot.attempt} starts on {asked} of {nodes.most} nodes, because no other pod got a node "
         f"within {snapshot.settings.elastic_wait_seconds} s",
-        blocker.message if blocker.stuck else "",
+        draft.message("Running") if draft.reason("Running") == Waiting.UNSCHEDULABLE else "",
     )
-    events = () if draft.counter("nodes") == len(placed) else (Event("Normal", News.STARTS_SHORT, message),)
-    draft.put("nodes", len(placed))
-    scale = Scale(cluster.name, cluster.uid, cluster.group, len(placed), tuple(sorted(waiting)))
-    return snapshot.decision(draft, *events, actions=(scale,), recheck=snapshot.settings.refused_seconds)
+    return [Event("Normal", News.STARTS_SHORT, message)]
 
 
 def ask_for_all(snapshot: Snapshot, ray_job: RayJob) -> tuple[Scale, ...]:
@@ -79,11 +87,18 @@ def follow_nodes(snapshot: Snapshot, draft: Draft) -> tuple[str, list[Event]]:
         events.append(Event("Normal", News.GREW if now > before else News.SHRANK, message))
     if now == nodes.most:
         return "", events
-    refusal = snapshot.observed.refusal
-    why = ""
-    if refusal is not None and refusal.kind == "RayCluster":
-        why = f"It asks for no others, because RayCluster {refusal.name} is refused: {refusal.message}"
-    return sentences(f"It has {now} of {nodes.most} nodes", why), events
+    grows = "All workers start again, on more of them" if workers and workers.growing else ""
+    return sentences(
+        f"It has {now} of {nodes.most} nodes", grows, refused_change(snapshot, "asks for no others")
+    ), events
+
+
+def refused_change(snapshot: Snapshot, without: str) -> str:
+    """What an elastic attempt does `without`, because its RayCluster may not be changed; empty if it may."""
+    refusal, names = snapshot.observed.refusal, {each.name for each in snapshot.clusters}
+    if refusal is None or refusal.kind != "RayCluster" or refusal.name not in names:
+        return ""
+    return f"It {without}, because RayCluster {refusal.name} is refused: {refusal.message}"
 
 
 def ask_for_fewer(snapshot: Snapshot, draft: Draft, ray_job: RayJob) -> Decision | None:
@@ -107,17 +122,13 @@ def ask_for_fewer(snapshot: Snapshot, draft: Draft, ray_job: RayJob) -> Decision
         f"Queue {ray_job.queue} has not admitted attempt {snapshot.attempt} with {ray_job.workers} of {nodes.most} "
         f"nodes within {snapshot.settings.elastic_wait_seconds} s. Attempt {snapshot.attempt + 1} asks for {fewer}."
     )
-    draft.put("nodes", fewer)
-    return next_attempt(snapshot, draft, Event("Normal", Waiting.FEWER_NODES, message))
+    return next_attempt(snapshot, draft, Event("Normal", Waiting.FEWER_NODES, message), requested_nodes=fewer)
 
 
 def nodes_to_ask(snapshot: Snapshot) -> int:
     """For how many nodes the next RayJob asks: for all, but after a queue did not admit so many."""
-    nodes, draft = node_range(snapshot.spec), snapshot.draft()
-    asked = draft.counter("nodes")
-    why: Reason = draft.reason("Running")
-    again = why == Waiting.FEWER_NODES and nodes.fewest <= asked <= nodes.most
-    return asked if again else nodes.most
+    nodes, asked = node_range(snapshot.spec), snapshot.draft().counter("requestedNodes")
+    return asked if nodes.fewest <= asked <= nodes.most else nodes.most
 
 
 def _scalable(snapshot: Snapshot, ray_job: RayJob) -> RayCluster | None:

@@ -42,17 +42,20 @@ class Workers:
     Attributes:
         pods: Names of those that train, or last did.
         lost: Why it waits for others; empty while it trains.
+        growing: Why all start again with more pods; empty while they train.
     """
 
     pods: frozenset[str]
     lost: str
+    growing: str = ""
 
 
 def workers_of(status: dict[str, Any], attempt: int) -> Workers | None:
     """The report in a status; None if it is not of this attempt or names no pods."""
     match status.get("workers"):
         case {"attempt": int(number), "pods": [str(), *_] as pods, **rest} if number == attempt:
-            return Workers(frozenset(str(pod) for pod in pods), str(rest.get("lost") or ""))
+            told = (str(rest.get(name) or "") for name in ("lost", "growing"))
+            return Workers(frozenset(str(pod) for pod in pods), *told)
     return None
 
 

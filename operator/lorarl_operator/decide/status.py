@@ -39,7 +39,7 @@ FIELDS = (
     *("rayJobName", "dashboardURL", "startTime", "completionTime", "attemptEndTime", "waitingSince", "gpus"),
     *("policyDrift", "preemptionsWithoutProgress", "furthestStep", "faultyNodes", "trainerImage"),
     *("recoveries", "recoveringSince", "restartsInPlace", "heldGpuSeconds", "gpusHeldSince"),
-    *("drain", "nodes"),
+    *("drain", "nodes", "requestedNodes"),
 )
 """Status fields that the operator writes. The trainer writes the others."""
 TRAINERS = (
@@ -55,7 +55,7 @@ _SECONDS_LIMIT = 2**53
 _NUMBERS = (
     *("observedGeneration", *COUNTERS, "restarts", "gpus", "step", "totalSteps"),
     *("preemptionsWithoutProgress", "furthestStep", "recoveries", "resumedFromStep", "restartsInPlace"),
-    *("heldGpuSeconds", "estimatedRemainingSeconds", "nodes"),
+    *("heldGpuSeconds", "estimatedRemainingSeconds", "nodes", "requestedNodes"),
 )
 _DICTS = ("adapter", "failure", "policyDrift", "workers", "drain")
 _LISTS = ("conditions", "faultyNodes")

@@ -90,6 +90,8 @@ class World:
             return decide(observed(job), now, SETTINGS)
         state = {"jobDeploymentStatus": "Running", "jobStatus": "RUNNING"} if self.runs else {}
         ray_job = raw_ray_job(self.attempt, **({"jobDeploymentStatus": "Initializing"} | state))
+        groups = [{"groupName": "workers", "replicas": self.most}]
+        ray_job["spec"]["rayClusterSpec"] = {"workerGroupSpecs": groups}
         seen = observed(
             job,
             ray_job,

@@ -28,6 +28,10 @@ def started(fewest=1, most=4, room=2, seconds=WAIT + 60):
     return world
 
 
+def conditions_of(world):
+    return {each["type"]: each for each in world.status["conditions"]}
+
+
 def told(world, *reasons):
     return [event.message for event in world.events if event.reason in reasons]
 
@@ -88,10 +92,42 @@ def test_an_operator_that_is_killed_after_the_status_scales_later():
     world = started(seconds=WAIT - 20)
     world.seconds += 60
     world.operate(killed=True)
-    assert (world.scales, world.status["nodes"]) == ([], 2)
+    assert (world.scales, world.status["nodes"], told(world, "StartsShort")) == ([], 4, [])
     world.operate()
     assert world.scales[0] == (1, 2)
+    world.operate()
     assert len(told(world, "StartsShort")) == 1
+
+
+def test_each_attempt_asks_for_all_and_says_so_if_it_starts_on_fewer():
+    world = started(fewest=2, room=2)
+    world.lose()
+    world.wait(SETTINGS.recovery_seconds + WAIT + 60)
+    assert (world.attempt, world.status["nodes"], len(told(world, "StartsShort"))) == (2, 4, 1)
+    world.room = 2
+    world.wait(WAIT + 60)
+    assert (world.status["phase"], world.status["nodes"]) == ("Running", 2)
+    assert [message.split(" because")[0] for message in told(world, "StartsShort")] == [
+        f"Attempt {attempt} starts on 2 of 4 nodes," for attempt in (1, 2)
+    ]
+
+
+def test_an_attempt_after_one_that_was_short_may_have_all_and_has_not_grown():
+    world = started(fewest=2, room=2)
+    world.lose()
+    world.wait(SETTINGS.recovery_seconds + WAIT + 60)
+    world.room = 4
+    world.wait(60)
+    assert (world.attempt, world.status["phase"], world.status["nodes"]) == (2, "Running", 4)
+    assert told(world, "Grew") == []
+
+
+def test_a_job_whose_workers_start_again_with_more_says_so():
+    world = started()
+    world.status["workers"] |= {"growing": "there are machines for more workers"}
+    world.operate()
+    message = conditions_of(world)["Running"]["message"]
+    assert "It has 2 of 4 nodes. All workers start again, on more of them." in message
 
 
 def test_gpus_are_charged_while_a_pod_has_a_node():
@@ -192,6 +228,16 @@ def test_otherwise_the_queue_is_waited_for(asked, more):
     assert in_queue(asked, **more).actions == ()
 
 
+@pytest.mark.parametrize("reason", ["RayJobStays", "QuotaExceeded"])
+def test_what_a_queue_is_asked_for_stays_so_whatever_else_the_attempt_waits_for(reason):
+    status = in_queue(4).status
+    blocked = condition("Running", False, reason, "any")
+    status = status | {"phase": "Pending", "conditions": [blocked]}
+    seen = observed(raw_job({"cluster": {"nodes": 4, "minNodes": 1, "gpusPerNode": 8}}, status))
+    created = decide(seen, START + timedelta(seconds=WAIT + 60), SETTINGS).actions[-1].manifest
+    assert created["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["replicas"] == 2
+
+
 def test_the_attempt_after_another_end_asks_for_all_again():
     status = status_of("Restarting", "demo-2", nodes=1, conditions=[condition("Running", False, "Restarting", age=60)])
     seen = observed(raw_job({"cluster": {"nodes": 4, "minNodes": 1, "gpusPerNode": 8}}, status))
@@ -206,7 +252,12 @@ def test_a_refused_change_is_not_tried_all_the_time():
     assert isinstance(scale, Scale)
     now = START + timedelta(seconds=world.seconds)
     world.refusal = Refusal("RayCluster", scale.name, 403, "Forbidden", "no", now, 1)
-    assert world.decided().actions == ()
+    decision = world.decided()
+    assert decision.actions == ()
+    why = f"It does not start on fewer nodes, because RayCluster {scale.name} is refused: no."
+    assert why in conditions(decision)["Running"]["message"] and FULL in conditions(decision)["Running"]["message"]
+    world.operate()
+    assert (world.status["nodes"], told(world, "StartsShort")) == (4, [])
     world.seconds += SETTINGS.refused_seconds
     assert world.decided().actions == (scale,)
 

@@ -20,6 +20,7 @@ from lorarl_trainer.progress import (
     CheckpointDone,
     EvalDone,
     Event,
+    MoreWorkers,
     RecordOpened,
     RunFinished,
     RunStarted,
@@ -62,6 +63,10 @@ class RunStatus:
             case WorkersLost() if "workers" in self._status:
                 self._status["workers"] = self._status["workers"] | {
                     "lost": without_secrets(event.text)[:LONGEST_MESSAGE]
+                }
+            case MoreWorkers() if "workers" in self._status:  # which is news: progressDeadlineSeconds counts from it
+                self._status["workers"] = self._status["workers"] | {
+                    "growing": without_secrets(event.text)[:LONGEST_MESSAGE]
                 }
             case EvalDone() if event.name == self._shown_evaluation:
                 self._metrics["evalScore"] = _short(event.score if event.score is not None else event.loss)

@@ -13,6 +13,7 @@ from lorarl_trainer.progress import (
     BestFound,
     CheckpointDone,
     EvalDone,
+    MoreWorkers,
     RecordOpened,
     RunFinished,
     RunStarted,
@@ -149,6 +150,9 @@ def test_the_worker_pods_are_named_and_so_is_their_loss_until_others_train() -> 
     here, lost = replace(STARTED, pods=("a", "b")), WorkersLost("a worker's machine is gone")
     assert status_after(here, STEP)["workers"] == {"attempt": 2, "pods": ["a", "b"]}
     assert status_after(here, lost)["workers"] == {"attempt": 2, "pods": ["a", "b"], "lost": lost.text}
+    more = MoreWorkers("there are machines for more workers")
+    assert status_after(here, more)["workers"] == {"attempt": 2, "pods": ["a", "b"], "growing": more.text}
+    assert status_after(here, more, here)["workers"] == {"attempt": 2, "pods": ["a", "b"]}
     recovered = replace(STARTED, pods=("a", "c"), resumed_from_step=6)
     after = status_after(here, STEP, lost, recovered)
     assert (after["workers"], after["step"]) == ({"attempt": 2, "pods": ["a", "c"]}, 6)
