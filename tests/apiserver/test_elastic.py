@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from support.cluster import pods
-from support.cluster.client import Object
+from support.cluster.client import ApiError, Object
 from support.cluster.crds import CRDS
 from support.cluster.kueue import QUEUE_LABEL, add_queue
 from support.cluster.kwok import add_node, lose_node
 from support.cluster.lorarljobs import condition, events, lorarljob, phase, report, wait_event
-from support.cluster.operator import Operator, operator, prepare, wait_leader
+from support.cluster.operator import SYSTEM, Operator, operator, prepare, wait_leader
 from support.cluster.platform import Platform, platform
 from support.cluster.processes import until
 from support.cluster.tools import tools_or_skip
@@ -119,6 +119,48 @@ def test_a_job_starts_short_grows_and_shrinks(p: Platform, replica: Operator) ->
     wait(lambda job: phase(job) == "Succeeded")
     seen = [one["reason"] for one in events(p.api, namespace, "elastic")]
     assert [seen.count(reason) for reason in ("StartsShort", "Grew", "Shrank")] == [1, 1, 1]
+    p.cluster.must("delete", "lrj", "--all", "-n", namespace)
+
+
+def test_the_charts_policy_lets_the_operator_change_how_many_workers_a_raycluster_has_and_no_more(
+    p: Platform, replica: Operator
+) -> None:
+    namespace = p.namespace("policy")
+    p.api.create(lorarljob(namespace, "fixed", cluster=EIGHT))
+    narrow = p.cluster.api_as(p.cluster.service_account_token(SYSTEM, ACCOUNT))
+
+    def made() -> Object | None:
+        return next(iter(p.api.list("RayCluster", namespace)), None)
+
+    cluster = until(SECONDS, "KubeRay has made the RayCluster", made)
+    name, (group,) = cluster["metadata"]["name"], cluster["spec"]["workerGroupSpecs"]
+
+    def told(**change: object) -> str:
+        try:
+            narrow.patch("RayCluster", name, change, namespace)
+        except ApiError as error:
+            return str(error)
+        return ""
+
+    def of_group(**change: object) -> Object:
+        return {"workerGroupSpecs": [group | change]}
+
+    changes: list[Object] = [
+        {"spec": {"suspend": True}},
+        {"spec": {"enableInTreeAutoscaling": True}},
+        {"spec": {"autoscalerOptions": {"idleTimeoutSeconds": 1}}},
+        {"spec": {"authOptions": None}},
+        {"spec": {"headGroupSpec": {"serviceType": "LoadBalancer"}}},
+        {"spec": of_group(rayStartParams={"num-cpus": "64"})},
+        {"spec": of_group(maxReplicas=64)},
+        {"spec": of_group(minReplicas=0)},
+        {"spec": {"workerGroupSpecs": [group, group | {"groupName": "more"}]}},
+        {"metadata": {"labels": {"any": "value"}}},
+        {"metadata": {"finalizers": None}},
+    ]
+    kept = [change for change in changes if "may change only how many workers" not in told(**change)]
+    assert kept == []
+    assert told(spec=of_group(replicas=group["replicas"], scaleStrategy={"workersToDelete": ["any"]})) == ""
     p.cluster.must("delete", "lrj", "--all", "-n", namespace)
 
 
