@@ -78,6 +78,15 @@ def worker(**pod: object) -> Object:
     return {"cluster": {"podTemplateOverrides": {"worker": {"spec": pod}}}}
 
 
+def engine(**pod: object) -> Object:
+    """A job with a separate engine and overrides of its pods."""
+    return {
+        **EXACT,
+        "rollout": {"separateEngines": {}},
+        "cluster": {"podTemplateOverrides": {"engine": {"spec": pod}}},
+    }
+
+
 def ray(**container: object) -> Object:
     """The same for the workers' container."""
     return worker(containers=[{"name": "ray-worker", **container}])
@@ -119,6 +128,8 @@ REFUSED: list[tuple[Object, str]] = [
     (worker(hostNetwork=True), "the node's network, processes or folders"),
     (worker(volumes=[{"name": "all", "hostPath": {"path": "/"}}]), "the node's network, processes or folders"),
     (ray(ports=[{"containerPort": 80, "hostPort": 80}]), "the node's network, processes or folders"),
+    (engine(hostNetwork=True), "the node's network, processes or folders"),
+    (engine(securityContext={"runAsUser": 0}), "as root"),
     (worker(nodeName="node-1"), "may not name a node"),
     (worker(resourceClaims=[{"name": "gpu", "resourceClaimName": "others"}]), "existing ResourceClaim"),
     *((worker(volumes=[{"name": "v", kind: {}}]), "may only use volumes of the kinds") for kind in OTHER_VOLUMES),
@@ -194,6 +205,7 @@ def test_a_template_may_have_what_a_job_may(tenancy: Cluster) -> None:
         worker(volumes=[{"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}}]),
         ray(env=[{"name": "K", "value": "v"}], securityContext={"readOnlyRootFilesystem": False}),
         worker(securityContext={"fsGroup": 10001}),
+        engine(nodeSelector={"example.com/gpu": "l40s"}),
         worker(securityContext={"fsGroup": None, "fsGroupChangePolicy": None, "runAsUser": 1000680000}),
         ray(
             securityContext={"capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True, "allowPrivilegeEscalation": False}

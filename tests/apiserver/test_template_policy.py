@@ -17,6 +17,7 @@ from support.cluster.sweeps import lorarlsweep
 from support.helm import only, rendered
 
 OVERRIDES = {"podTemplateOverrides": {"worker": {"spec": {"hostname": "any"}}}}
+OF_ENGINES = {"podTemplateOverrides": {"engine": {"spec": {"hostname": "any"}}}}
 VALUES = {
     "jobPolicy.enabled": True,
     "jobPolicy.namespaceSelector": {"matchLabels": {"tenants": "yes"}},
@@ -110,8 +111,9 @@ def test_a_sweep_is_no_way_around_the_policy(kuberay_platform: Platform, tenants
 
 def test_the_platforms_own_overrides_stay_allowed(kuberay_platform: Platform, tenants: str) -> None:
     p = kuberay_platform
-    with pytest.raises(ApiError, match=r"jobPolicy\.podTemplateOverrides"):
-        p.api.create(template(tenants, "mine", cluster=OVERRIDES))
+    for cluster in (OVERRIDES, OF_ENGINES):
+        with pytest.raises(ApiError, match=r"jobPolicy\.podTemplateOverrides"):
+            p.api.create(template(tenants, "mine", cluster=cluster))
     with pytest.raises(ApiError, match=r"jobPolicy\.podTemplateOverrides"):
         p.api.create(lorarljob(tenants, "mine", cluster=OVERRIDES))
     p.api.create(lorarljob(tenants, "given", templateRef=of_cluster("platform")))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
+from lorarl_api.v1alpha1.pods import PodTemplateOverrides
 from lorarl_operator.decide.status import FIELDS
 from support.helm import of, only, rendered
 from unit.chart.test_objects import arguments
@@ -61,6 +63,15 @@ def test_only_an_operator_of_the_whole_cluster_has_an_admission_policy() -> None
         assert account in condition["expression"]
     kinds = {one["kind"] for one in rendered({"watchNamespaces": ["team"], "crds.install": False})}
     assert not kinds & {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+
+
+def test_the_policy_for_jobs_knows_each_pod_that_a_job_can_override() -> None:
+    """One that is left out is a way around the whole policy. A case in apiserver/test_job_policy.py shows that."""
+    policies = of(rendered({"jobPolicy.enabled": True}), "ValidatingAdmissionPolicy")
+    [spec] = [one["spec"] for one in policies if one["metadata"]["name"].endswith("-jobs")]
+    [overrides] = [one["expression"] for one in spec["variables"] if one["name"] == "overrides"]
+    named = re.findall(r"podTemplateOverrides\.\?(\w+)\.\?spec\b", overrides)
+    assert sorted(named) == sorted(field.alias or name for name, field in PodTemplateOverrides.model_fields.items())
 
 
 def test_the_policy_for_jobs_knows_each_secret_that_a_job_can_name() -> None:
