@@ -17,6 +17,7 @@ from lorarl_trainer.planning.memory import MemoryPlan, make_plan
 from lorarl_trainer.planning.separate import plan_engine, processes_on_host
 from lorarl_trainer.planning.step_time import StepSeconds, step_seconds, work_of
 from lorarl_trainer.planning.usual import usual_contexts, usual_keys, usual_tokens
+from lorarl_trainer.pods.drain import in_a_pod
 
 _MARGIN = 0.02
 """Share of a GPU's memory that a choice leaves free, for what allowances do not cover."""
@@ -63,8 +64,8 @@ class JobPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether the job fits: its workers, and its separate engines."""
-        return self.memory.fits and (self.separate is None or self.separate.fits)
+        """Whether the job fits: its workers, and its separate engines, unless these have pods and judge themselves."""
+        return self.memory.fits and (self.separate is None or self.separate.fits or in_a_pod())
 
 
 def choose_plan(spec: LoRARLJobSpec, model: ModelSizes, there: Gpu | Host, adapters: int = 1) -> JobPlan:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu, Host
+from lorarl_trainer.errors import InputError
 from lorarl_trainer.models.model_sizes import ModelSizes
 from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.candidates import HOST_KV_CACHE
@@ -59,6 +60,30 @@ def plan_engine(spec: LoRARLJobSpec, model: ModelSizes, there: Gpu | Host) -> Me
     held = int(sequences_held(model, execution, 0, execution.longest))
     lines.append(Line("KV cache", cache, "always", f"holds {held:,} sequences of {execution.longest} tokens"))
     return MemoryPlan(execution, there, tuple(lines), kv_cache_bytes(model, execution, sequences=1))
+
+
+def require_engine_fit(spec: LoRARLJobSpec, model: ModelSizes, there: Gpu | Host) -> None:
+    """Refuse an engine in its own pod that its GPUs, or its machine, have no room for.
+
+    They may be unlike the trainer's.
+
+    Raises:
+        InputError: the message has the table.
+    """
+    memory = plan_engine(spec, model, there)
+    if memory is None or memory.fits:
+        return
+    on_gpu, field = isinstance(there, Gpu), "spec.rollout.separateEngines"
+    needed = memory.needed - memory.execution.engine.kv_cache_bytes + memory.kv_cache_least
+    larger = "GPUs with more memory" if on_gpu else "more memory"
+    ways = f"Give the engines' pods {larger} by spec.cluster.podTemplateOverrides.engine"
+    ways += f", or raise {field}.tensorParallelSize or gpuMemoryFraction" if on_gpu else ""
+    raise InputError(
+        field,
+        f"an engine that needs {gigabytes(needed)} GB {'on each of its GPUs' if on_gpu else 'in its pod'} at the least",
+        f"at most the {gigabytes(memory.gpu.free)} GB that are free there",
+        f"{ways}.\n{engine_table(memory)}",
+    )
 
 
 def _execution(spec: LoRARLJobSpec, model: ModelSizes, there: Gpu | Host) -> ExecutionPlan:

@@ -10,20 +10,24 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from lorarl_trainer.pods import follow
 
 
-def show_in_pod_log(name: str, told_first: str) -> bool:
+def show_in_pod_log(name: str, told_first: str, files: Sequence[Path] = ()) -> bool:
     """Copy what this process prints to the log of its container from now on, each line after `[name]`.
 
-    `name`: whose lines they are: a pod may have several workers.
+    Args:
+        name: whose lines they are: a pod may have several workers.
+        told_first: the line before them.
+        files: what is copied in the place of this process's own output, until it ends. They exist already.
 
     Returns:
         Whether it can be done. In a pod whose main process is not `ray start --block`, it cannot.
     """
-    files = _own_output()
+    files = files or _own_output()
     log = _container_log()
     if not files or log is None:
         return False

@@ -13,6 +13,7 @@ from lorarl_trainer.planning.separate import (
     plan_engine,
     processes_on_engines_host,
     processes_on_host,
+    require_engine_fit,
     sequences_at_once,
 )
 from lorarl_trainer.planning.verdict import judge
@@ -66,6 +67,23 @@ def test_an_engine_without_room_is_refused_with_what_gives_it_room() -> None:
         judge(spec, LARGER["14B"], L4)
     assert "vLLM's base model" in str(no.value)
     assert "et spec.rollout.separateEngines.tensorParallelSize to 2" in str(no.value)
+
+
+def test_an_engine_in_its_own_pod_is_judged_by_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = gpu_job(ENGINE, "trainer.tensorParallelSize=4", gpus=4, response_tokens=1000)
+    monkeypatch.setenv("LORARL_RUN_DIR", "/tmp/run")
+    judge(spec, LARGER["14B"], L4)
+    require_engine_fit(spec, MODELS["14B"], H200)
+    with pytest.raises(
+        InputError, match=r"spec\.rollout\.separateEngines: got an engine that needs .* GB on each"
+    ) as no:
+        require_engine_fit(spec, MODELS["14B"], L4)
+    told = str(no.value)
+    assert "podTemplateOverrides.engine, or raise spec.rollout.separateEngines.tensorParallelSize" in told
+    assert "vLLM's base model" in told
+    require_engine_fit(gpu_job("rollout.separateEngines.tensorParallelSize=2"), MODELS["14B"], L4)
+    with pytest.raises(InputError, match="in its pod at the least"):
+        require_engine_fit(cpu_job(ENGINE), MODELS["7B"], Host(8 * GB, 7 * GB))
 
 
 def test_processes_on_a_cpu_share_its_memory() -> None:

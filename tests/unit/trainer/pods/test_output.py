@@ -6,12 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 WORKER = """
 import os, signal, sys
+from pathlib import Path
 from lorarl_trainer.pods.output import show_in_pod_log
 print(":actor_name:Worker")
 print("imports")
-os.write(3, f"{show_in_pod_log('worker 1', 'The steps are elsewhere.')}".encode())
+shown = [Path(os.environ["SHOWN"])] if "SHOWN" in os.environ else []
+os.write(3, f"{show_in_pod_log('worker 1', 'The steps are elsewhere.', shown)}".encode())
 print("loading  1%\\rloading 100%")
 print("a warning", file=sys.stderr)
 sys.stdout.write("fatal: no mem")
@@ -45,6 +49,15 @@ def test_all_that_a_worker_printed_is_in_the_container_s_log(tmp_path: Path) -> 
     assert first == "[worker 1] The steps are elsewhere."
     printed = ["[worker 1] imports", "[worker 1] loading 100%", "[worker 1] fatal: no mem", "[worker 1] a warning"]
     assert sorted(others) == sorted(printed), "each line once, without Ray's own, and the last one of a progress bar"
+
+
+def test_a_file_that_is_named_is_shown_in_the_place_of_its_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an engine's, which is another process."""
+    (tmp_path / "engine.log").write_text("no room")
+    monkeypatch.setenv("SHOWN", str(tmp_path / "engine.log"))
+    assert ray(tmp_path, "--block").stdout.splitlines() == ["[worker 1] The steps are elsewhere.", "[worker 1] no room"]
 
 
 def test_other_processes_get_no_output(tmp_path: Path) -> None:
