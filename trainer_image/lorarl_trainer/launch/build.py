@@ -218,7 +218,7 @@ class OpenRun:
         stored = await self._stored()
         built = await self._built(stored)
         resumed = await self._resumed()
-        await self.elsewhere.ready(self.clock)
+        await self.elsewhere.ready(self.fingerprint, self.clock)
         for warning in self._warnings(stored, built, resumed):
             self.progress.warn(warning)
         session = await self._session_of(built, resumed)

@@ -55,11 +55,15 @@ class Elsewhere:
             if self.engines is not None:
                 await self.engines.end()
 
-    async def ready(self, clock: StartClock) -> None:
-        """Wait until engines answer, if there are any. Raises RolloutServerError if one ends before."""
+    async def ready(self, fingerprint: str, clock: StartClock) -> None:
+        """Wait until engines answer, if there are any. `fingerprint`: of the workers' base model.
+
+        Raises:
+            LorarlError: one ends before, or none gets a place; see `SeparateEngines.ready`.
+        """
         if self.engines is not None and self.servers is not None:
             with clock.part("separate engines"):
-                await self.engines.ready(self.servers.fail)
+                await self.engines.ready(self.servers.fail, fingerprint)
 
 
 def in_words(spec: LoRARLJobSpec) -> str:

@@ -36,16 +36,24 @@ class EnginePlace(Protocol):
         """Where it runs, for people."""
         ...
 
+    @property
+    def is_found(self) -> bool:
+        """Whether there is a machine for it: it does not wait for one, nor has lost it."""
+        ...
+
     def reach(self, session: aiohttp.ClientSession) -> Reach:
         """Return the way to the engine. The session attaches its key."""
         ...
 
-    async def start(self, model: Path | None, log: str) -> None:
+    async def start(self, model: Path | None, log: str) -> str | None:
         """Start the engine, also again after `end`.
 
         Args:
             model: the base model's folder; None where it is fetched to the engine's own machine.
             log: the name of the file that it prints into.
+
+        Returns:
+            The fingerprint of the base model that was fetched there; None if that is `model`.
 
         Raises:
             PlaceLostError: its machine was lost meanwhile.
@@ -82,6 +90,10 @@ class Here:
     @property
     def where(self) -> str:
         return self.url
+
+    @property
+    def is_found(self) -> bool:
+        return True
 
     def reach(self, session: aiohttp.ClientSession) -> Reach:
         return OverHttp(self.url, session)

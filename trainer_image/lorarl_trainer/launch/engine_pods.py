@@ -21,6 +21,7 @@ from lorarl_trainer.launch.engine_places import PlaceLostError
 from lorarl_trainer.servers.faults import ServerError, UnreachableError
 from lorarl_trainer.servers.reach import Reach
 from lorarl_trainer.workers.ahead import WITHOUT
+from lorarl_trainer.workers.failures import NODE_LOSS_SECONDS
 from lorarl_trainer.workers.nodes import loss_of
 
 _LATE_SECONDS = 30.0
@@ -48,10 +49,14 @@ class InPod:
     def where(self) -> str:
         return f"pod {self._pod}".strip()
 
+    @property
+    def is_found(self) -> bool:
+        return bool(self._machine)
+
     def reach(self, session: aiohttp.ClientSession) -> Reach:
         return self
 
-    async def start(self, model: Path | None, log: str) -> None:
+    async def start(self, model: Path | None, log: str) -> str | None:
         """Wait for a pod, and start the engine there: see `EnginePlace`."""
         import ray
 
@@ -69,8 +74,9 @@ class InPod:
             .remote(self._spec, self._key)
         )
         self._pod, self._machine = await self._call("place")
-        await self._call("start", log)
+        fingerprint: str = await self._call("start", log)
         self._runs = True
+        return fingerprint
 
     async def ended(self) -> str:
         why: str = await self._call("ended")
@@ -78,16 +84,18 @@ class InPod:
         return why
 
     async def end(self) -> None:
-        actor, self._actor, self._runs = self._actor, None, False
+        actor, self._actor, self._runs, self._machine = self._actor, None, False, ""
         if actor is None:
             return
         import ray
 
-        with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
-            if self._pod:  # otherwise it is not there yet, and has started nothing
-                async with asyncio.timeout(_END_SECONDS):
-                    await actor.end.remote()
-        ray.kill(actor)
+        try:
+            with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
+                if self._pod:  # otherwise it is not there yet, and has started nothing
+                    async with asyncio.timeout(_END_SECONDS):
+                        await actor.end.remote()
+        finally:  # also if this is cancelled: an actor that is left would keep the pod's GPUs
+            ray.kill(actor)
 
     async def ask(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> tuple[int, str]:
         answer: tuple[int, str] = await self._sent(seconds, "ask", method, path, body, seconds)
@@ -129,7 +137,18 @@ class InPod:
             raise WorkerError(f"failed: {last_exception(str(error))}") from error
         except RayError as error:
             self._runs = False
-            raise PlaceLostError(type(error).__name__) from None
+            raise await self._behind(type(error).__name__) from None
+
+    async def _behind(self, failure: str) -> PlaceLostError | WorkerError:
+        """Return what is behind a failure that Ray names: the loss of the machine, or the actor's own end."""
+        if self._machine:
+            try:
+                async with asyncio.timeout(NODE_LOSS_SECONDS):
+                    await loss_of(frozenset([self._machine]))
+            except TimeoutError:
+                return WorkerError(f"has ended with its process in the pod, which is still there ({failure})")
+        self._machine = ""
+        return PlaceLostError(failure)
 
     async def _unless_lost(self, call: Any) -> Any:
         """Wait for a call. Raise what says that its machine is lost, in case Ray leaves the call without an answer."""

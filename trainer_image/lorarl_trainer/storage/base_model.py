@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lorarl_api.v1alpha1 import CLAIMS_FOLDER, LoRARLJobSpec, claim_of
-from lorarl_trainer.errors import unreadable
+from lorarl_trainer.errors import LorarlError, unreadable
 from lorarl_trainer.storage import open_store
 from lorarl_trainer.storage.downloads import fetch_model, fetch_model_config, local_path
 from lorarl_trainer.storage.fingerprint import fingerprint
@@ -55,6 +55,14 @@ def fetch_base_config(spec: LoRARLJobSpec, secrets: Secrets) -> dict[str, Any]:
 def is_remote(spec: LoRARLJobSpec) -> bool:
     """Return whether the base model has to be downloaded."""
     return not spec.model.uri.startswith(("file:", "pvc:"))
+
+
+def changed_meanwhile(spec: LoRARLJobSpec) -> LorarlError:
+    """Return what to raise if machines have fetched base models with different fingerprints."""
+    return LorarlError(
+        f"spec.model.uri: {spec.model.uri} changed while the machines fetched it, so they do not all "
+        "have the same model. Start the job again. A commit as spec.model.revision never changes."
+    )
 
 
 def base_model_name(spec: LoRARLJobSpec) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.checkpoint import Best, Published
 from lorarl_trainer.devices.base import least_memory
-from lorarl_trainer.errors import LorarlError, in_one_line
+from lorarl_trainer.errors import in_one_line
 from lorarl_trainer.lora.config import Probe
 from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.protocols.workers import (
@@ -33,6 +33,7 @@ from lorarl_trainer.samples.requests import GenerationRequest, Policy, UpdateReq
 from lorarl_trainer.samples.sample import Sample
 from lorarl_trainer.samples.wire import Samples
 from lorarl_trainer.servers.pool import Servers
+from lorarl_trainer.storage.base_model import changed_meanwhile
 from lorarl_trainer.timing import Span
 from lorarl_trainer.workers.base_model import fetch_fitting_model
 from lorarl_trainer.workers.engines import Engines
@@ -73,10 +74,7 @@ class WorkerGroup:
         models = await self._await(lambda: self._nodes.call(fetch_fitting_model, self.spec))
         fingerprints = {model.fingerprint for model in models}
         if len(fingerprints) > 1:
-            raise LorarlError(
-                f"spec.model.uri: {self.spec.model.uri} changed while the machines fetched it, so they do not all "
-                "have the same model. Start the job again. A commit as spec.model.revision never changes."
-            )
+            raise changed_meanwhile(self.spec)
         self._folders = [
             model.folder for model, bundles in zip(models, self._nodes.bundles, strict=True) for _ in bundles
         ]

@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import pytest
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices import nvidia_smi
-from lorarl_trainer.errors import EnginesLostError, InputError, RolloutServerError
+from lorarl_trainer.errors import EnginesLostError, InputError, LorarlError, RolloutServerError
 from lorarl_trainer.launch import engine_command as commands
 from lorarl_trainer.launch import separate_engines
 from lorarl_trainer.launch.engine_command import GpuShares, engine_command, engine_environment, share_gpus
@@ -92,7 +93,7 @@ def test_one_that_is_killed_is_started_again_without_what_it_leaves(
     async def whole() -> None:
         engines = engines_of(ANSWERS, tmp_path, monkeypatch, warnings, count=2)
         try:
-            await engines.ready(failures.append)
+            await engines.ready(failures.append, "")
             assert len(cores()) == 2
             os.kill(psutil.Process(cores()[0]).ppid(), signal.SIGKILL)
             await reached(lambda: len(cores()) == 3)
@@ -118,7 +119,7 @@ def test_one_that_keeps_ending_is_given_up_and_without_any_the_run_ends(
     async def whole() -> None:
         engines = engines_of(ENDS, tmp_path, monkeypatch, warnings, answered=True)
         try:
-            await engines.ready(failures.append)
+            await engines.ready(failures.append, "")
             await reached(lambda: failures)
         finally:
             await engines.end()
@@ -150,7 +151,7 @@ def test_one_that_ends_before_it_answers_stops_the_run(tmp_path: Path, monkeypat
     async def whole() -> None:
         engines = engines_of(ENDS, tmp_path, monkeypatch, [])
         try:
-            await engines.ready(lambda _: None)
+            await engines.ready(lambda _: None, "")
         finally:
             await engines.end()
 
@@ -166,62 +167,176 @@ class Patch:
     def setattr(self, module, name, value): setattr(module, name, value)
 async def whole():
     engines = tests.engines_of(tests.ANSWERS, Path(sys.argv[1]), Patch(), [])
-    await engines.ready(lambda _: None)
+    await engines.ready(lambda _: None, "")
     print("ready", flush=True)
     time.sleep(600)
 asyncio.run(whole())
 """
 
 
-class Lost:
-    """A place that is lost as soon as an engine has started there, so often."""
+class Pods:
+    """A place whose pods come and go as a list says, one start after the other.
 
-    url, where = "engine-0", "pod a"
+    `lost`: the pod goes as soon as the engine has started. `none`: no pod comes. `ends`: the engine ends
+    by itself. `runs`: it answers, until `lose` is set.
+    """
 
-    def __init__(self, losses: int) -> None:
-        self.left, self.begun = losses, 0
+    where = "pod a"
 
-    def reach(self, session: object) -> Lost:
+    def __init__(self, *starts: str, number: int = 0, fingerprint: str | None = None) -> None:
+        self.url, self.left, self.begun = f"engine-{number}", list(starts), 0
+        self.fingerprint, self.now, self.is_found = fingerprint, "", False
+        self.lose = asyncio.Event()
+
+    def reach(self, session: object) -> Pods:
         return self
 
     async def ask(self, method: str, path: str, body: object, seconds: float) -> tuple[int, str]:
-        if self.left:
+        if self.now != "runs":
             raise UnreachableError("no pod")
         return 200, '{"data": []}'
 
-    async def start(self, model: Path | None, log: str) -> None:
-        self.begun += 1
+    async def start(self, model: Path | None, log: str) -> str | None:
+        start = self.left.pop(0)
+        if start == "none":
+            await asyncio.Event().wait()
+        self.begun, self.now, self.is_found = self.begun + 1, start, True
+        return self.fingerprint
 
     async def ended(self) -> str:
-        if self.left:
-            self.left -= 1
-            raise PlaceLostError("its node has died")
-        return str(await asyncio.Event().wait())
+        if self.now == "ends":
+            return "ended with code 1"
+        if self.now == "runs":
+            await self.lose.wait()
+            self.lose.clear()
+        self.now, self.is_found = "", False
+        raise PlaceLostError("its node has died")
 
     async def end(self) -> None:
-        pass
+        self.now, self.is_found = "", False
 
 
-@pytest.mark.parametrize("losses", [2, RESTARTS])
-def test_a_lost_place_is_no_end_unless_that_repeats(losses: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@asynccontextmanager
+async def in_pods(
+    *places: Pods, warnings: list[str], seconds: float = 600.0, started: bool = True
+) -> AsyncIterator[SeparateEngines]:
+    """Engines in these places, which end with the block."""
+    spec = cpu_job(f"rollout.separateEngines.count={len(places)}", f"rollout.serverTimeoutSeconds={seconds}")
+    engines = SeparateEngines(spec, places, "key", "Look there.", warnings.append, in_pods=True)
+    if started:
+        engines.start(None)
+    try:
+        yield engines
+    finally:
+        await engines.end()
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a run with quick looks for another place warns of."""
     monkeypatch.setattr(separate_engines, "_PAUSE_SECONDS", 0.01)
-    place, warnings = Lost(losses), list[str]()
+    monkeypatch.setattr(separate_engines, "ROUND_SECONDS", 0.01)
+    return []
+
+
+def test_a_lost_place_is_no_end(warnings: list[str]) -> None:
+    place = Pods("lost", "lost", "runs")
 
     async def whole() -> None:
-        engines = SeparateEngines(cpu_job("rollout.separateEngines.count=1"), [place], "key", "", warnings.append)
-        engines.start(None)
-        try:
-            await engines.ready(lambda _: None)
-        finally:
-            await engines.end()
+        async with in_pods(place, warnings=warnings) as engines:
+            await engines.ready(lambda _: None, "")
 
-    if losses == RESTARTS:
-        with pytest.raises(EnginesLostError, match="lost its pod a, the 5th one before it answered"):
-            asyncio.run(whole())
-    else:
+    asyncio.run(whole())
+    assert place.begun == 3
+    assert warnings == [warnings[0]] * 2 and "lost its pod a (its node has died). It starts in" in warnings[0]
+
+
+def test_a_place_that_is_lost_again_and_again_is_one(warnings: list[str]) -> None:
+    async def whole() -> None:
+        async with in_pods(Pods(*["lost"] * RESTARTS), warnings=warnings) as engines:
+            await engines.ready(lambda _: None, "")
+
+    with pytest.raises(EnginesLostError, match="lost its pod a, the 5th one before it answered"):
         asyncio.run(whole())
-        assert place.begun == losses + 1
-        assert warnings == [warnings[0]] * losses and "lost its pod a (its node has died). It starts in" in warnings[0]
+
+
+def test_the_training_begins_without_an_engine_that_gets_no_pod(warnings: list[str]) -> None:
+    """That one may then be lost as often as it is: it joins whenever it answers."""
+    there, absent = Pods("runs"), Pods("none", *["lost"] * RESTARTS, "runs", number=1)
+    failures: list[RolloutServerError] = []
+
+    async def whole() -> None:
+        async with in_pods(there, absent, warnings=warnings, seconds=0.2) as engines:
+            await engines.ready(failures.append, "")
+            assert "the training begins without engine 1, which has not answered within" in warnings[0]
+            await engines.ready(failures.append, "")  # as new workers do
+            waiting = engines._engines[1]
+            assert waiting.life is not None
+            waiting.life.cancel()
+            waiting.life = asyncio.create_task(engines._run(waiting, None))
+            await reached(lambda: waiting.answered)
+
+    asyncio.run(whole())
+    assert failures == [] and len(warnings) == 1 + RESTARTS
+
+
+def test_without_any_pod_the_start_ends_as_a_loss(warnings: list[str]) -> None:
+    async def whole() -> None:
+        async with in_pods(Pods("lost", "none"), Pods("none", number=1), warnings=warnings, seconds=0.2) as engines:
+            await engines.ready(lambda _: None, "")
+
+    with pytest.raises(EnginesLostError, match=r"no engine has had a pod for rollout.serverTimeoutSeconds, 0.2 s"):
+        asyncio.run(whole())
+
+
+def test_all_are_lost_until_one_answers_again(warnings: list[str]) -> None:
+    """An engine that has started in another pod, and has not answered there, is still one that was lost."""
+    first, second = Pods("runs", "lost", "lost", "none"), Pods("runs", *["ends"] * (RESTARTS + 1), number=1)
+
+    async def whole() -> None:
+        async with in_pods(first, second, warnings=warnings) as engines:
+            await engines.ready(lambda _: None, "")
+            are_lost = engines.origin.are_lost
+            assert not are_lost()
+            first.lose.set()
+            await reached(lambda: first.begun == 3 and not first.left)
+            assert not are_lost(), "the other one is there"
+            second.lose.set()
+            await reached(lambda: "is given up" in "".join(warnings))
+            assert are_lost(), "one that is given up is not what is missing"
+
+    asyncio.run(whole())
+
+
+def test_nothing_starts_after_the_end(warnings: list[str]) -> None:
+    """As when the checks of a run fail while its engines wait for Ray."""
+    place = Pods("runs")
+
+    async def whole() -> None:
+        async with in_pods(place, warnings=warnings, started=False) as engines:
+            pass
+        engines.start(None)
+        await asyncio.sleep(0)
+        assert [engine.life for engine in engines._engines] == [None]
+
+    asyncio.run(whole())
+    assert place.begun == 0
+
+
+def test_another_base_model_than_the_workers_have_is_refused(warnings: list[str]) -> None:
+    async def whole(*, later: bool) -> None:
+        place = Pods("runs", *["lost"] * later, *["runs"] * later * 8, fingerprint="the-same")
+        async with in_pods(place, warnings=warnings) as engines:
+            await reached(lambda: engines._engines[0].answered)
+            await engines.ready(lambda _: None, "the-same" if later else "another")
+            place.fingerprint = "another"
+            place.lose.set()
+            await reached(lambda: "is given up" in "".join(warnings))
+
+    with pytest.raises(LorarlError, match=r"spec.model.uri: .* changed while the machines fetched it"):
+        asyncio.run(whole(later=False))
+    asyncio.run(whole(later=True))
+    assert "cannot be started (spec.model.uri: " in warnings[-1]
 
 
 def test_none_outlives_a_driver_that_is_killed(tmp_path: Path) -> None:
