@@ -10,9 +10,10 @@ from lorarl_operator.decide.attempt_queue import is_stopped
 from lorarl_operator.decide.attempt_start import applicable, blocked, never_started, resume, start_deadline
 from lorarl_operator.decide.blockers import EVENT_REASONS, Blocker, refused, starting
 from lorarl_operator.decide.changed_while_waiting import replace_changed
-from lorarl_operator.decide.decision import Apply, Decision, DeletePod, Event, Want
+from lorarl_operator.decide.decision import Action, Apply, Decision, Event, Want
 from lorarl_operator.decide.drain import follow_drain, next_look, unguarded, wants
 from lorarl_operator.decide.elastic import node_range
+from lorarl_operator.decide.engine_pods import failed_engine, lingering_engines, missing_engines
 from lorarl_operator.decide.kept_image import image_in_use
 from lorarl_operator.decide.kueue import queued
 from lorarl_operator.decide.messages import sentences
@@ -30,7 +31,7 @@ from lorarl_operator.decide.outcome import Report, Unsettled, attempt_outcome, s
 from lorarl_operator.decide.partial_placement import give_back, left_to_place
 from lorarl_operator.decide.pod_ends import Outcome, ended
 from lorarl_operator.decide.reasons import Ended, News, Waiting
-from lorarl_operator.decide.recovery import in_use, lingering
+from lorarl_operator.decide.recovery import in_use
 from lorarl_operator.decide.scale_up import scaling_up
 from lorarl_operator.decide.snapshot import Snapshot, soonest
 from lorarl_operator.decide.status import PENDING, RUNNING, STARTING, Draft
@@ -158,7 +159,13 @@ def _running(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float | 
         draft.put("trainerImage", image)
     nodes, changes = follow_nodes(snapshot, draft)
     message, events = sentences(message, nodes), events + changes
-    for reason, more in ((News.SCALED, _more_workers(snapshot)), (News.EVICTION_UNGUARDED, unguarded(snapshot))):
+    missing, until_missing = missing_engines(snapshot)
+    for reason, more in (
+        (News.SCALED, _more_workers(snapshot)),
+        (News.EVICTION_UNGUARDED, unguarded(snapshot)),
+        (News.ENGINE_MISSING, missing),
+        (News.ENGINE_FAILED, failed_engine(snapshot)),
+    ):
         if more and more not in draft.message("Running"):
             events.append(Event("Warning", reason, more))
         message = sentences(message, more)
@@ -166,19 +173,11 @@ def _running(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float | 
     draft.condition("Running", True, News.RUNNING, message, exact=bool(nodes))
     if draft.is_true("Disrupted"):
         draft.condition("Disrupted", False, News.RUNNING, f"Attempt {snapshot.attempt} is running.")
-    gone, until_gone = _lingering_engines(snapshot)
-    recheck = soonest(settle, _left_to_progress(snapshot, ray_job), next_look(snapshot), until_gone)
-    return snapshot.decision(
-        draft, *events, actions=[*ask_for_all(snapshot, ray_job), *gone], recheck=recheck, wants=wants(snapshot)
-    )
-
-
-def _lingering_engines(snapshot: Snapshot) -> tuple[list[DeletePod], float | None]:
-    """The engines' pods that only their deletion lets KubeRay replace, and seconds until there may be another one."""
-    leaving = [pod for pod in snapshot.attempt_pods if pod.role == "engine" and pod.gone_by]
-    patience = timedelta(seconds=snapshot.settings.pods_gone_seconds)
-    gone = lingering(leaving, "engine", snapshot.now, patience)
-    return gone, snapshot.until_gone(leaving) if leaving else None
+    gone, until_gone = lingering_engines(snapshot)
+    left = _left_to_progress(snapshot, ray_job)
+    recheck = soonest(settle, left, next_look(snapshot), until_gone, until_missing)
+    actions: list[Action] = [*ask_for_all(snapshot, ray_job), *gone]
+    return snapshot.decision(draft, *events, actions=actions, recheck=recheck, wants=wants(snapshot))
 
 
 def _more_workers(snapshot: Snapshot) -> str:

@@ -116,7 +116,7 @@ def starting(
         )
     if not found and (loss := newest(lost_early, now)):
         found = Blocker(loss.reason, sentences(loss.message, "KubeRay replaces the pod."))
-    found = found or next((blocker for pod in pods if (blocker := _of_pod(job, pod, now))), None)
+    found = found or next((blocker for pod in pods if (blocker := of_pod(job, pod, now))), None)
     found = found or _of_events(job, pods, evidence, now)
     if found:
         return found
@@ -198,7 +198,8 @@ def _creation_failed(job: Job, message: str) -> Blocker:
     return Blocker(Waiting.POD_REFUSED, sentences(message, "Correct what the message names."))
 
 
-def _of_pod(job: Job, pod: Pod, now: datetime) -> Blocker | None:
+def of_pod(job: Job, pod: Pod, now: datetime) -> Blocker | None:
+    """What a pod waits for; None if it does not say so itself."""
     if pod.deletion_asked_at:
         return None
     if pod.unschedulable:
@@ -207,8 +208,9 @@ def _of_pod(job: Job, pod: Pod, now: datetime) -> Blocker | None:
         if pod.role == "head":
             hint = "Free or add such nodes, or ask for less in cluster.head (cpus, memory, nodeSelector, tolerations)."
         elif pod.role == "engine":
-            asked = "rollout.separateEngines (count, tensorParallelSize) or cluster.podTemplateOverrides.engine"
-            hint = f"Free or add such nodes, or ask for less in {asked}."
+            asked = "cluster (cpusPerNode, memoryPerNode, nodeSelector) or cluster.podTemplateOverrides.engine"
+            fewer = "For other rollout.separateEngines, delete the job and apply it again."
+            hint = f"Free or add such nodes, or ask for less in {asked}. {fewer}"
         problem = f"No node fits {pod.role} pod {pod.name}: {pod.unschedulable}"
         return Blocker(Waiting.UNSCHEDULABLE, sentences(problem, hint))
     for container in pod.containers:

@@ -33,8 +33,17 @@ def node_range(spec: dict[str, Any]) -> NodeRange:
 
 def placed_workers(pods: Iterable[Pod]) -> list[Pod]:
     """The worker pods that hold a node's GPUs, as far as they are not about to leave it."""
+    return _placed(pods, "worker")
+
+
+def placed_engines(pods: Iterable[Pod]) -> list[Pod]:
+    """The same of separate engines."""
+    return _placed(pods, "engine")
+
+
+def _placed(pods: Iterable[Pod], role: str) -> list[Pod]:
     return [
         pod
         for pod in pods
-        if pod.role == "worker" and pod.node and not pod.deletion_asked_at and pod.phase not in {"Failed", "Succeeded"}
+        if pod.role == role and pod.node and not pod.deletion_asked_at and pod.phase not in {"Failed", "Succeeded"}
     ]

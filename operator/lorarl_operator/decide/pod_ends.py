@@ -27,7 +27,7 @@ _MOST_OUTPUT = 600
 _MORE_MEMORY = {
     "head": "Raise cluster.head.memory.",
     "worker": "Raise cluster.memoryPerNode, or lower trainer.tokensPerMicroBatch.",
-    "engine": "Raise cluster.memoryPerNode, or lower rollout.maxResponseTokens.",
+    "engine": "Raise cluster.memoryPerNode, or the memory in cluster.podTemplateOverrides.engine.",
 }
 _CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
 """Reasons of a container that ended before it ran."""

@@ -245,7 +245,8 @@ class Ended(Row):
     ROLLOUT_SERVER_FAILED = (
         "RolloutServerFailed",
         "None of `rollout.servers` or `rollout.separateEngines` generated with the newest adapter as the trainer "
-        "computes it. The message says why, for each. The next attempt resumes.",
+        "computes it. The message says why, for each. What an engine printed is in its pod's log. The next attempt "
+        "resumes.",
         Counts.FAILURE,
     )
     STORAGE_FAILED = (
@@ -379,6 +380,14 @@ class News(Row):
     EVICTION_UNGUARDED = (
         "EvictionUnguarded",
         "Evictions do not wait, although `cluster.disruption` is `AfterCheckpoint`. The message says how to fix that.",
+    )
+    ENGINE_MISSING = (
+        "EngineMissing",
+        "A separate engine has no pod, so fewer generate. The message says what the pod waits for.",
+    )
+    ENGINE_FAILED = (
+        "EngineFailed",
+        "The pod of a separate engine ended by itself, as by its memory. KubeRay replaces it; the training goes on.",
     )
     RESUMED = "Resumed", "`spec.suspend` is false again."
     SUCCEEDED = "Succeeded", "The training has finished."

@@ -12,7 +12,7 @@ from lorarl_api.faults import ManifestError
 from lorarl_api.v1alpha1 import ClusterSpec, LoRARLJobSpec
 from lorarl_operator.decide.decision import Action, Apply, Decision, Delete, Event, Manifest, Want
 from lorarl_operator.decide.early_losses import Loss, losses
-from lorarl_operator.decide.elastic import node_range, placed_workers
+from lorarl_operator.decide.elastic import node_range, placed_engines, placed_workers
 from lorarl_operator.decide.faulty_nodes import FaultyNode, faulty_nodes, to_avoid, to_use_last, with_fault
 from lorarl_operator.decide.held_gpus import count_held
 from lorarl_operator.decide.kept_image import with_kept_image
@@ -167,10 +167,18 @@ class Snapshot:
     @property
     def gpus(self) -> int:
         """GPUs of all workers and engines together, by a spec that may not be valid."""
-        cluster, engines = section(self.spec, "cluster"), section(section(self.spec, "rollout"), "separateEngines")
-        nodes, each = whole_number(cluster.get("nodes"), 1), whole_number(cluster.get("gpusPerNode"), 0)
-        for_each_engine = (whole_number(engines.get("tensorParallelSize"), 1) or 0) if each else 0
-        return min((nodes or 0) * (each or 0) + self.engines * for_each_engine, _MOST_GPUS)
+        return self._gpus_of(node_range(self.spec).most, self.engines)
+
+    def _gpus_of(self, nodes: int, engines: int) -> int:
+        each = self.gpus_by_role
+        return min(nodes * each["worker"] + engines * each["engine"], _MOST_GPUS)
+
+    @property
+    def gpus_by_role(self) -> dict[str, int]:
+        """GPUs of one pod of a worker or an engine, by a spec that may not be valid."""
+        engines = section(section(self.spec, "rollout"), "separateEngines")
+        worker = whole_number(section(self.spec, "cluster").get("gpusPerNode"), 0) or 0
+        return {"worker": worker, "engine": (whole_number(engines.get("tensorParallelSize"), 1) or 0) if worker else 0}
 
     @property
     def engines(self) -> int:
@@ -182,9 +190,13 @@ class Snapshot:
 
     @property
     def held_gpus(self) -> int:
-        """GPUs of the worker pods that have a node. A job that is not elastic pays for all, also while one is lost."""
-        nodes = node_range(self.spec)
-        return len(placed_workers(self.attempt_pods)) * self.gpus // nodes.most if nodes.is_elastic else self.gpus
+        """GPUs of the pods that have a node, of as many workers and engines as the job asks for.
+
+        A job that is not elastic pays for all of its workers, also while one is lost.
+        """
+        nodes, pods = node_range(self.spec), self.attempt_pods
+        engines = min(len(placed_engines(pods)), self.engines)
+        return self._gpus_of(len(placed_workers(pods)) if nodes.is_elastic else nodes.most, engines)
 
     def kept_spec(self) -> LoRARLJobSpec:
         """The spec that the next attempt is created from, with the trainer image that the job keeps.
@@ -310,8 +322,8 @@ class Snapshot:
                 "The store has a checkpoint to resume from. status.checkpointTime says from when the newest one is."
             )
             draft.condition("Checkpointed", True, News.CHECKPOINTED, message)
-        before = draft.before("gpus") if node_range(self.spec).is_elastic else None
-        count_held(draft, self.phase, self.attempt_pods, self.held_gpus, self.now, before)
+        before = draft.before("gpus") if node_range(self.spec).is_elastic or self.engines else None
+        count_held(draft, self.phase, self.attempt_pods, self.held_gpus, self.gpus_by_role, self.now, before)
         status = draft.written()
         is_prepared = any(each.manifest["kind"] == "ConfigMap" for each in prepare)
         if status is not None and not is_prepared and draft.phase in _LIVE and self._config_is_old():

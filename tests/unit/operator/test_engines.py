@@ -116,6 +116,14 @@ class TestContract:
         named = [fault.path for fault in faults(manifest(changes), in_cluster=True)]
         assert named == ["spec.cluster.podTemplateOverrides.engine"]
 
+    def test_without_a_resource_the_engines_ask_for_their_gpus_by_an_override(self):
+        cluster = {"gpusPerNode": 1, "gpuResource": "", "podTemplateOverrides": {"worker": {"spec": {"hostname": "a"}}}}
+        changes = {"spec.cluster": cluster, "spec.rollout.separateEngines": {}}
+        named = [fault.path for fault in faults(manifest(changes), in_cluster=True)]
+        assert named == ["spec.cluster.podTemplateOverrides.engine"]
+        cluster["podTemplateOverrides"]["engine"] = {"spec": {"hostname": "b"}}
+        assert faults(manifest(changes), in_cluster=True) == []
+
     def test_all_pods_have_the_same_claim(self):
         changes = {
             "spec.cluster": {"gpusPerNode": 2, "gpuClaim": {"deviceClass": "gpu.nvidia.com"}},
@@ -172,7 +180,7 @@ class TestLoss:
         spec = GPUS | {"cluster": GPUS["cluster"] | {"disruption": "AfterCheckpoint"}}
         cordoned = Evidence(cordoned=frozenset(["node-9"]))
         decision = seen(engine(nodeName="node-9"), spec=spec, evidence=cordoned)
-        assert decision.status is None
+        assert decision.status is None or "Disrupted" not in conditions(decision)
         [budget] = [one.manifest for one in decision.actions if isinstance(one, Create)]
         assert budget["spec"]["minAvailable"] == 3, "the head and two workers"
         roles = budget["spec"]["selector"]["matchExpressions"][0]["values"]
@@ -206,9 +214,35 @@ class TestAccounting:
         job = raw_job(GPUS, status_of("Starting"))
         placed = engine(age=90, conditions=[condition("PodScheduled", True, age=90)])
         decision = decided(job, raw_ray_job(**RUNNING), pods=[*PODS, placed])
-        assert (decision.status["gpus"], decision.status["gpusHeldSince"]) == (2 * 4 + 2 * 2, ago(90))
+        status = decision.status
+        assert (status["gpus"], status["gpusHeldSince"], status["heldGpuSeconds"]) == (2 * 4 + 2, ago(0), 2 * 90)
         cpu = decided(raw_job({"rollout": {"separateEngines": {}}}, status_of("Starting")), raw_ray_job(**RUNNING))
         assert not cpu.status.get("gpus")
+
+    def test_one_without_a_node_is_not_paid_for_and_is_named(self):
+        status = running_status(**TRAINS, gpus=12, gpusHeldSince=ago(100))
+        no_node = condition("PodScheduled", False, "Unschedulable", "0/3 nodes are available", age=600)
+        waits = engine("e", age=600, nodeName="", phase="Pending", conditions=[no_node])
+        decision = seen(engine("there"), waits, status=status)
+        assert (decision.status["gpus"], decision.status["heldGpuSeconds"]) == (10, 12 * 100)
+        told = conditions(decision)["Running"]["message"]
+        assert "1 of 2 engines has no pod that runs: No node fits engine pod e: 0/3 nodes are available" in told
+        assert [event.reason for event in decision.events] == ["EngineMissing"]
+        again = seen(engine("there"), waits, status=decision.status)
+        assert again.status is None, "it is told once"
+
+    def test_one_that_has_just_been_replaced_is_looked_at_again(self):
+        status = running_status(**TRAINS, gpus=10, gpusHeldSince=ago(100))
+        decision = seen(engine("there"), engine("new", age=1, nodeName="", phase="Pending"), status=status)
+        assert decision.status is None
+        assert decision.recheck_seconds == pytest.approx(SETTINGS.stuck_seconds - 1, abs=1)
+
+    def test_one_that_ran_out_of_memory_is_named_with_a_limit_that_can_be_raised(self):
+        decision = seen(engine(), engine("e2"), departed=[LOSSES["out of memory"] | {}])
+        told = conditions(decision)["Running"]["message"]
+        assert "engine pod e on node node-1 used more memory than its limit. Raise cluster.memoryPerNode, or" in told
+        assert "maxResponseTokens" not in told
+        assert [event.reason for event in decision.events] == ["EngineFailed"]
 
     def test_an_attempt_that_waits_for_one_gives_its_machines_back(self):
         limit = SETTINGS.partly_placed_seconds
@@ -224,4 +258,5 @@ class TestAccounting:
         assert decision.status["phase"] == "Restarting"
         message = conditions(decision)["Running"]["message"]
         assert message.startswith("Attempt 1 had 1 of 2 pods placed")
-        assert "ask for less in rollout.separateEngines (count, tensorParallelSize)" in message
+        assert "ask for less in cluster (cpusPerNode, memoryPerNode, nodeSelector) or cluster.podTemplate" in message
+        assert "For other rollout.separateEngines, delete the job and apply it again" in message
