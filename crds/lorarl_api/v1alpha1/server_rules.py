@@ -137,4 +137,13 @@ SERVER_CLUSTER_RULES: tuple[Rule, ...] = (
         "be absent without rollout.separateEngines: the job has no pods for engines",
         "Remove it, or add rollout.separateEngines.",
     ),
+    Rule(
+        "cluster.podTemplateOverrides.engine",
+        "!has(self.rollout.separateEngines) || self.cluster.gpusPerNode == 0 || self.cluster.gpuResource != '' || "
+        "has(self.cluster.gpuClaim) || "
+        "(has(self.cluster.podTemplateOverrides.engine) && has(self.cluster.podTemplateOverrides.engine.spec))",
+        "ask for the GPUs of engines if cluster.gpuResource is empty, as podTemplateOverrides.worker does for the "
+        "trainer's",
+        "Add podTemplateOverrides.engine with a claim or a resource for its GPUs, or set cluster.gpuResource.",
+    ),
 )

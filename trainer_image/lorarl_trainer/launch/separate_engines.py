@@ -120,7 +120,9 @@ class SeparateEngines:
         engines, key = spec.separate_engines, secrets.token_hex(16)
         assert engines is not None, "the job has separate engines"
         places = [InPod(spec, number, key) for number in range(engines.count)]
-        if_gone = "What they print is in the folder engines of each pod's run folder. The next attempt resumes."
+        if_gone = (
+            "What they print is in the logs of their pods (label lorarl.io/role=engine). The next attempt resumes."
+        )
         return cls(spec, places, key, if_gone, warn, in_pods=True)
 
     @property
