@@ -43,7 +43,7 @@ type Asked = ChatRequest | TokensRequest
 _MESSAGES = "Send all messages and tools as they were, and new messages after them"
 _TOKENS = "Send all tokens up to the end of a turn as they were, and new ones after them"
 _ONCE = "It continues a turn that another request has continued or is continuing. Continue each turn once"
-"""What an agent can do that has too many sequences."""
+"""What an agent with too many sequences can change."""
 
 
 @dataclass(frozen=True)
