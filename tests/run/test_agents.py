@@ -95,6 +95,7 @@ def test_a_run_of_a_branching_agent_resumes_to_the_same_bytes(tmp_path: Path, ba
 def test_too_many_sequences_fail_the_episode_and_say_what_to_raise(tmp_path: Path, base: Path) -> None:
     job = branching(tmp_path, base)
     job.change(environment={"maxSequences": 2})
+    (job.folder / "held_out.jsonl").write_text('{"prompt": "hum"}\n')  # two turns, so that its evaluation has a score
     ended = job.run()
     assert ended.code == 0, ended.stderr
     assert 0 < sum(row.get("episode/ended_branch", 0.0) for row in steps_of(ended)) < STEPS

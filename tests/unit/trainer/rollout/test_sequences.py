@@ -178,9 +178,9 @@ def test_the_ids_of_calls_decide_between_turns_that_made_the_same_call(tmp_path:
         tools = (LOOK,)
         one, two = [turn.message for turn in await asyncio.gather(*(talk.chat(GO, tools=tools) for _ in range(2)))]
         assert [call["id"] for message in (one, two) for call in message["tool_calls"]] == ["call00001", "call00002"]
-        await talk.chat(GO, two | {"content": ""}, answer("call00002"), tools=tools)
-        await talk.chat(GO, one | {"content": ""}, answer("call00001"), tools=tools)
-        await talk.chat(GO, one | {"content": ""}, {**answer("call00001"), "content": "dim"}, tools=tools)
+        await talk.chat(GO, {**two, "content": ""}, answer("call00002"), tools=tools)
+        await talk.chat(GO, {**one, "content": ""}, answer("call00001"), tools=tools)
+        await talk.chat(GO, {**one, "content": ""}, {**answer("call00001"), "content": "dim"}, tools=tools)
         without = {"role": "assistant", "content": "", "tool_calls": [one["tool_calls"][0] | {"id": None}]}
         await talk.chat(GO, without, answer("call00001"), tools=tools)
 
@@ -272,7 +272,7 @@ def test_the_place_of_a_request_is_found_in_a_few_comparisons() -> None:
     class Counted(int):
         def __eq__(self, other: object) -> bool:
             counted.append(1)
-            return int.__eq__(self, other)  # type: ignore[arg-type]
+            return int.__eq__(self, other)
 
         __hash__ = int.__hash__
 
