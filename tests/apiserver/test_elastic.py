@@ -122,9 +122,7 @@ def test_a_job_starts_short_grows_and_shrinks(p: Platform, replica: Operator) ->
     p.cluster.must("delete", "lrj", "--all", "-n", namespace)
 
 
-def test_the_charts_policy_lets_the_operator_change_how_many_workers_a_raycluster_has_and_no_more(
-    p: Platform, replica: Operator
-) -> None:
+def test_the_charts_policy_lets_nothing_but_the_number_of_workers_change(p: Platform, replica: Operator) -> None:
     namespace = p.namespace("policy")
     p.api.create(lorarljob(namespace, "fixed", cluster=EIGHT))
     narrow = p.cluster.api_as(p.cluster.service_account_token(SYSTEM, ACCOUNT))

@@ -112,7 +112,7 @@ def test_each_attempt_asks_for_all_and_says_so_if_it_starts_on_fewer():
     ]
 
 
-def test_an_attempt_after_one_that_was_short_may_have_all_and_has_not_grown():
+def test_an_attempt_after_a_short_one_may_have_all_and_has_not_grown():
     world = started(fewest=2, room=2)
     world.lose()
     world.wait(SETTINGS.recovery_seconds + WAIT + 60)
@@ -229,7 +229,7 @@ def test_otherwise_the_queue_is_waited_for(asked, more):
 
 
 @pytest.mark.parametrize("reason", ["RayJobStays", "QuotaExceeded"])
-def test_what_a_queue_is_asked_for_stays_so_whatever_else_the_attempt_waits_for(reason):
+def test_what_a_queue_is_asked_for_outlasts_other_reasons_to_wait(reason):
     status = in_queue(4).status
     blocked = condition("Running", False, reason, "any")
     status = status | {"phase": "Pending", "conditions": [blocked]}

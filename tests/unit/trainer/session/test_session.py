@@ -93,7 +93,7 @@ def test_a_checkpoint_for_a_drain_is_reported_before_the_next_step() -> None:
 
 
 @pytest.mark.parametrize(("asked", "grows"), [(False, True), (True, False)])
-def test_more_workers_start_after_a_checkpoint_but_not_just_before_a_node_goes(asked: bool, grows: bool) -> None:
+def test_more_workers_start_after_a_checkpoint_unless_a_node_goes(asked: bool, grows: bool) -> None:
     made = session({}, grows=True, asked=asked)
     made.rollouts, made.checkpoints = cast("Any", Data()), cast("Any", Stores())
     asyncio.run(made.publish(1))
