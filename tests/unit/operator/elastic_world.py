@@ -53,7 +53,7 @@ class World:
         for _ in range(max(1, round(seconds / 10))):
             self.seconds += 10
             self.held += 10 * GPUS * len(self.placed)
-            self._kuberay()
+            self.kuberay()
             self._driver()
             self.operate()
 
@@ -109,7 +109,7 @@ class World:
                 self.attempt, self.replicas = attempt_of("demo", manifest["metadata"]["name"]), group["replicas"]
                 self.runs, self.trains, self.pods = False, frozenset(), {}
                 assert (group["minReplicas"], group["maxReplicas"]) == (self.fewest, self.most)
-                self._kuberay()
+                self.kuberay()
             case Delete("RayJob"):
                 self.attempt, self.pods, self.replicas, self.runs = 0, {}, 0, False
             case Scale(_, uid, group, replicas, without):
@@ -121,9 +121,9 @@ class World:
                 self.replicas = replicas
                 for name in without:
                     self.pods.pop(name, None)
-                self._kuberay()
+                self.kuberay()
 
-    def _kuberay(self) -> None:
+    def kuberay(self) -> None:
         if not self.attempt:
             return
         assert len(self.pods) <= self.replicas, "otherwise KubeRay would choose whom it deletes"

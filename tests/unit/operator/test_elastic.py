@@ -117,9 +117,11 @@ def test_an_attempt_after_a_short_one_may_have_all_and_has_not_grown():
     world.lose()
     world.wait(SETTINGS.recovery_seconds + WAIT + 60)
     world.room = 4
+    world.kuberay()
+    world.operate()
+    assert (world.attempt, world.status["phase"], world.trains, world.status["nodes"]) == (2, "Running", set(), 4)
     world.wait(60)
-    assert (world.attempt, world.status["phase"], world.status["nodes"]) == (2, "Running", 4)
-    assert told(world, "Grew") == []
+    assert (world.status["nodes"], told(world, "Grew")) == (4, [])
 
 
 def test_a_job_whose_workers_start_again_with_more_says_so():
