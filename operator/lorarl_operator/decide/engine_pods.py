@@ -1,4 +1,4 @@
-"""Pods of separate engines while the attempt runs: the loss of one interrupts nothing, but is told."""
+"""Pods of separate engines while the attempt runs: the loss of one interrupts nothing, but is reported."""
 
 from __future__ import annotations
 

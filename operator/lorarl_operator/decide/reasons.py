@@ -387,7 +387,7 @@ class News(Row):
     )
     ENGINE_FAILED = (
         "EngineFailed",
-        "The pod of a separate engine ended by itself, as by its memory. KubeRay replaces it; the training goes on.",
+        "The pod of a separate engine ended by itself, as by its memory. KubeRay replaces it; the training continues.",
     )
     RESUMED = "Resumed", "`spec.suspend` is false again."
     SUCCEEDED = "Succeeded", "The training has finished."

@@ -21,38 +21,40 @@ from unit.contract.manifests import Changes, manifest
 from unit.contract.schedule_cases import schedule
 from unit.contract.sweep_cases import sweep
 
-BROKEN: dict[str, Any] = {
-    "spec.checkpoint.uri": "file:adapters",
-    "spec.cluster.podTemplateOverrides": {"engine": {"spec": {"hostNetwork": True}}},
-    "spec.rollout.servers": ["http://vllm:8000"],
+BROKEN: dict[str, Changes] = {
+    "spec.checkpoint.uri": {"spec.checkpoint.uri": "file:adapters"},
+    "spec.cluster.podTemplateOverrides.engine": {
+        "spec.cluster.podTemplateOverrides": {"engine": {"spec": {"hostNetwork": True}}}
+    },
+    "spec.cluster.podTemplateOverrides.engine, GPUs": {
+        "spec.cluster.gpusPerNode": 1,
+        "spec.cluster.gpuResource": "",
+        "spec.rollout.separateEngines": {},
+    },
+    "spec.rollout.serverFolder": {"spec.rollout.servers": ["http://vllm:8000"]},
 }
-FIELDS = {
-    "spec.checkpoint.uri": "spec.checkpoint.uri",
-    "spec.cluster.podTemplateOverrides": "spec.cluster.podTemplateOverrides.engine",
-    "spec.rollout.servers": "spec.rollout.serverFolder",
-}
-"""The field that the fault names, by the field that is set."""
+"""What breaks a rule, by the field that the fault names."""
 
 
 def test_each_rule_of_a_cluster_is_tried() -> None:
     found = []
-    for path, value in BROKEN.items():
-        job = manifest({path: value})
+    for changes in BROKEN.values():
+        job = manifest(changes)
         assert faults(job) == [], "lorarl run takes it"
         model = LoRARLJob.model_validate(job, by_alias=True, by_name=False, context=RULES_LATER)
         found += [rule for _, rule in broken_rules(model, in_cluster=True)]
     assert sorted(found, key=str) == sorted(CLUSTER_RULES, key=str)
 
 
-@pytest.mark.parametrize("path", BROKEN)
+@pytest.mark.parametrize("named", BROKEN)
 @pytest.mark.parametrize("made", [schedule, sweep])
 def test_a_template_is_held_to_the_rules_of_a_cluster(
-    made: Callable[[Changes], dict[str, Any]], path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    made: Callable[[Changes], dict[str, Any]], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "file.yaml"
-    file.write_text(yaml.safe_dump(made({f"spec.template.{path}": BROKEN[path]})))
-    (of_job,) = faults(manifest({path: BROKEN[path]}), in_cluster=True)
-    assert of_job.path == FIELDS[path]
+    file.write_text(yaml.safe_dump(made({f"spec.template.{path}": value for path, value in BROKEN[named].items()})))
+    (of_job,) = faults(manifest(BROKEN[named]), in_cluster=True)
+    assert of_job.path == named.partition(",")[0]
     assert validate_files([file]) == 1
     assert capsys.readouterr().out == f"{file}: spec.template.{of_job}\n", "once, not for each trial"
 

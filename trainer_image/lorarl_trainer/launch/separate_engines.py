@@ -102,7 +102,7 @@ class SeparateEngines:
         self._fingerprint: str | None = None
         self._has_ended = False
         self._trains = False
-        """Whether the training goes on without an engine that has not answered yet."""
+        """Whether the training continues without an engine that has not answered yet."""
         self.in_pods = in_pods
 
     @classmethod
