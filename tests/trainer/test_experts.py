@@ -317,3 +317,15 @@ def test_other_mixtures_are_left_to_megatron(model_folder, field: str, value: ob
     assert not_plain(config) == []
     setattr(config, field, value)
     assert not_plain(config) == [field]
+
+
+def test_a_trial_that_has_its_turn_again_counts_tokens_on_the_device() -> None:
+    """Parked sums are numbers, and those of the next layer are a GPU's tensors: here those of the meta device."""
+    known_T_1 = torch.ones(4, 1, dtype=torch.bool)
+    own_T_K, rollout_T_K = torch.tensor([[0, 1]] * 4), torch.tensor([[1, 0]] * 3 + [[1, 2]])
+    on_device, here = fused_experts.Compared(), fused_experts.Compared()
+    on_device.put((0.0, 0.0))
+    on_device.add(own_T_K.to("meta"), rollout_T_K.to("meta"), known_T_1.to("meta"))
+    here.put((2.0, 3.0))
+    here.add(own_T_K, rollout_T_K, known_T_1)
+    assert here.take() == (3.0, 7.0)

@@ -116,7 +116,8 @@ class Compared:
         """Add the tokens of a layer whose experts in the rollout are known. Their order means nothing."""
         other_T = (own_T_K.sort(-1).values != rollout_T_K.sort(-1).values).any(-1)
         sums = torch.stack([(other_T & known_T_1[:, 0]).sum(), known_T_1.sum()]).double()
-        self._sums = sums if self._sums is None else self._sums + sums
+        # What was `put` is on the CPU.
+        self._sums = sums if self._sums is None else self._sums.to(sums.device) + sums
 
     def take(self) -> tuple[float, float]:
         """Return both sums since the last call."""
