@@ -186,23 +186,28 @@ def reached(rows: Sequence[Mapping[str, Any]], objective: str) -> Value | None:
 def curve(rows: Sequence[Mapping[str, Any]], objective: str) -> list[tuple[int, float]]:
     """Return the steps of a run with the values of its objective after them: NaN where it was no finite number.
 
-    A step of training is noisy, so it has the mean over the last steps. Of an evaluation each result counts by itself,
-    and that before training does not.
+    A step of training is noisy, so it has the mean over the last steps. One without a number has the mean before it,
+    if one of the last steps has a number. Of an evaluation each result counts by itself, but that before training.
     """
     found = [(int(row["step"]), _number(row[objective])) for row in rows if objective in row]
     if _EVALUATION.fullmatch(objective):
         return [(step, value) for step, value in found if step > 0]
-    return [(step, _mean(found[max(0, end - LATEST) : end])) for end, (step, _) in enumerate(found, 1)]
+    return [
+        (step, _mean([value for _, value in found[max(0, end - 2 * LATEST) : end]]))
+        for end, (step, _) in enumerate(found, 1)
+    ]
 
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else float(value)
 
 
-def _mean(points: Sequence[tuple[int, float]]) -> float:
-    """Return the mean of the values that are numbers; NaN if the newest is none."""
-    numbers = [value for _, value in points if math.isfinite(value)]
-    return fmean(numbers) if numbers and math.isfinite(points[-1][1]) else math.nan
+def _mean(values: Sequence[float]) -> float:
+    """Return the mean over the last steps up to the newest that has a number; NaN if none of the last has."""
+    newest = next((end for end in range(len(values), 0, -1) if math.isfinite(values[end - 1])), 0)
+    if newest <= len(values) - LATEST:
+        return math.nan
+    return fmean(filter(math.isfinite, values[max(0, newest - LATEST) : newest]))
 
 
 def best(reached: Mapping[Trial, Value]) -> list[Trial]:
