@@ -46,7 +46,7 @@ class EarlyStopping(Protocol):
 
 @dataclass
 class Reached:
-    """What the trials of a sweep have reached, read when a file has grown.
+    """What the trials of a sweep have reached, read when a file has changed.
 
     Attributes:
         trials: all of the sweep.
@@ -55,7 +55,7 @@ class Reached:
 
     trials: Sequence[Trial]
     objective: str | None
-    _read: dict[Path, tuple[int, list[dict[str, Any]]]] = field(default_factory=dict)  # by file, with its size then
+    _read: dict[Path, tuple[object, list[dict[str, Any]]]] = field(default_factory=dict)  # by file, with its state then
 
     def curves(self) -> tuple[str, dict[Trial, list[tuple[int, float]]]]:
         """Return the objective, and each trial's values of it. One that is no number is NaN."""
@@ -63,10 +63,14 @@ class Reached:
         objective = self.objective or usual_objective(rows.values())
         return objective, {trial: curve(of_trial, objective) for trial, of_trial in rows.items()}
 
+    def began(self, trial: Trial) -> str | None:
+        """Return when the training began of which there are values. One that begins again has none of the earlier."""
+        return next((row.get("at") for row in self._rows(trial.folder / METRICS)), None)
+
     def _rows(self, path: Path) -> list[dict[str, Any]]:
-        size = path.stat().st_size if path.exists() else 0
-        if self._read.get(path, (-1, []))[0] != size:
-            self._read[path] = size, [dict(row) for row in read_rows(path)]
+        state = ((found := path.stat()).st_size, found.st_mtime_ns) if path.exists() else None
+        if path not in self._read or self._read[path][0] != state:
+            self._read[path] = state, [dict(row) for row in read_rows(path)]
         return self._read[path][1]
 
 
@@ -105,7 +109,8 @@ class HalvingStopping:
     def verdicts(self, present: Present) -> Mapping[Trial, HalvingVerdict]:
         """See `EarlyStopping`. The rungs of a trial are recorded before it continues or ends."""
         objective, curves = self.reached.curves()
-        marks = {trial: _marks(trial, objective) for trial in curves}
+        began = {trial: self.reached.began(trial) for trial in curves}
+        marks = {trial: _marks(trial, objective, began[trial]) for trial in curves}
         climbers = {
             trial: Climber(one, self.steps[trial], marks[trial], ended=trial in present.ended)
             for trial, one in curves.items()
@@ -114,17 +119,19 @@ class HalvingStopping:
         found = standings(climbers, usual_goal(objective), self.rule)
         for trial, standing in found.items():
             if standing.marks != marks[trial]:
-                text = json.dumps({"objective": objective, "rungs": [asdict(mark) for mark in standing.marks]})
+                rungs = [asdict(mark) for mark in standing.marks]
+                text = json.dumps({"objective": objective, "began": began[trial], "rungs": rungs})
                 (part := trial.folder / f"{_RUNGS}.part").write_text(text + "\n", encoding="utf-8")
                 part.replace(trial.folder / _RUNGS)
         return {trial: standing.verdict for trial, standing in found.items() if standing.verdict}
 
 
-def _marks(trial: Trial, objective: str) -> tuple[Mark, ...]:
-    """The recorded rungs of a trial, if they are of this objective."""
+def _marks(trial: Trial, objective: str, began: str | None) -> tuple[Mark, ...]:
+    """The recorded rungs of a trial, if they are of this objective, and of the training that began then."""
     try:
         found = json.loads((trial.folder / _RUNGS).read_text(encoding="utf-8"))
-        return tuple(Mark(**one) for one in found["rungs"]) if found["objective"] == objective else ()
+        same = (found["objective"], found["began"]) == (objective, began)
+        return tuple(Mark(**one) for one in found["rungs"]) if same else ()
     except FileNotFoundError:
         return ()
 

@@ -196,11 +196,35 @@ def test_halving_is_remembered_and_a_value_that_is_no_number_is_the_worst(tmp_pa
     assert judge(objective="reward_mean") == [None, None, None], "rungs are those of an objective"
 
 
+def test_rungs_are_those_of_one_training(tmp_path: Path) -> None:
+    trials = grid("a", ["spec.trainer.seed=0,1,2"], [], tmp_path)
+    one = HalvingStopping(HalvingRule(2, 3), Reached(trials, "reward_mean"), dict.fromkeys(trials, 30))
+
+    def trained(trial: Trial, hour: int, steps: int, reward: float) -> None:
+        trial.folder.mkdir(exist_ok=True)
+        rows = ({"step": step, "reward_mean": reward, "at": f"{hour}:{step}"} for step in range(1, steps + 1))
+        (trial.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    for trial, reward in zip(trials, (0.1, 0.2, 0.3), strict=True):
+        trained(trial, 1, 3, reward)
+    assert [trial in one.verdicts(Present()) for trial in trials] == [True, True, False]
+    trained(trials[2], 1, 1, 0.3)
+    assert trials[2] not in one.verdicts(Present()), "one that repeats steps after its checkpoint keeps its promotion"
+    trained(trials[2], 2, 1, 0.0)
+    assert one.verdicts(Present())[trials[1]].reached == 2, "one that begins again has not reached the rung"
+    trained(trials[2], 2, 2, 0.0)
+    found = one.verdicts(Present())
+    assert found[trials[2]].value == 0.0 and found[trials[2]].final and trials[1] not in found
+
+
 def test_a_step_of_training_has_the_mean_of_the_last_ones() -> None:
     rows = [{"step": step, "reward_mean": float(step)} for step in range(1, 13)]
     points = curve(rows, "reward_mean")
     assert points[0] == (1, 1.0) and points[1] == (2, 1.5) and points[-1] == (12, 7.5)
     rows += [{"step": 13, "reward_mean": None}, {"step": 14, "reward_mean": 1.0}, {"step": 15}]
     points = curve(rows, "reward_mean")
-    assert math.isnan(points[12][1]) and points[13] == (14, pytest.approx(69 / 9)) and len(points) == 14
+    assert points[12] == (13, 7.5), "one step without a number has the mean before it, as in a cluster"
+    assert points[13] == (14, pytest.approx(69 / 9)) and len(points) == 14
+    last = curve([*rows[:12], *({"step": step, "reward_mean": None} for step in range(13, 30))], "reward_mean")
+    assert last[20] == (21, 7.5) and math.isnan(last[21][1]), "after ten steps without a number it has none"
     assert reached(rows[:13], "reward_mean") == Value("reward_mean", 7.5, 0)
