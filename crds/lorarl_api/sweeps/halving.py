@@ -74,7 +74,7 @@ class HalvingVerdict:
         value: of the trial there.
         rank: of that value, 1 for the best.
         reached: how many trials have a value there.
-        most: how many of them may continue in the end.
+        most: how many may continue in the end, of these and of those that can still come there.
     """
 
     step: int
@@ -84,8 +84,9 @@ class HalvingVerdict:
     most: int
 
     def __str__(self) -> str:
-        go = "1 continues" if self.most == 1 else f"{self.most} continue"
-        return f"its {self.value:.4g} at step {self.step} is number {self.rank} of {self.reached}, of which {go}"
+        so_far = "" if self.final else " so far"
+        most = f"at most {self.most} of all that come there {'continues' if self.most == 1 else 'continue'}"
+        return f"its {self.value:.4g} at step {self.step} is number {self.rank} of {self.reached}{so_far}, and {most}"
 
     @property
     def final(self) -> bool:
@@ -148,8 +149,22 @@ def standings[Key: Hashable](trials: Mapping[Key, Climber], goal: Goal, rule: Ha
     return {key: Standing(tuple(marks[key].values()), verdicts.get(key)) for key in trials}
 
 
-def worst_first[Key: Hashable](undecided: Mapping[Key, HalvingVerdict]) -> list[Key]:
-    """Return trials that may still continue in the order in which they give their places to others."""
+def moves[Key: Hashable](
+    running: Mapping[Key, HalvingVerdict], held: Mapping[Key, HalvingVerdict], wanted: int
+) -> tuple[list[Key], list[Key]]:
+    """Return which trials of no final verdict give their places to others, and which of the held ones take free places.
+
+    Those of the lowest rungs leave first, and there the worst. In the opposite order they take places.
+
+    Args:
+        running: those that have a place.
+        held: those that have none.
+        wanted: places that others need, beyond the free ones. If it is negative, so many are left over.
+    """
+    return _worst_first(running)[: max(0, wanted)], _worst_first(held)[::-1][: max(0, -wanted)]
+
+
+def _worst_first[Key: Hashable](undecided: Mapping[Key, HalvingVerdict]) -> list[Key]:
     return sorted(undecided, key=lambda key: (undecided[key].step, -undecided[key].rank))
 
 

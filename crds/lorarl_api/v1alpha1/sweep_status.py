@@ -54,7 +54,7 @@ class StoppedStatus(Model):
     others: int | None = Field(None, ge=1, description="median: how many others that were.")
     rank: int | None = Field(None, ge=1, description="halving: of its value at the rung, 1 for the best.")
     reached: int | None = Field(None, ge=1, description="halving: how many trials have a value there.")
-    most: int | None = Field(None, ge=1, description="halving: how many of them continue.")
+    most: int | None = Field(None, ge=1, description="halving: how many continue at most, of these and of later ones.")
 
 
 class TrialStatus(Model):

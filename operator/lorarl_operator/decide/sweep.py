@@ -79,7 +79,8 @@ def decide_sweep(
         for trial in trials
     }
     goal = _goal(spec, trials)
-    can_begin = sum(_waits(one) and _may_be_made(not_made.get(name), now) for name, one in entries.items())
+    # One whose job was refused may be refused again: none gives its place to it, and it is tried in a free one.
+    can_begin = sum(_waits(one) and "reason" not in one for one in entries.values())
     entries, held = with_stops(spec, entries, jobs, goal, can_begin)
     actions = [
         *_suspensions(spec, entries, jobs, held),

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from lorarl_api.sweeps.halving import Climber, HalvingRule, HalvingVerdict, Mark, standings, worst_first
+from lorarl_api.sweeps.halving import Climber, HalvingRule, HalvingVerdict, Mark, moves, standings
 from lorarl_api.sweeps.objective import Goal
 from lorarl_api.sweeps.stopping import MedianRule, stopped_by_median
 from lorarl_api.v1alpha1 import HalvingStopping, LoRARLSweepSpec, MedianStopping, SweepStopping
@@ -36,7 +36,7 @@ def with_stops(
 ) -> tuple[Entries, Collection[str]]:
     """The entries with those that early stopping ends, and the names of those that are held at a rung.
 
-    Without `spec.stopping` none is, and those that were continue. `can_begin`: trials that can have a job now.
+    Without `spec.stopping` none is, and those that were continue. `can_begin`: trials that need a place to begin.
     """
     stopping = spec.stopping
     if stopping is None or goal is None:
@@ -86,33 +86,39 @@ def _halved(
     goal: Goal,
     can_begin: int,
 ) -> tuple[Entries, Collection[str]]:
-    """See `with_stops`. A trial that may still continue is held as long as another one could have its place."""
+    """See `with_stops`. A trial that may still continue is held as long as another one has its place, or needs it.
+
+    A trial whose job is gone cannot continue, so the next best takes its place.
+    """
     climbers = {
         name: _climber(one, jobs.get(name), exempt=name in stopping.exempt)
         for name, one in entries.items()
-        if one["phase"] not in (FAILED, REFUSED, DELETED)
+        if one["phase"] not in (FAILED, REFUSED, DELETED) and (one["phase"] == SUCCEEDED or not _is_gone(one, jobs))
     }
     found = standings(climbers, goal, HalvingRule(halving.start_after, halving.factor))
     made: Entries = {}
     undecided: dict[str, HalvingVerdict] = {}
-    held: set[str] = set()
+    held: dict[str, HalvingVerdict] = {}
     for name, entry in entries.items():
         standing, stopped = found.get(name), None
-        if (verdict := standing and standing.verdict) and name in jobs:
+        if _is_gone(entry, jobs):
+            stopped = entry.get("stopped")
+        elif (verdict := standing and standing.verdict) and name in jobs:
             suspended = bool(entry.get("suspended"))
             if verdict.final and (suspended or _can_be_stopped(entry, jobs[name])):
                 stopped = asdict(verdict)
             elif suspended:
-                held.add(name)
+                held[name] = verdict
             elif _can_be_stopped(entry, jobs[name]):
                 undecided[name] = verdict
         rungs = [asdict(mark) for mark in standing.marks] if standing else entry.get("rungs")
         made[name] = _judged(_without(entry, "rungs") | ({"rungs": rungs} if rungs else {}), stopped, jobs.get(name))
     if not spec.suspend:
-        held |= _displaced(spec.parallelism, made, jobs, undecided, held, can_begin)
-    for name in held:
-        if (one := found[name].verdict) is not None:
-            made[name] |= said(made[name]["phase"], Sweeping.AT_RUNG, f"It waits for other trials: {one}.")
+        leaving, returning = moves(undecided, held, can_begin - _left_over(spec.parallelism, made, jobs, held))
+        held = {name: one for name, one in held.items() if name not in returning}
+        held |= {name: undecided[name] for name in leaving}
+    for name, one in held.items():
+        made[name] |= said(made[name]["phase"], Sweeping.AT_RUNG, f"It waits for other trials: {one}.")
     return made, held
 
 
@@ -127,22 +133,19 @@ def _climber(entry: Mapping[str, Any], job: Job | None, *, exempt: bool) -> Clim
     )
 
 
-def _displaced(
-    parallelism: int,
-    entries: Entries,
-    jobs: Mapping[str, Job],
-    undecided: Mapping[str, HalvingVerdict],
-    held: Collection[str],
-    can_begin: int,
-) -> set[str]:
-    """Which of the undecided trials give their places to others: those of the lowest rungs, the worst first."""
+def _is_gone(entry: Mapping[str, Any], jobs: Mapping[str, Job]) -> bool:
+    """Whether a trial had a job, and has it no more."""
+    return bool(entry.get("uid")) and (entry["name"] not in jobs or jobs[entry["name"]].uid != entry["uid"])
+
+
+def _left_over(parallelism: int, entries: Entries, jobs: Mapping[str, Job], held: Collection[str]) -> int:
+    """The free places, less those for trials that the sweep continues; negative if these need more than there are."""
     leaving = {name for name, one in entries.items() if one.get("stopped")} | set(held)
     staying = sum(takes_place(one, jobs.get(name)) for name, one in entries.items() if name not in leaving)
     promoted = sum(
         continues(name, one, held) and name in jobs and at_rest(one, jobs[name]) for name, one in entries.items()
     )
-    wanted = can_begin + promoted - max(0, parallelism - staying)
-    return set(worst_first(undecided)[: max(0, wanted)])
+    return max(0, parallelism - staying) - promoted
 
 
 def _judged(entry: dict[str, Any], stopped: dict[str, Any] | None, job: Job | None) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from lorarl_api.sweeps.halving import (
     HalvingVerdict,
     Mark,
     Standing,
+    moves,
     standings,
     stored_verdict,
-    worst_first,
 )
 from lorarl_api.sweeps.objective import Goal
 from lorarl_api.sweeps.stopping import Verdict
@@ -87,10 +87,12 @@ def test_a_promotion_stays_and_a_failure_promotes_the_next() -> None:
 
 def test_why_a_trial_does_not_go_on_is_said() -> None:
     verdict = standings(dict(enumerate([at(10, 0.3), at(10, 0.25)])), Goal.MAXIMIZE, RULE)[1].verdict
-    assert str(verdict) == "its 0.25 at step 10 is number 2 of 2, of which 1 continues"
+    assert str(verdict) == "its 0.25 at step 10 is number 2 of 2, and at most 1 of all that come there continues"
     assert stored_verdict({"step": 10, "value": 0.25, "rank": 2, "reached": 2, "most": 1}) == verdict
     assert isinstance(stored_verdict({"step": 10, "value": 0.2, "median": 0.3, "others": 2}), Verdict)
-    assert "of which 3 continue" in str(HalvingVerdict(10, 0.1, 4, 9, 3))
+    assert "number 4 of 9, and at most 3 of all that come there continue" in str(HalvingVerdict(10, 0.1, 4, 9, 3))
+    undecided = str(HalvingVerdict(10, 0.1, rank=1, reached=1, most=2))
+    assert undecided.endswith("number 1 of 1 so far, and at most 2 of all that come there continue")
 
 
 def climbed(values: list[float], places: int, steps: int = 100) -> list[int]:
@@ -104,9 +106,12 @@ def climbed(values: list[float], places: int, steps: int = 100) -> list[int]:
         held = [number for number in trials if number not in (*waiting, *running) and not trials[number].ended]
         waiting = [number for number in held if number not in verdicts] + waiting
         running = [number for number in running if number not in verdicts or not verdicts[number].final]
-        undecided = {number: verdicts[number] for number in running if number in verdicts}
-        leaving = worst_first(undecided)[: max(0, len(waiting) - (places - len(running)))]
-        running = [number for number in running if number not in leaving and not trials[number].ended]
+        running = [number for number in running if not trials[number].ended]
+        undecided = {number: one for number, one in verdicts.items() if not one.final}
+        has_place = {number: one for number, one in undecided.items() if number in running}
+        has_none = {number: one for number, one in undecided.items() if number in held}
+        leaving, returning = moves(has_place, has_none, len(waiting) - (places - len(running)))
+        running = [number for number in running if number not in leaving] + returning
         for _ in range(min(len(waiting), places - len(running))):
             running.append(waiting.pop(0))
         for number in running:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lorarl_api.load import load_job
-from lorarl_api.sweeps.halving import HalvingVerdict, worst_first
+from lorarl_api.sweeps.halving import HalvingVerdict, moves
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.launch.child_process import start_child
 from lorarl_trainer.launch.early_stopping import EarlyStopping, Present, forget
@@ -126,7 +126,7 @@ class Trials:
                         self._failed.add(trial)
             if time.monotonic() - self._judged_at >= _SECONDS_BETWEEN_VERDICTS:
                 free = len(group.shares) - len(self._running) + len(self._stopping)
-                self._judge(sum(map(len, self.waiting)) - free)
+                self._judge(sum(map(len, self.waiting)) - free, waiting)
         return codes
 
     def _may_start(self, workers: SharedWorkers | None) -> bool:
@@ -184,10 +184,14 @@ class Trials:
             self.say(f"{trial.label}: finished before")
         return finished
 
-    def _judge(self, wanted: int) -> None:
+    def _judge(self, wanted: int, present: list[Trial] | None = None) -> None:
         """Ask trials to end, and let others continue, as early stopping finds.
 
-        `wanted`: places that others wait for. A trial whose verdict is not final leaves only if its place is one.
+        A trial whose verdict is not final leaves only if its place is wanted, and continues if one is left over.
+
+        Args:
+            wanted: places that others wait for; if it is negative, so many are left over.
+            present: the waiting trials of the group that is made at the moment, which alone can use these places.
         """
         if self.stopping is None or self.interrupted:
             return
@@ -197,11 +201,19 @@ class Trials:
         for trial, waiting in [each for each in self._held if each[0] not in verdicts]:
             self._held.remove((trial, waiting))
             waiting.insert(0, trial)
+            wanted += 1
             self.say(f"{trial.label}: continues, since it is one of the best at its rung")
         final = [trial for trial in running if trial in verdicts and verdicts[trial].final]
-        ranked = {trial: one for trial in running if isinstance(one := verdicts.get(trial), HalvingVerdict)}
-        leaving = worst_first({trial: one for trial, one in ranked.items() if not one.final})
-        for trial in [*final, *leaving[: max(0, wanted - len(final))]]:
+        undecided = {trial: one for trial, one in verdicts.items() if isinstance(one, HalvingVerdict) and not one.final}
+        held = [trial for trial, waiting in self._held if waiting is present]
+        places = [{trial: undecided[trial] for trial in each if trial in undecided} for each in (running, held)]
+        leaving, returning = moves(*places, wanted - len(final))
+        for trial in returning:
+            assert present is not None, "it is where the trial would wait"
+            self._held.remove((trial, present))
+            present.append(trial)
+            self.say(f"{trial.label}: continues, since no other trial needs the place")
+        for trial in [*final, *leaving]:
             self._stopping.add(trial)
             how = "is stopped" if verdicts[trial].final else "gives its place to others"
             self.say(f"{trial.label}: {how}, since {verdicts[trial]}")

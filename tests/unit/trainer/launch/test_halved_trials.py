@@ -87,6 +87,21 @@ def test_the_best_makes_all_steps_and_the_others_few(manifest: Path, places: int
     assert [done(trial.folder) for trial in trials] == [STEPS] * 4, "without --stop they continue"
 
 
+def test_a_held_trial_continues_in_a_place_that_is_left_over(manifest: Path) -> None:
+    """Three places at a second start: one of the two that were held has the third until the end, the better one."""
+    trials = trials_of(manifest, 0.5, 0.6, 0.9, 0.1)
+    stopping = HalvingStopping(HalvingRule(5, 4), Reached(trials, None), dict.fromkeys(trials, STEPS))
+    for trial in trials[:2]:
+        trial.folder.mkdir(parents=True)
+        rows = ({"step": step, "reward_mean": 0.5 + 0.1 * trials.index(trial)} for step in range(1, 6))
+        (trial.folder / METRICS).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines: list[str] = []
+    codes = Trials(manifest, lines.append, stopping).run([Group(trials, [{}] * 3)])
+    assert any("waits, since its 0.6" in line for line in lines), lines
+    assert any("no other trial needs the place" in line for line in lines)
+    assert codes[trials[2]] == 3 and done(trials[1].folder) == STEPS
+
+
 def test_the_next_best_takes_the_place_of_one_that_fails(manifest: Path) -> None:
     trials = trials_of(manifest, 0.1, 0.3, 0.9)
     codes, lines = run(manifest, trials, 1)
