@@ -19,6 +19,7 @@ from lorarl_api.sweeps.trials import Trial, grid, listed, spec_of, twice
 from lorarl_api.template_schema import sweep_schema
 from lorarl_api.v1alpha1 import API_VERSION, KIND, RULES_LATER, LoRARLSweep, LoRARLSweepSpec, SweepObjective
 from lorarl_api.v1alpha1.algorithm_types import FROM_ANSWERS
+from lorarl_api.v1alpha1.runtime import TrainerSpec
 from lorarl_api.v1alpha1.sweep import FIELD_PATH, MAX_TRIALS
 
 _COLUMNS = {"reward": "reward_mean", "kl": "kl", "tokensPerSecond": "tokens_per_second"}
@@ -97,7 +98,31 @@ def sweep_faults(document: Any) -> list[Fault]:
         return list(error.faults)
     found = list(_of_values(sweep))
     trials = [] if found else trials_of(sweep.metadata.name, sweep.spec)
-    return [*_of_rules(sweep, document), *found, *_of_jobs(sweep.spec.template.spec, trials)]
+    idle = stops_none(sweep.spec, trials)
+    return [*_of_rules(sweep, document), *found, *([idle] if idle else []), *_of_jobs(sweep.spec.template.spec, trials)]
+
+
+def stops_none(spec: LoRARLSweepSpec, trials: Sequence[Trial]) -> Fault | None:
+    """The fault of a stopping rule that can stop no trial, since each ends in the steps that it may always make."""
+    stopping = spec.stopping
+    rule = stopping and (stopping.halving or stopping.median)
+    if stopping is None or rule is None or not trials:
+        return None
+    most = max(_steps(spec.template.spec, trial) for trial in trials)
+    if rule.start_after < most:
+        return None
+    kind = "halving" if stopping.halving else "median"
+    hint = "Set a smaller startAfter, or remove stopping."
+    return Fault(f"spec.stopping.{kind}.startAfter", f"{rule.start_after}, with trials of {most} steps", "fewer", hint)
+
+
+def _steps(spec: Mapping[str, Any], trial: Trial) -> float:
+    """The steps of a trial; no end if they cannot be read, which is a fault of its job."""
+    try:
+        steps = (spec_of(spec, trial).get("trainer") or {}).get("steps", TrainerSpec.model_fields["steps"].default)
+    except (ManifestError, AttributeError):
+        return math.inf
+    return steps if isinstance(steps, int) else math.inf
 
 
 def _of_jobs(spec: Mapping[str, Any], trials: Sequence[Trial]) -> Iterator[Fault]:

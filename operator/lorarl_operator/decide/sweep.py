@@ -15,11 +15,11 @@ from typing import Any
 
 from lorarl_api.faults import Fault, ManifestError
 from lorarl_api.load import faults
-from lorarl_api.sweeps.manifest import goal_of, job_document
+from lorarl_api.sweeps.manifest import goal_of, job_document, stops_none
 from lorarl_api.sweeps.objective import Goal, best_of
 from lorarl_api.sweeps.trials import Trial, spec_of
 from lorarl_api.v1alpha1 import API_VERSION, SWEEP_KIND, LoRARLSweepSpec
-from lorarl_operator.decide.decision import Manifest
+from lorarl_operator.decide.decision import Event, Manifest
 from lorarl_operator.decide.models import Job
 from lorarl_operator.decide.not_made import NotMade
 from lorarl_operator.decide.parse import time
@@ -96,17 +96,24 @@ def decide_sweep(
         actions = [DeleteSweep()]
     waits = [(not_made[name].until - now).total_seconds() for name in not_made if _waits(entries.get(name))]
     recheck = min((max(1.0, one) for one in (*waits, left or 0.0) if one > 0), default=None)
-    return _decided(sweep, stored, status, actions, recheck)
+    idle = None if stored.get("observedGeneration") == sweep.generation else stops_none(spec, trials)
+    warnings = [Event("Warning", Sweeping.STOPS_NONE, str(idle))] if idle else []
+    return _decided(sweep, stored, status, actions, recheck, warnings)
 
 
 def _decided(
-    sweep: Sweep, stored: dict[str, Any], status: dict[str, Any], actions: Sequence[SweepAction], recheck: float | None
+    sweep: Sweep,
+    stored: dict[str, Any],
+    status: dict[str, Any],
+    actions: Sequence[SweepAction],
+    recheck: float | None,
+    warnings: Sequence[Event] = (),
 ) -> SweepDecision:
     changed = status != stored
     return SweepDecision(
         status=status if changed else None,
         pressing=changed and is_pressing(stored, status),
-        events=tuple(events_of(stored, status)),
+        events=(*events_of(stored, status), *warnings),
         actions=tuple(actions),
         recheck_seconds=recheck,
     )

@@ -39,6 +39,11 @@ class Sweeping(Row):
         "Successive halving holds a suspended trial at a rung, until it is known whether the trial continues.",
         "Wait, or name it in `stopping.exempt` to continue it now.",
     )
+    STOPS_NONE = (
+        "StopsNone",
+        "`stopping` can stop no trial: each ends in the steps that it may always make.",
+        "Set a smaller `startAfter`.",
+    )
     REFUSED = (
         "Refused",
         "A trial cannot have a job: the values make a spec that is not valid, or a policy refuses it.",

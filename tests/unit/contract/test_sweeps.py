@@ -170,3 +170,18 @@ def test_a_long_curve_is_thinned_and_a_repeated_step_replaces_the_old_one(steps:
         curve = extended(curve, step, step / 2, most)
         assert curve[-1] == (step, step / 2) and len(curve) <= most
         assert [at for at, _ in curve] == sorted({at for at, _ in curve})
+
+
+@pytest.mark.parametrize("rule", ["halving", "median"])
+def test_a_rule_that_can_stop_no_trial_is_a_fault_of_the_manifest_alone(rule: str) -> None:
+    """A user may know better than to remove it from a sweep that is there, so the operator only warns."""
+    changes: Changes = {"spec.objective": {"metric": "reward"}, "spec.stopping": {rule: {"startAfter": 10}}}
+    steps = {"path": "spec.trainer.steps", "values": [5, 10]}
+    idle = sweep({**changes, "spec.over": [steps]})
+    (fault,) = sweep_faults(idle)
+    field = f"spec.stopping.{rule}.startAfter"
+    assert str(fault).startswith(f"{field}: got 10, with trials of 10 steps, expected fewer. Set a smaller startAfter")
+    checked_sweep(idle)
+    assert not sweep_faults(sweep({**changes, "spec.over": [{**steps, "values": [5, 11]}]}))
+    usual = sweep({**changes, "spec.template.spec.trainer.steps": None})
+    assert not sweep_faults(usual), "the usual number of steps is larger"
