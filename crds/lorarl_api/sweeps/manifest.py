@@ -104,9 +104,9 @@ def sweep_faults(document: Any) -> list[Fault]:
 
 def stops_none(spec: LoRARLSweepSpec, trials: Sequence[Trial]) -> Fault | None:
     """The fault of a stopping rule that can stop no trial, since each ends in the steps that it may always make."""
-    stopping = spec.stopping
-    rule = stopping and (stopping.halving or stopping.median)
-    if stopping is None or rule is None or not trials:
+    if (stopping := spec.stopping) is None or not trials:
+        return None
+    if (rule := stopping.halving or stopping.median) is None:
         return None
     most = max(_steps(spec.template.spec, trial) for trial in trials)
     if rule.start_after < most:

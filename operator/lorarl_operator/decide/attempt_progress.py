@@ -260,7 +260,7 @@ def _starting(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float |
         return never_started(snapshot, draft, blocker, limit or snapshot.settings.start_deadline_seconds)
     left_alone = left_to_start_short(snapshot, ray_job)
     scale = start_short(snapshot, ray_job) if left_alone is not None and left_alone <= 0 else ()
-    if scale and not blocker.stuck and known == Waiting.UNSCHEDULABLE:
+    if scale and not blocker.stuck and str(known) == Waiting.UNSCHEDULABLE:
         # The pods that wait are going. Why they waited is reported once the RayCluster has fewer.
         blocker = Blocker(known, draft.message("Running"))
     if refusal := refused_change(snapshot, "does not start on fewer nodes"):

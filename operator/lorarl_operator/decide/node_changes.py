@@ -58,7 +58,7 @@ def follow_asked(snapshot: Snapshot, draft: Draft, ray_job: RayJob) -> list[Even
     message = sentences(
         f"Attempt {snapshot.attempt} starts on {asked} of {nodes.most} nodes, because no other pod got a node "
         f"within {snapshot.settings.elastic_wait_seconds} s",
-        draft.message("Running") if draft.reason("Running") == Waiting.UNSCHEDULABLE else "",
+        draft.message("Running") if str(draft.reason("Running")) == Waiting.UNSCHEDULABLE else "",
     )
     return [Event("Normal", News.STARTS_SHORT, message)]
 

@@ -206,8 +206,8 @@ class Trials:
         final = [trial for trial in running if trial in verdicts and verdicts[trial].final]
         undecided = {trial: one for trial, one in verdicts.items() if isinstance(one, HalvingVerdict) and not one.final}
         held = [trial for trial, waiting in self._held if waiting is present]
-        places = [{trial: undecided[trial] for trial in each if trial in undecided} for each in (running, held)]
-        leaving, returning = moves(*places, wanted - len(final))
+        trains, waits = ({one: undecided[one] for one in each if one in undecided} for each in (running, held))
+        leaving, returning = moves(trains, waits, wanted - len(final))
         for trial in returning:
             assert present is not None, "it is where the trial would wait"
             self._held.remove((trial, present))
