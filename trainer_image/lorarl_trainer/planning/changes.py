@@ -19,7 +19,7 @@ from lorarl_trainer.planning.usual import usual_contexts
 _SHORTEST = 256
 """Response tokens below which no remedy goes."""
 _ENGINES = "rollout.separate_engines"
-_FURTHER = "The engines take further GPUs, of the machine or in pods that the job gets for them."
+_FURTHER = "The engines take further GPUs: of the machine, or in a cluster in further pods."
 _USUAL_FRACTION = SeparateEnginesSpec().gpu_memory_fraction
 
 
