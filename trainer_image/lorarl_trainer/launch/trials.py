@@ -164,7 +164,7 @@ class Trials:
             del self._running[place]
             asked = trial in self._stopping
             self._stopping.discard(trial)
-            if asked and code == EXIT_INTERRUPTED:
+            if asked and code in (EXIT_INTERRUPTED, -signal.SIGTERM):  # The latter before it could handle the signal.
                 self.say(f"{trial.label}: stopped; its checkpoint is published")
                 ended[place] = trial, 0
                 self._held.append((trial, waiting))
