@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lorarl_api.page import between, table, update
+from lorarl_operator.decide.news_reasons import News
 from lorarl_operator.decide.publish_reasons import Publishing
-from lorarl_operator.decide.reasons import Ended, News, Waiting
+from lorarl_operator.decide.reasons import Ended, Waiting
 from lorarl_operator.decide.retry_policy import default_action
 from lorarl_operator.decide.schedule_reasons import Scheduling
 from lorarl_operator.decide.settings import Settings

@@ -116,7 +116,7 @@ def server_job_rules() -> Iterator[Rule]:
         "rollout.separateEngines.tensorParallelSize",
         "!has(self.rollout.separateEngines) || !has(self.cluster.gpuClaim) || "
         "self.rollout.separateEngines.tensorParallelSize == self.cluster.gpusPerNode",
-        "equal cluster.gpusPerNode with cluster.gpuClaim, since all pods with GPUs have the same claim",
+        "be the same as cluster.gpusPerNode with cluster.gpuClaim, since all pods with GPUs have the same claim",
         "Set it to cluster.gpusPerNode, or use cluster.gpuResource in place of gpuClaim.",
     )
 

@@ -10,10 +10,11 @@ from lorarl_operator.decide.late_steps import steps_to_do, too_late
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import RayJob
 from lorarl_operator.decide.names import ray_job_name
+from lorarl_operator.decide.news_reasons import News
 from lorarl_operator.decide.outcome import HEAD_GONE
 from lorarl_operator.decide.permanent import why_permanent
 from lorarl_operator.decide.pod_ends import Kind, Outcome
-from lorarl_operator.decide.reasons import Ended, News, Reason, Waiting
+from lorarl_operator.decide.reasons import Ended, Reason, Waiting
 from lorarl_operator.decide.retry_policy import judged
 from lorarl_operator.decide.snapshot import Snapshot, deletions
 from lorarl_operator.decide.status import FAILED, RUNNING, SUCCEEDED, Draft

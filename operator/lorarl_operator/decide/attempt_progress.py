@@ -18,6 +18,7 @@ from lorarl_operator.decide.kept_image import image_in_use
 from lorarl_operator.decide.kueue import queued
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import RayJob
+from lorarl_operator.decide.news_reasons import News
 from lorarl_operator.decide.node_changes import (
     ask_for_all,
     ask_for_fewer,
@@ -30,7 +31,7 @@ from lorarl_operator.decide.node_changes import (
 from lorarl_operator.decide.outcome import Report, Unsettled, attempt_outcome, shows_a_loss
 from lorarl_operator.decide.partial_placement import give_back, left_to_place
 from lorarl_operator.decide.pod_ends import Outcome, ended
-from lorarl_operator.decide.reasons import Ended, News, Waiting
+from lorarl_operator.decide.reasons import Ended, Waiting
 from lorarl_operator.decide.recovery import in_use
 from lorarl_operator.decide.scale_up import scaling_up
 from lorarl_operator.decide.snapshot import Snapshot, soonest

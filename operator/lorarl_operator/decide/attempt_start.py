@@ -11,8 +11,9 @@ from lorarl_operator.decide.attempt_end import fail
 from lorarl_operator.decide.blockers import GOING_SECONDS, KUEUE_WANTS_IT, Blocker, name_taken, ray_job_stays, refused
 from lorarl_operator.decide.decision import Apply, Create, Decision, Event
 from lorarl_operator.decide.messages import sentences
+from lorarl_operator.decide.news_reasons import News
 from lorarl_operator.decide.node_changes import nodes_to_ask
-from lorarl_operator.decide.reasons import Ended, News, Waiting
+from lorarl_operator.decide.reasons import Ended, Waiting
 from lorarl_operator.decide.snapshot import Snapshot, deletions, soonest
 from lorarl_operator.decide.status import PENDING, Draft
 from lorarl_operator.decide.valid_spec import whole_number

@@ -19,7 +19,8 @@ from typing import Any, Literal
 
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import WORKER_GROUP
-from lorarl_operator.decide.reasons import News, Reason
+from lorarl_operator.decide.news_reasons import News
+from lorarl_operator.decide.reasons import Reason
 
 Manifest = dict[str, Any]
 """A whole Kubernetes object, as it is sent."""

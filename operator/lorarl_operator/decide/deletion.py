@@ -15,7 +15,7 @@ from lorarl_operator.decide.decision import AddFinalizer, Apply, Create, Decisio
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import FINALIZER, CleanupJob
 from lorarl_operator.decide.names import cleanup_name
-from lorarl_operator.decide.reasons import News
+from lorarl_operator.decide.news_reasons import News
 from lorarl_operator.decide.snapshot import Snapshot, deletions
 from lorarl_operator.decide.status import SUCCEEDED
 from lorarl_operator.decide.valid_spec import checked_spec, section

@@ -19,8 +19,8 @@ from typing import Any
 from lorarl_operator.decide.decision import Action, Create, Delete, Event, Want
 from lorarl_operator.decide.elastic import node_range
 from lorarl_operator.decide.messages import sentences
+from lorarl_operator.decide.news_reasons import News
 from lorarl_operator.decide.parse import time
-from lorarl_operator.decide.reasons import News
 from lorarl_operator.decide.snapshot import Snapshot
 from lorarl_operator.decide.status import RUNNING, Draft, timestamp
 from lorarl_operator.decide.valid_spec import section, whole_number

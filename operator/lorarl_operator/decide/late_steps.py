@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from lorarl_api.faults import ManifestError
 from lorarl_operator.decide.decision import Event
-from lorarl_operator.decide.reasons import News
+from lorarl_operator.decide.news_reasons import News
 from lorarl_operator.decide.snapshot import Snapshot
 from lorarl_operator.decide.valid_spec import checked_spec, section, whole_number
 

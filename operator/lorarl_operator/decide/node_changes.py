@@ -21,7 +21,8 @@ from lorarl_operator.decide.elastic import node_range, placed_workers
 from lorarl_operator.decide.kueue import stop_of
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import RayCluster, RayJob
-from lorarl_operator.decide.reasons import News, Waiting
+from lorarl_operator.decide.news_reasons import News
+from lorarl_operator.decide.reasons import Waiting
 from lorarl_operator.decide.snapshot import Snapshot
 from lorarl_operator.decide.status import RUNNING, Draft
 

@@ -18,10 +18,11 @@ from lorarl_operator.decide.held_gpus import count_held
 from lorarl_operator.decide.kept_image import with_kept_image
 from lorarl_operator.decide.models import RETRYING, Job, Observed, Pod, RayCluster, RayJob, Refusal
 from lorarl_operator.decide.names import attempt_of, ray_job_name
+from lorarl_operator.decide.news_reasons import News
 from lorarl_operator.decide.outcome import Report
 from lorarl_operator.decide.parse import time
 from lorarl_operator.decide.pod_ends import Outcome, exited_container, exited_worker
-from lorarl_operator.decide.reasons import Ended, Foreign, News, Waiting
+from lorarl_operator.decide.reasons import Ended, Foreign, Waiting
 from lorarl_operator.decide.recovery import Workers, workers_of
 from lorarl_operator.decide.settings import Settings
 from lorarl_operator.decide.status import PENDING, RUNNING, STARTING, SUSPENDED, SUSPENDING, Draft, well_typed

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from lorarl_operator import pages
-from lorarl_operator.decide.reasons import Counts, Ended, News, Waiting
+from lorarl_operator.decide.news_reasons import News
+from lorarl_operator.decide.reasons import Counts, Ended, Waiting
 from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.launch.run import INTERRUPTED
 

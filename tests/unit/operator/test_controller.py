@@ -9,7 +9,7 @@ from lorarl_operator.control.controller import Controller
 from lorarl_operator.control.event_recorder import EventRecorder
 from lorarl_operator.control.workqueue import WorkQueue
 from lorarl_operator.decide.models import Job
-from lorarl_operator.decide.reasons import News
+from lorarl_operator.decide.news_reasons import News
 from lorarl_operator.kube.resources import LORARLJOBS
 from unit.operator.observed_world import SETTINGS, START, raw_job
 from unit.operator.test_event_recorder import ApiServer

@@ -237,7 +237,7 @@ class TestAccounting:
         assert decision.status is None
         assert decision.recheck_seconds == pytest.approx(SETTINGS.stuck_seconds - 1, abs=1)
 
-    def test_one_that_ran_out_of_memory_is_named_with_a_limit_that_can_be_raised(self):
+    def test_one_that_ran_out_of_memory_is_named_with_its_limit(self):
         decision = seen(engine(), engine("e2"), departed=[LOSSES["out of memory"] | {}])
         told = conditions(decision)["Running"]["message"]
         assert "engine pod e on node node-1 used more memory than its limit. Raise cluster.memoryPerNode, or" in told

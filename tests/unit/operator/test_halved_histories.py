@@ -91,7 +91,7 @@ def rests(world: World) -> None:
     st.integers(2, 4),
     st.integers(1, 3),
 )
-def test_any_history_ends_without_an_idle_place_and_the_best_is_never_stopped(
+def test_any_history_ends_without_an_idle_place(
     history: list[tuple[str, int]], values: list[list[float]], places: int, factor: int, start_after: int
 ) -> None:
     world = World(stopping={"halving": {"startAfter": start_after, "factor": factor}}, parallelism=places)

@@ -137,7 +137,7 @@ def test_a_held_trial_takes_a_place_that_is_left_over() -> None:
     assert world.phases == ["Pending"] * 4, "each has a place, so none is held"
 
 
-def test_a_stopped_trial_whose_job_is_deleted_takes_no_promotion_and_keeps_its_reason() -> None:
+def test_a_stopped_trial_without_its_job_takes_no_promotion() -> None:
     world = World(stopping={"halving": {"startAfter": 5, "factor": 4}}, parallelism=4)
     world.settle()
     for seed in range(4):

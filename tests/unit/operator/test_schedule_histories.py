@@ -23,7 +23,7 @@ def rules_are_kept() -> Iterator[None]:
     """The rules of a schedule and its job take 60 ms, and each history has another spec."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(manifest, "broken_rules", lambda _, **__: ())
-        patch.setattr(manifest, "faults", lambda _: [])
+        patch.setattr(manifest, "faults", lambda _, **__: [])
         yield
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from datetime import timedelta
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from unit.operator.observed_world import condition, steps_of
@@ -45,6 +45,8 @@ STORIES = (
     ["train", "cordon", "look", "killed", "wait", "long", "look"],
 )
 """Short sequences that are rare among single moves."""
+TWICE = [*UP, "evict", "look", "collect", "evict", "look", "someone", "look"]
+"""A RayJob that starts again after a loss is deleted before its pods are there."""
 
 
 def wish(world: World, suspend: bool) -> None:
@@ -176,6 +178,7 @@ class Life(QueueWorld):
     recovers=st.booleans(),
     limit=st.sampled_from([0, 2, 1000]),
 )
+@example(parts=[TWICE], seed=0, queued=True, recovers=False, limit=0)
 def test_a_random_history(parts, seed, queued, recovers, limit):
     rng = random.Random(seed)
     world = Life(

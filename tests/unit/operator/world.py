@@ -69,7 +69,7 @@ class World:
         self.workloads: dict[str, Raw] = {}
         """Kueue's Workloads by the uid of their RayJob."""
         self.lost: set[tuple[str, str, int]] = set()
-        """What someone took away: a RayJob's uid, its cluster, and how often that had lost workers before."""
+        """What someone took away: a RayJob's uid, its cluster, and how often it had been started again before."""
         self.replaced = 0
         self.plain_failures: set[int] = set()
         """Failures that nothing else can have caused."""
@@ -337,10 +337,10 @@ class World:
         return int(self.current["metadata"]["labels"][LABEL_ATTEMPT])
 
     def lose(self) -> None:
-        """Someone takes something of the live RayJob away. Until it has it again, all that it loses is one loss."""
+        """Someone takes something of the live RayJob away. All that it loses until it starts again is one loss."""
         if self.current:
-            about = self.current
-            self.lost.add((about["metadata"]["uid"], about["status"].get("rayClusterName", ""), self.replaced))
+            again = self.replaced + self.job["status"].get("restartsInPlace", 0)
+            self.lost.add((self.current["metadata"]["uid"], self.current["status"].get("rayClusterName", ""), again))
 
     def succeed(self) -> None:
         """The trainer finishes its steps and reports that."""

@@ -182,7 +182,7 @@ def test_however_long_episodes_take_the_bounds_hold(seed: int, most: int, last: 
     )
 
 
-def test_all_sequences_of_an_episode_are_samples_of_its_step_with_their_versions() -> None:
+def test_all_sequences_of_an_episode_are_samples_of_its_step() -> None:
     workers, world = Chance(random.Random(0)), World(random.Random(0))
 
     async def run() -> None:

@@ -253,7 +253,7 @@ def test_one_sequence_too_many_is_refused_with_what_helps(tmp_path: Path, how: s
     asyncio.run(play())
 
 
-def test_sequences_that_a_limit_of_tokens_cut_stay_cut_beyond_the_last_turn(tmp_path: Path) -> None:
+def test_sequences_that_were_cut_stay_cut_beyond_the_last_turn(tmp_path: Path) -> None:
     talk = Talk(tmp_path, environment={"maxTurns": 2}, **{"spec.rollout.maxResponseTokens": 5})
 
     async def play() -> None:
