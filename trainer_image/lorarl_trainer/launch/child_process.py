@@ -39,7 +39,7 @@ def start_child(command: Sequence[str], log: Path, environment: Mapping[str, str
 def guarded(child: subprocess.Popen[bytes], grace_seconds: float = GRACE_SECONDS) -> subprocess.Popen[bytes]:
     """Let all processes of a child be killed if this process is, and SIGTERM has not ended them in time.
 
-    Returns the guard, which is to be killed after the child's end.
+    Returns what starts the guard, which is to be waited for. The guard itself ends with the child's group.
     """
     command = [sys.executable, "-I", guard.__file__, str(os.getpid()), str(child.pid), str(grace_seconds)]
     none = subprocess.DEVNULL

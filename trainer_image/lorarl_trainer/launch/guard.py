@@ -14,16 +14,22 @@ import sys
 import time
 
 _ROUND_SECONDS = 0.1
+_LOOK_SECONDS = 1.0
 
 
 def main(parent: int, group: int, seconds: float) -> None:
     """Wait for the parent's end, and then so long for that of the group, before it is killed."""
+    handle = None
     with contextlib.suppress(ProcessLookupError):
         handle = os.pidfd_open(parent)
-        if os.getppid() == parent:  # otherwise the number may be that of another process by now
-            select.select([handle], [], [])
-    until = time.monotonic() + seconds
+    is_there = os.getppid() == parent  # otherwise the number may be that of another process by now
+    # The parent may be an actor. When one ends, Ray kills its children, but not what these have started.
+    if os.fork():
+        return
     with contextlib.suppress(ProcessLookupError):
+        while handle is not None and is_there and not select.select([handle], [], [], _LOOK_SECONDS)[0]:
+            os.killpg(group, 0)  # the group may end before the parent
+        until = time.monotonic() + seconds
         while time.monotonic() < until:
             os.killpg(group, 0)
             time.sleep(_ROUND_SECONDS)

@@ -75,5 +75,4 @@ class ServerProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        self._guard.kill()
         self._guard.wait()
