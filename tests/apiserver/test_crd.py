@@ -112,6 +112,7 @@ def test_kubectl_get_shows_the_progress_of_the_job(cluster: Cluster) -> None:
         "step": 12,
         "totalSteps": 200,
         "progress": "12/200",
+        "nodes": 2,
         "gpus": 16,
         "rayJobName": "columns-3",
         "attempts": 1,
@@ -148,6 +149,7 @@ def test_kubectl_get_shows_the_progress_of_the_job(cluster: Cluster) -> None:
         "ADAPTER",
         "AGE",
         "RAYJOB",
+        "NODES",
         "KL",
         "TOK/S",
         "RESTARTS",
@@ -157,6 +159,7 @@ def test_kubectl_get_shows_the_progress_of_the_job(cluster: Cluster) -> None:
     ]
     assert row.split()[8:] == [
         "columns-3",
+        "2",
         "0.001",
         "1234.5",
         "2",

@@ -29,7 +29,7 @@ def test_a_job_that_is_placed_in_part_lets_others_run(kueue_platform: Platform, 
     wait("large", "Unschedulable")
     create("waits", 1)
     told = wait_event(p.api, namespace, "large", "PartlyPlaced")
-    assert "Attempt 1 had 1 of 2 worker pods placed (on node-" in told
+    assert "Attempt 1 had 1 of 2 pods placed (on node-" in told
     assert "Insufficient nvidia.com/gpu" in told
     wait("waits", "Running")
     large = p.api.get("LoRARLJob", "large", namespace) or {}

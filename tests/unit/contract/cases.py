@@ -39,7 +39,7 @@ def _uri(path: str, suffix: str = "", around: Changes | None = None) -> list[Cas
         Case(
             f"{path} with a host in file://",
             around | {path: f"file://out/x{suffix}"},
-            around | {path: f"file:out/x{suffix}"},
+            around | {path: f"file:/out/x{suffix}"},
             path,
             "local path as file:PATH",
         ),

@@ -22,7 +22,7 @@ NO_FIELD = {
         "--in-cluster",
     ),
     *("--dump-rollouts", "--replay", "--gpu-memory", "--objective", "--at-once", "--share", "--stop", "--start-after"),
-    *("--min-trials", "--yes", "--until", "--summary", "--name", "--namespace", "--template"),
+    *("--factor", "--min-trials", "--yes", "--until", "--summary", "--name", "--namespace", "--template"),
 }
 """Options that decide what no field of a manifest does."""
 PAIRS = [
