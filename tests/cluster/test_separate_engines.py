@@ -76,9 +76,9 @@ def seconds_lost(cluster: RealCluster, job: Watched, lose: Callable[[RealCluster
 
     def is_replaced(_: Seen) -> bool:
         now = names(of_role(cluster, "engine"))
-        return (
-            len(now) == 2 and now != before and all(driver_says(cluster, f"lost its pod {one}") for one in before - now)
-        )
+        # A pod that came a moment ago may have had no engine yet, whose loss could be said.
+        said = any(driver_says(cluster, f"lost its pod {one}") for one in before - now)
+        return len(now) == 2 and now != before and said
 
     job.until(LONGEST_SECONDS, f"{lose.__name__}: other pods are there", is_replaced)
     further = job.until(LONGEST_SECONDS, "it makes steps", lambda seen: seen.step >= struck.step + SETTLED_STEPS)
