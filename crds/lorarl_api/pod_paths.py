@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from lorarl_api.faults import Fault, dotted, shown
+from lorarl_api.pod_overrides import CONTAINERS
 from lorarl_api.v1alpha1 import LoRARLJob
 
-_ROLES = ("head", "worker")
 _SCHEME = "file:"
 
 type _Path = tuple[str | int, ...]
@@ -27,7 +27,7 @@ def relative_path_faults(job: LoRARLJob) -> Iterator[Fault]:
 
 def _mounts(job: LoRARLJob) -> Iterator[str]:
     """Yield where containers of the pods have the volumes that the manifest adds."""
-    for role in _ROLES:
+    for role in CONTAINERS:
         override = getattr(job.spec.cluster.pod_template_overrides, role)
         spec = (override.model_dump(exclude_none=True).get("spec") or {}) if override else {}
         if not spec.get("volumes"):

@@ -25,6 +25,7 @@ ANNOTATION_TIME = "lorarl.io/scheduled-at"
 """On a job: its scheduled time, in the zone of its schedule."""
 ANNOTATION_BY_HAND = "lorarl.io/run-now"
 """On a job that a person started: there is no scheduled time."""
+_JOB = ("spec", "template", "spec")
 _QUEUE = "kueue.x-k8s.io/"
 _SECONDS = 60
 
@@ -40,10 +41,10 @@ def checked_schedule(document: Any) -> LoRARLSchedule:
     except ValidationError as error:
         besides = rules_of_wrong_fields(document, error, LoRARLSchedule, schedule_schema(), in_cluster=True)
         raise ManifestError([*from_pydantic(error, schedule_schema()), *besides]) from error
-    found = [from_rule(document, path, rule) for path, rule in broken_rules(schedule, in_cluster=True)]
     # Rules of the template's spec are found as those of its job.
-    found = [fault for fault in found if not fault.path.startswith("spec.template.spec")]
-    if found := [*_of_times(schedule.spec), *found, *_of_job(schedule, document)]:
+    own = broken_rules(schedule, in_cluster=True, wanted=lambda path: path[: len(_JOB)] != _JOB)
+    of_rules = (from_rule(document, path, rule) for path, rule in own)
+    if found := [*_of_times(schedule.spec), *of_rules, *_of_job(schedule, document)]:
         raise ManifestError(found)
     return schedule
 

@@ -13,6 +13,8 @@ _WITHIN_A_NODE = (
     "divide cluster.gpusPerNode beside cluster.minNodes: no group of workers may span machines that come and go"
 )
 _FIXED = "Lower {}, or remove cluster.minNodes so that the job always has all its nodes."
+_NOT_ELASTIC = "!has(self.cluster.minNodes) || self.cluster.minNodes == self.cluster.nodes"
+_TENSOR = "(has(self.trainer.tensorParallelSize) ? self.trainer.tensorParallelSize : 1)"
 
 
 def _splits_all_gpus(field: str) -> Rule:
@@ -27,11 +29,10 @@ def _splits_all_gpus(field: str) -> Rule:
 
 def _shares_context() -> Iterator[Rule]:
     one = "!has(self.trainer.contextParallelSize) || self.trainer.contextParallelSize == 1"
-    tensor = "(has(self.trainer.tensorParallelSize) ? self.trainer.tensorParallelSize : 1)"
     yield Rule(
         "trainer.contextParallelSize",
         f"self.cluster.gpusPerNode == 0 || {one} || "
-        f"(self.cluster.nodes * self.cluster.gpusPerNode) % (self.trainer.contextParallelSize * {tensor}) == 0",
+        f"(self.cluster.nodes * self.cluster.gpusPerNode) % (self.trainer.contextParallelSize * {_TENSOR}) == 0",
         "divide cluster.nodes x cluster.gpusPerNode, and so must its product with trainer.tensorParallelSize",
         "Lower trainer.contextParallelSize, or use more GPUs. 1 always fits.",
     )
@@ -45,9 +46,7 @@ def _shares_context() -> Iterator[Rule]:
 
 def _elastic() -> Iterator[Rule]:
     """With `cluster.minNodes`, only data parallelism may span machines: any number of them is then a layout."""
-    fixed = (
-        "!has(self.cluster.minNodes) || self.cluster.minNodes == self.cluster.nodes || self.cluster.gpusPerNode == 0"
-    )
+    fixed = f"{_NOT_ELASTIC} || self.cluster.gpusPerNode == 0"
     for field in _SPLITS:
         yield Rule(
             field,
@@ -55,20 +54,17 @@ def _elastic() -> Iterator[Rule]:
             _WITHIN_A_NODE,
             _FIXED.format(field),
         )
-    tensor = "(has(self.trainer.tensorParallelSize) ? self.trainer.tensorParallelSize : 1)"
     yield Rule(
         "trainer.contextParallelSize",
         f"{fixed} || !has(self.trainer.contextParallelSize) || "
-        f"self.cluster.gpusPerNode % (self.trainer.contextParallelSize * {tensor}) == 0",
+        f"self.cluster.gpusPerNode % (self.trainer.contextParallelSize * {_TENSOR}) == 0",
         f"{_WITHIN_A_NODE}; so must its product with trainer.tensorParallelSize",
         _FIXED.format("trainer.contextParallelSize"),
     )
     yield Rule(
         "cluster.minNodes",
-        "!has(self.cluster.minNodes) || self.cluster.minNodes == self.cluster.nodes || "
-        "!has(self.rollout.separateEngines)",
-        "be cluster.nodes beside rollout.separateEngines: while nodes come and go, the GPU time of engines is not "
-        "counted apart from theirs",
+        f"{_NOT_ELASTIC} || !has(self.rollout.separateEngines)",
+        "be cluster.nodes beside rollout.separateEngines: no test has tried engines beside nodes that come and go",
         "Remove cluster.minNodes or rollout.separateEngines.",
     )
 

@@ -12,7 +12,7 @@ from lorarl_operator.decide.blockers import EVENT_REASONS, Blocker, refused, sta
 from lorarl_operator.decide.changed_while_waiting import replace_changed
 from lorarl_operator.decide.decision import Action, Apply, Decision, Event, Want
 from lorarl_operator.decide.drain import follow_drain, next_look, unguarded, wants
-from lorarl_operator.decide.elastic import node_range
+from lorarl_operator.decide.elastic import node_range, scaled_cluster
 from lorarl_operator.decide.engine_pods import failed_engine, lingering_engines, missing_engines
 from lorarl_operator.decide.kept_image import image_in_use
 from lorarl_operator.decide.kueue import queued
@@ -293,7 +293,8 @@ def _left_of_default(snapshot: Snapshot) -> float | None:
     """
     limit = snapshot.settings.start_deadline_seconds
     pods = [pod for pod in snapshot.attempt_pods if not pod.deletion_asked_at]
-    asked = next((each.replicas for each in snapshot.clusters if each.replicas), node_range(snapshot.spec).most)
+    cluster = scaled_cluster(snapshot.clusters)
+    asked = cluster.replicas if cluster else node_range(snapshot.spec).most
     if not limit or len(pods) <= asked + snapshot.engines or not all(pod.node for pod in pods):
         return None
     return limit - (snapshot.now - max(pod.scheduled_at or pod.created_at for pod in pods)).total_seconds()

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from lorarl_operator.decide.models import Pod
+from lorarl_operator.decide.models import Pod, RayCluster
 from lorarl_operator.decide.valid_spec import section, whole_number
 
 
@@ -29,6 +29,11 @@ def node_range(spec: dict[str, Any]) -> NodeRange:
     most = whole_number(cluster.get("nodes"), 1) or 1
     fewest = whole_number(cluster.get("minNodes"), most) or most
     return NodeRange(min(fewest, most), most)
+
+
+def scaled_cluster(clusters: Iterable[RayCluster]) -> RayCluster | None:
+    """The RayCluster of which it is known how many workers it asks for; None if there is none."""
+    return next((each for each in clusters if each.replicas), None)
 
 
 def placed_workers(pods: Iterable[Pod]) -> list[Pod]:

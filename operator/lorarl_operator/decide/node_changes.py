@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from lorarl_operator.decide.attempt_end import next_attempt
 from lorarl_operator.decide.decision import Decision, Event, Scale
-from lorarl_operator.decide.elastic import node_range, placed_workers
+from lorarl_operator.decide.elastic import node_range, placed_workers, scaled_cluster
 from lorarl_operator.decide.kueue import stop_of
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import RayCluster, RayJob
@@ -52,7 +52,8 @@ def follow_asked(snapshot: Snapshot, draft: Draft, ray_job: RayJob) -> list[Even
     if not nodes.is_elastic or snapshot.phase == RUNNING:
         return []
     before = draft.counter("nodes")
-    asked = next((each.replicas for each in snapshot.clusters if each.replicas), ray_job.workers) or nodes.most
+    cluster = scaled_cluster(snapshot.clusters)
+    asked = cluster.replicas if cluster else ray_job.workers or nodes.most
     draft.put("nodes", asked)
     if asked >= ray_job.workers or asked == before:
         return []
@@ -136,6 +137,6 @@ def _scalable(snapshot: Snapshot, ray_job: RayJob) -> RayCluster | None:
     """The RayCluster of an elastic attempt outside a queue, if its number of workers is known."""
     if ray_job.queue or not node_range(snapshot.spec).is_elastic:
         return None
-    found = next((each for each in snapshot.clusters if each.replicas), None)
+    found = scaled_cluster(snapshot.clusters)
     refused = found and snapshot.refusal({"kind": "RayCluster", "metadata": {"name": found.name}})
     return None if refused else found

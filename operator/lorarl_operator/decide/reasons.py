@@ -1,8 +1,8 @@
 """Every reason that the operator gives: why a job waits, why an attempt ended, and what else its Events report.
 
-To add a reason, add its line to one of the three tables and use the member: `Blocker(Waiting.QUEUED, message)`,
-`ended(Ended.HEAD_LOST, message)`, `Event("Normal", News.RECOVERED, message)`. Then run `make generate`, which writes
-the tables of docs/jobs.md. mypy refuses a reason that is a plain string.
+To add a reason, add its line to a table, here or in `news_reasons.py`, and use the member:
+`Blocker(Waiting.QUEUED, message)`, `ended(Ended.HEAD_LOST, message)`, `Event("Normal", News.RECOVERED, message)`. Then
+run `make generate`, which writes the tables of docs/jobs.md. mypy refuses a reason that is a plain string.
 
 A reason that another component gave is `Foreign`.
 """

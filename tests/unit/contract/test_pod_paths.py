@@ -73,3 +73,10 @@ def test_the_api_server_refuses_relative_checkpoints_on_volumes_too() -> None:
         fault.path for fault in faults(manifest({**MOUNTED, "spec.checkpoint.uri": "file:a"}), in_cluster=True)
     ] == ["spec.checkpoint.uri"]
     assert faults(manifest({**MOUNTED, "spec.checkpoint.uri": "file:///share/a"}), in_cluster=True) == []
+
+
+def test_volumes_of_engines_alone_count_too() -> None:
+    engine = json.loads(json.dumps(VOLUME).replace("ray-worker", "ray-engine"))
+    overrides = {"spec.rollout.separateEngines": {}, "spec.cluster.podTemplateOverrides": {"engine": engine}}
+    found = relative_path_faults(job_of(manifest({**overrides, **ABSOLUTE, "spec.model.uri": "file:out/base"})))
+    assert [fault.path for fault in found] == ["spec.model.uri"]

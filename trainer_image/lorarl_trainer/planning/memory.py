@@ -59,6 +59,11 @@ class MemoryPlan:
         return max(self.peaks)
 
     @property
+    def least(self) -> int:
+        """Bytes of the larger phase with a KV cache that holds one sequence."""
+        return self.needed - self.execution.engine.kv_cache_bytes + self.kv_cache_least
+
+    @property
     def fits(self) -> bool:
         """Whether both phases fit into what is free, and the engine can hold at least one sequence."""
         return self.needed <= self.gpu.free and self.execution.engine.kv_cache_bytes >= self.kv_cache_least

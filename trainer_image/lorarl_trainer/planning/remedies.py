@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 from lorarl_api.rules import broken_rules
 from lorarl_trainer.devices.base import Gpu
@@ -51,10 +52,9 @@ def require_fit(plan: JobPlan) -> None:
 
 def _without_room_for_engines(plan: JobPlan, memory: MemoryPlan) -> InputError:
     on_gpu, free = isinstance(plan.there, Gpu), gigabytes(memory.gpu.free)
-    needed = memory.needed - memory.execution.engine.kv_cache_bytes + memory.kv_cache_least
     return InputError(
         "spec.rollout.separateEngines",
-        f"engines that need {gigabytes(needed)} GB {'on each GPU' if on_gpu else 'each'} at the least",
+        f"engines that need {gigabytes(memory.least)} GB {'on each GPU' if on_gpu else 'each'} at the least",
         f"at most the {free} GB that are free there, of which gpuMemoryFraction is theirs"
         if on_gpu
         else f"at most the {free} GB that are its share of the machine",
@@ -72,10 +72,12 @@ def remedies(plan: JobPlan) -> str:
     """Say what would make a job fit: each change that is enough by itself, or else all that are needed together."""
     if plan.fits:
         return ""
+    # What may run in a cluster must still be able to: a refusal there has the same words.
+    planned = partial(_planned, plan, not any(broken_rules(plan.spec, in_cluster=True)))
     alone: dict[tuple[str, ...], Change] = {}
     together: dict[tuple[str, ...], Change] = {}
     for change in changes(plan):
-        if change.fields not in alone and _fits_with(plan, [change]):
+        if change.fields not in alone and _fits(planned([change])):
             alone[change.fields] = change
     if alone:
         return _sentence(alone.values(), ", or ")
@@ -83,11 +85,11 @@ def remedies(plan: JobPlan) -> str:
         if len(change.fields) > 1:
             continue  # its fields have changes by themselves, with which it would not agree
         more = together | {change.fields: change}
-        if (found := _planned(plan, more.values())) is None:
+        if (found := planned(more.values())) is None:
             continue
         together = more
         if found.fits:
-            return _sentence(_only_needed(plan, list(together.values())), ", and ")
+            return _sentence(_only_needed(planned, list(together.values())), ", and ")
     return f"Use {'GPUs' if isinstance(plan.there, Gpu) else 'a machine'} with more memory, or a smaller model."
 
 
@@ -97,12 +99,9 @@ def _sentence(made: Iterable[Change], between: str) -> str:
     return " ".join([f"{told[0].upper()}{told[1:]}.", *(change.cost for change in made if change.cost)])
 
 
-def _planned(plan: JobPlan, made: Iterable[Change]) -> JobPlan | None:
-    """Return the plan of a job with changes; None if a manifest with them is refused.
-
-    What may run in a cluster must still be able to: a refusal there has the same words.
-    """
-    in_cluster, spec = not any(broken_rules(plan.spec, in_cluster=True)), plan.spec
+def _planned(plan: JobPlan, in_cluster: bool, made: Iterable[Change]) -> JobPlan | None:
+    """Return the plan of a job with changes; None if a manifest with them is refused."""
+    spec = plan.spec
     for change in made:
         spec = change.applied(spec)
     if any(broken_rules(spec, in_cluster=in_cluster)):
@@ -114,13 +113,13 @@ def _planned(plan: JobPlan, made: Iterable[Change]) -> JobPlan | None:
         return None
 
 
-def _fits_with(plan: JobPlan, made: Iterable[Change]) -> bool:
-    return (found := _planned(plan, made)) is not None and found.fits
+def _fits(plan: JobPlan | None) -> bool:
+    return plan is not None and plan.fits
 
 
-def _only_needed(plan: JobPlan, made: list[Change]) -> list[Change]:
+def _only_needed(planned: Callable[[Iterable[Change]], JobPlan | None], made: list[Change]) -> list[Change]:
     for change in list(made):
         rest = [other for other in made if other is not change]
-        if _fits_with(plan, rest):
+        if _fits(planned(rest)):
             made = rest
     return made

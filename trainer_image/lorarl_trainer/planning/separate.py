@@ -74,13 +74,12 @@ def require_engine_fit(spec: LoRARLJobSpec, model: ModelSizes, there: Gpu | Host
     if memory is None or memory.fits:
         return
     on_gpu, field = isinstance(there, Gpu), "spec.rollout.separateEngines"
-    needed = memory.needed - memory.execution.engine.kv_cache_bytes + memory.kv_cache_least
-    larger = "GPUs with more memory" if on_gpu else "more memory"
+    larger, where = ("GPUs with more memory", "on each of its GPUs") if on_gpu else ("more memory", "in its pod")
     ways = f"Give the engines' pods {larger} by spec.cluster.podTemplateOverrides.engine"
     ways += f", or raise {field}.tensorParallelSize or gpuMemoryFraction" if on_gpu else ""
     raise InputError(
         field,
-        f"an engine that needs {gigabytes(needed)} GB {'on each of its GPUs' if on_gpu else 'in its pod'} at the least",
+        f"an engine that needs {gigabytes(memory.least)} GB {where} at the least",
         f"at most the {gigabytes(memory.gpu.free)} GB that are free there",
         f"{ways}.\n{engine_table(memory)}",
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
@@ -41,8 +42,8 @@ def reserve_some(
             return spec, devices
         if abandoned.is_set():
             break
-        fewer = spec.on_nodes(wait.machines)
-        if (devices := reserve(fewer, abandoned, _Limit(PLACED_SECONDS).is_over)) is not None:
+        fewer, until = spec.on_nodes(wait.machines), time.monotonic() + PLACED_SECONDS
+        if (devices := reserve(fewer, abandoned, partial(_is_past, until))) is not None:
             return fewer, devices
     return None
 
@@ -81,14 +82,8 @@ class Room:
         return machines_with_room(self._asked) > present
 
 
-class _Limit:
-    """A limit of time."""
-
-    def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
-
-    def is_over(self) -> bool:
-        return time.monotonic() >= self._end
+def _is_past(until: float) -> bool:
+    return time.monotonic() >= until
 
 
 class _Wait:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -39,6 +40,17 @@ class Recorder:
                 self.follow(part.__dict__[name], f"{path}.{field.alias or name}")
         for one in part if isinstance(part, list) else ():
             self.follow(one, path)
+
+    def follow_loads(self, monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
+        """Note what is read of each job that a module loads from now on."""
+        load = module.load_job
+
+        def followed(*arguments: Any) -> Any:
+            job = load(*arguments)
+            self.follow(job.spec, "spec")
+            return job
+
+        monkeypatch.setattr(module, "load_job", followed)
 
     def note(self, part: Any, name: str) -> None:
         """Note a field that was read, unless it is a group, of which only the parts count."""
@@ -80,14 +92,7 @@ def job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_finding_an_adapter_reads_what_it_says(
     job_file: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load = source.load_job
-
-    def followed(*arguments: Any) -> Any:
-        job = load(*arguments)
-        recorder.follow(job.spec, "spec")
-        return job
-
-    monkeypatch.setattr(source, "load_job", followed)
+    recorder.follow_loads(monkeypatch, source)
     monkeypatch.setattr(source, "secrets_on_demand", lambda _: {})  # it looks at the names of all
     found = find_adapter(str(made_adapter(Path("adapter"), Path("base"))), job_file, ())
     assert found.chats
@@ -115,13 +120,6 @@ def test_a_field_that_is_read_and_not_said_is_found(recorder: Recorder) -> None:
 
 
 def test_purge_reads_what_it_says(job_file: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = contract.load_job
-
-    def followed(*arguments: Any) -> Any:
-        job = load(*arguments)
-        recorder.follow(job.spec, "spec")
-        return job
-
-    monkeypatch.setattr(contract, "load_job", followed)
+    recorder.follow_loads(monkeypatch, contract)
     CliRunner().invoke(main, ["purge", str(job_file), "--yes"])
     assert "spec.checkpoint.uri" in recorder.read and unsaid(recorder.read, OF_PURGE) == set()
