@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,12 +13,12 @@ import pytest
 from lorarl_trainer.checkpoint import CheckpointStore, Owner
 from lorarl_trainer.checkpoint.deletion import delete_job
 from lorarl_trainer.checkpoint.runs import RUNS
-from lorarl_trainer.errors import FencedError
+from lorarl_trainer.errors import FencedError, StorageError
 from lorarl_trainer.progress import CheckpointDone, Event, RecordOpened, Warned
 from lorarl_trainer.record import contents
 from lorarl_trainer.record.folder import RecordFolder, claim_folder
 from lorarl_trainer.record.publisher import RecordPublisher
-from lorarl_trainer.storage import Store
+from lorarl_trainer.storage import Data, Store
 from support.checkpoints import IDENTITY, JOB, checkpoint
 from support.cluster.processes import until
 from support.fault_proxy import FaultProxy
@@ -192,6 +193,51 @@ def test_a_record_that_was_deleted_is_not_written_again(store: Store, tmp_path: 
     write(tmp_path, metrics="late")
     assert run.finish(PATIENCE) is None
     assert paths(store) == []
+
+
+class DeletedMeanwhile(RecordFolder):
+    """Its job is deleted after a start has asked whose the folder is, and before a file arrives."""
+
+    def put(self, path: str, data: Data) -> None:
+        assert delete_job(self.store, JOB, "mine", NOW) == []
+        super().put(path, data)
+
+
+@pytest.mark.parametrize("store_fails", [False, True])
+def test_a_start_takes_back_what_it_wrote_after_the_deletion(
+    store: Store, tmp_path: Path, store_fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "out", metrics="late", samples="late")
+    own = claimed(store)
+    run = RecordPublisher(lambda: DeletedMeanwhile(own.store, own.job, own.name, own.run), tmp_path / "out", None)
+    if store_fails:  # one file does not arrive, so the round fails
+        put = store.put
+        monkeypatch.setattr(store, "put", lambda path, data: fail() if "samples" in path else put(path, data))
+    run.start(Heard())
+    run.finish(PATIENCE)
+    assert paths(store) == []
+
+
+def fail() -> None:
+    raise StorageError("503")
+
+
+def test_a_deletion_sees_what_a_start_writes_during_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = claimed(store)
+    record.put("metrics.jsonl", b"...")
+    store.put(f"{JOB}/runs/0001/notes.txt", b"someone's work")
+    delete, deleted = store.delete, []
+
+    def delete_and_write(chosen: Sequence[str]) -> None:
+        delete(chosen)
+        deleted.append(chosen)
+        if len(deleted) == 1:
+            record.put("events.jsonl", b"late")
+
+    monkeypatch.setattr(store, "delete", delete_and_write)
+    assert delete_job(store, JOB, "mine", NOW) == ["runs/0001/notes.txt"]
+    assert deleted[0] == [f"{JOB}/runs/0001/metrics.jsonl"], "the file came while its record was deleted"
+    assert paths(store) == ["runs/0001/notes.txt"]
 
 
 def test_records_are_deleted_with_the_job_and_nothing_else_is(store: Store) -> None:

@@ -127,4 +127,21 @@ def delete_records(store: Store, job: str, files: Mapping[str, Sequence[str]], u
     own = [folder for folder, run in runs.items() if uid in (None, run.owner.uid)]
     store.delete([f"{job}/{folder}/{file}" for folder in own for file in files[folder] if file != RUN])
     store.delete([f"{job}/{folder}/{RUN}" for folder in own])
+    if own:
+        _delete_late_files(store, job, own)
     return bool(own)
+
+
+def _delete_late_files(store: Store, job: str, folders: Sequence[str]) -> None:
+    """Delete what a start wrote while its record was deleted. What it writes later, it takes back itself."""
+    found = [entry.path.removeprefix(f"{job}/") for entry in store.entries(f"{job}/{RUNS}")]
+    left = {folder: [path for path in found if path.startswith(f"{folder}/")] for folder in folders}
+    store.delete(
+        [
+            f"{job}/{path}"
+            for folder, paths in left.items()
+            if f"{folder}/{RUN}" not in paths  # another start may have taken the name meanwhile
+            for path in paths
+            if is_record_file(path.removeprefix(f"{folder}/"))
+        ]
+    )

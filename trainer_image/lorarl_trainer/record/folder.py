@@ -48,6 +48,17 @@ class RecordFolder:
         """Write one of its files."""
         self.store.put(self._path(path), data)
 
+    def take_back_if_deleted(self, paths: Sequence[str]) -> bool:
+        """Delete files that were written while the record was being deleted. What deletes it may not have seen them.
+
+        Returns:
+            Whether the record still belongs to this start.
+        """
+        found = self.store.get(self._path(RUN))
+        if found is None:
+            self.store.delete([self._path(path) for path in paths])
+        return found == self.run.to_bytes()
+
     def restore(self, out_dir: Path) -> str | None:
         """Copy the curves and samples of the newest earlier start into a run's folder.
 

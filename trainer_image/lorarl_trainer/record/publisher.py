@@ -143,17 +143,25 @@ class RecordPublisher:
             return False
         files = record_files(self._out_dir, self._driver_log)
         changed = [file for file in files if self._published.get(file.path) != (file.size, file.changed)]
+        if not changed:
+            return True
+        sent: list[str] = []
 
         def send(file: RecordFile) -> None:
             if file.left_out:
                 self._warn(f"{file.path} is not in the record of this run: it has over {TENSORBOARD_BYTES:,} bytes")
             else:
                 with contextlib.suppress(FileNotFoundError):
-                    folder.put(file.path, file.read())
+                    data = file.read()
+                    sent.append(file.path)
+                    folder.put(file.path, data)
             self._published[file.path] = (file.size, file.changed)
 
-        in_parallel(send, changed, UPLOADS)
-        return True
+        try:
+            in_parallel(send, changed, UPLOADS)
+        finally:
+            ours = folder.take_back_if_deleted(sent)
+        return ours
 
     def _warn(self, text: str) -> None:
         self._problem = text
