@@ -170,7 +170,7 @@ def test_a_namespace_without_its_rolebinding_delays_no_other(served: Cluster) ->
 
         prepare(served, teams[1:], account=account)
         served.api.wait("RayJob", "job-1", teams[1], bool, seconds=40)
-        until(5, "all can be listed", lambda: replica.metric("lorarl_operator_namespaces_unlisted") == 0)
+        until(20, "all can be listed", lambda: replica.metric("lorarl_operator_namespaces_unlisted") == 0)
         # Its watches run too, now or soon.
         served.api.create(lorarljob(teams[1], "next"))
         served.api.wait("RayJob", "next-1", teams[1], bool, seconds=20)

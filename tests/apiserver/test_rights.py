@@ -249,13 +249,13 @@ def test_guarded_owners_need_the_permission_to_finalize_them(p: Platform) -> Non
     role = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create", "patch"]}]
     grant(p, namespace, role)
     narrow = p.cluster.api_as(p.cluster.service_account_token(namespace, "default"))
-    until(5, "the owner is guarded", lambda: "cannot set blockOwnerDeletion" in refusal(narrow, config_map))
+    until(20, "the owner is guarded", lambda: "cannot set blockOwnerDeletion" in refusal(narrow, config_map))
     grant(
         p,
         namespace,
         [*role, {"apiGroups": [FINALIZE.group], "resources": [FINALIZE.resource], "verbs": [FINALIZE.verb]}],
     )
-    until(5, "the permission is in force", lambda: not refusal(narrow, config_map))
+    until(20, "the permission is in force", lambda: not refusal(narrow, config_map))
 
 
 def test_the_charts_policy_guards_what_no_job_owns(p: Platform) -> None:

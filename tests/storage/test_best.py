@@ -85,7 +85,7 @@ def trained(store: Store, by: BestBy, tmp_path: Path, earlier: dict[int, float],
     for name, score in scores.items():
         uploader.submit(checkpoint(int(name[1:]), evaluations={by.evaluation: by.measured_by}))
         uploader.complete(Evaluated(int(name[1:]), b"card", score))
-    uploader.drain(10)
+    uploader.drain(60)
     return list(warnings)
 
 
@@ -126,9 +126,9 @@ def test_the_uploader_completes_a_checkpoint_when_it_is_published(store: Store, 
     for step, score in ((10, 0.5), (20, 0.4)):
         uploader.submit(checkpoint(step))
         uploader.complete(Evaluated(step, f"card {step}".encode(), score))
-        uploader.drain(10)
+        uploader.drain(60)
     uploader.complete(Evaluated(15, b"no checkpoint has this step", 1.0))
-    uploader.drain(10)
+    uploader.drain(60)
     assert uploader.best is not None and uploader.best.step == 10
     assert store.get(f"{JOB}/iter_0000020/lora_adapter/README.md") == b"card 20"
 
@@ -145,10 +145,10 @@ def test_a_slow_store_costs_no_best_checkpoint(s3: S3Server, proxy: FaultProxy, 
     hold = proxy.hold(method="PUT", path="iter_0000010")
     trained = threading.Thread(target=train)
     trained.start()
-    assert hold.arrived.wait(5)
+    assert hold.arrived.wait(30)
     hold.release()
     trained.join(10)
-    uploader.drain(10)
+    uploader.drain(60)
     assert uploader.best is not None and uploader.best.step == 20
     assert kept(store) == [20, 30]
 
@@ -173,7 +173,7 @@ def test_an_evaluation_that_hangs_is_not_a_lost_checkpoint(
     uploader.complete(Evaluated(20 if at_once else 10, b"card", 0.5))
     may_publish.set()
     for _ in range(1 + at_once):
-        assert published.acquire(timeout=10)
+        assert published.acquire(timeout=60)
     try:
         for _ in range(2):
             with pytest.raises(
@@ -192,12 +192,12 @@ def test_an_evaluation_counts_before_the_next_checkpoint_is_published(
     uploader = BackgroundUploader(start(store, keep=1), tmp_path)
     hold = proxy.hold(method="PUT", path="iter_0000010")
     uploader.submit(checkpoint(10))
-    assert hold.arrived.wait(5)
+    assert hold.arrived.wait(30)
     uploader.complete(Evaluated(10, b"card 10", 0.9))
     uploader.submit(checkpoint(20))
     uploader.complete(Evaluated(20, b"card 20", 0.1))
     hold.release()
-    uploader.drain(10)
+    uploader.drain(60)
     assert kept(store) == [10, 20]
 
 
@@ -217,6 +217,6 @@ def test_earlier_values_find_a_best_lost_with_latest_json(store: Store, tmp_path
     for step, score in ((10, 0.5), (20, 0.9), (30, 0.1)):
         uploader.complete(Evaluated(step, None, score))
     uploader.submit(checkpoint(40))
-    uploader.drain(10)
+    uploader.drain(60)
     assert kept(store) == [20, 40] and read_latest(store)["best"]["step"] == 20
     assert store.get(f"{JOB}/iter_0000020/lora_adapter/README.md") == b"card 20", "the card stays as it was"

@@ -34,23 +34,23 @@ def start(tmp_path: Path) -> Start:
 
 def failure_of(uploader: BackgroundUploader) -> Exception:
     """Poll as the loop does, until it fails."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             uploader.raise_if_failed()
         except Exception as error:  # noqa: BLE001 - whatever it is, the test looks at it
             return error
         time.sleep(0.01)
-    raise AssertionError("it did not fail within 10 s")
+    raise AssertionError("it did not fail within 60 s")
 
 
 def test_checkpoints_are_published_while_the_caller_goes_on(store: Store, start: Start) -> None:
     published: list[Published] = []
     uploader, _ = start(store, published)
     uploader.submit(checkpoint(10))
-    uploader.drain(10)
+    uploader.drain(60)
     uploader.submit(checkpoint(20))
-    uploader.drain(10)
+    uploader.drain(60)
     uploader.raise_if_failed()
     assert [one.step for one in published] == [10, 20]
     assert require_whole(store) == 20
@@ -62,7 +62,7 @@ def test_the_thread_ends_when_it_is_closed_and_all_is_published(store: Store, st
     [thread] = set(threading.enumerate()) - before
     uploader.submit(checkpoint(10))
     uploader.close()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive() and require_whole(store) == 10
 
 
@@ -74,13 +74,13 @@ def test_a_newer_checkpoint_takes_the_place_of_the_one_that_waits(
     uploader, _ = start(store, published)
     hold = proxy.hold(method="PUT", path="iter_0000010")
     uploader.submit(checkpoint(10))
-    assert hold.arrived.wait(5)
+    assert hold.arrived.wait(30)
     begin = time.monotonic()
     uploader.submit(checkpoint(20))
     uploader.submit(checkpoint(30))
     assert time.monotonic() - begin < 5, "submitting does not wait for the upload"
     hold.release()
-    uploader.drain(10)
+    uploader.drain(60)
     assert [one.step for one in published] == [10, 30]
 
 
@@ -90,7 +90,7 @@ def test_an_unpublished_checkpoint_is_kept_and_a_later_start_resumes(
     """A checkpoint that cannot be published stays on this machine."""
     uploader, _ = start(quick_store)
     uploader.submit(checkpoint(10))
-    uploader.drain(10)
+    uploader.drain(60)
     proxy.answer(503, times=FOREVER, method="PUT")
     uploader.submit(checkpoint(20))
     error = failure_of(uploader)
@@ -121,7 +121,7 @@ def test_of_two_that_cannot_be_published_the_newer_is_kept(
     uploader, _ = start(open_store(f"s3://{bucket}", s3.secret(proxy.url), retries=impatient))
     hold = proxy.hold(method="PUT", path="iter_0000010")
     uploader.submit(checkpoint(10))
-    assert hold.arrived.wait(5)
+    assert hold.arrived.wait(30)
     uploader.submit(checkpoint(20))
     proxy.answer(503, times=FOREVER, method="PUT")
     hold.release()
@@ -200,7 +200,7 @@ def test_an_upload_that_does_not_end_in_time_is_kept_here(
     uploader, _ = start(open_store(f"s3://{bucket}", s3.secret(proxy.url), retries=PATIENT))
     hold = proxy.hold(method="PUT", path="iter_0000010")
     uploader.submit(checkpoint(10))
-    assert hold.arrived.wait(5)
+    assert hold.arrived.wait(30)
     with pytest.raises(
         StorageError, match=r"step 10 could not be published: the upload did not end within 0\.2 s.*iter_0000010"
     ):

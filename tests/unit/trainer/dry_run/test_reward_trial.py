@@ -104,12 +104,12 @@ def test_a_call_that_never_returns_is_refused(tmp_path: Path, body: str, got: st
     assert refused.value.hint.startswith(hint)
 
 
-@pytest.mark.parametrize(("wait", "hangs"), [("time.sleep(0.8)", False), ("time.sleep(60 * (not completion))", True)])
+@pytest.mark.parametrize(("wait", "hangs"), [("time.sleep(4)", False), ("time.sleep(60 * (not completion))", True)])
 def test_a_slow_reward_is_told_from_one_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: str, hangs: bool
 ) -> None:
-    monkeypatch.setattr("lorarl_trainer.dry_run.reward_trial.PATIENCE_SECONDS", 3.0)
-    monkeypatch.setattr("lorarl_trainer.dry_run.reward_trial._HANGS_SECONDS", 1.5)
+    monkeypatch.setattr("lorarl_trainer.dry_run.reward_trial.PATIENCE_SECONDS", 12.0)
+    monkeypatch.setattr("lorarl_trainer.dry_run.reward_trial._HANGS_SECONDS", 6.0)
     body = f"import time; {wait}\n    return float(completion == answer)"
     began = time.monotonic()
     if hangs:
@@ -118,7 +118,7 @@ def test_a_slow_reward_is_told_from_one_that_hangs(
     else:
         lines = list(trial_lines(tried(tmp_path, body, limit=90.0)))
         assert any("have no score" in line and "A run waits up to" in line for line in lines)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 80
 
 
 @pytest.mark.parametrize("body", ["return float(answer in completion)", "return float(answer.strip() == completion)"])
@@ -193,7 +193,7 @@ def test_a_server_without_a_score_is_asked_once(
     began = time.monotonic()
     with pytest.raises(RewardServerError, match=hint) as refused:
         asyncio.run(try_reward(scorer, ROWS[:1], len))
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     assert "Check that the server runs, and its url in the manifest. A dry run asks once" in str(refused.value)
     assert len(server.requests) == 3, "no repeats"
     scorer.close()

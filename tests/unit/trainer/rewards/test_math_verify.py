@@ -148,7 +148,7 @@ def test_a_long_text_takes_no_long_time(text: str) -> None:
     start = time.perf_counter()
     assert score("p", text, "B", {}) == 0
     _written(text)
-    assert time.perf_counter() - start < 5
+    assert time.perf_counter() - start < 30
 
 
 def test_math_verify_counts_answers_without_mathematics(math_verify):

@@ -323,8 +323,8 @@ def test_with_one_sequence_an_episode_is_one_conversation(tmp_path: Path) -> Non
 
 
 def test_an_agent_that_hangs_is_cut_but_not_while_the_model_makes_a_turn(tmp_path: Path) -> None:
-    [(played, outcome)] = Game(tmp_path, timeout=3.0).of_all([{"how": "hangs", "slow": 3.5}])
-    assert outcome.failure == "timeout: play took more than 3 s, the environment's timeoutSeconds"
+    [(played, outcome)] = Game(tmp_path, timeout=8.0).of_all([{"how": "hangs", "slow": 8.5}])
+    assert outcome.failure == "timeout: play took more than 8 s, the environment's timeoutSeconds"
     assert played.course.turns == 1
 
 
