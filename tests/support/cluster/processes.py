@@ -50,9 +50,13 @@ def find_share(tool: str) -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Free ports of loopback, which no connection gets meanwhile: connections have ports from 32768."""
+    """Free ports of loopback, which no connection gets meanwhile: connections have ports from 32768.
+
+    Each process of pytest-xdist has a thousand of its own, so that two never choose the same before either listens.
+    """
+    first = 20_000 + 1000 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 10)
     found: list[int] = []
-    for port in random.SystemRandom().sample(range(20_000, 30_000), 1000):
+    for port in random.SystemRandom().sample(range(first, first + 1000), 1000):
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             found.append(port)
