@@ -11,7 +11,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from lorarl_operator import logs, metrics
@@ -19,6 +19,7 @@ from lorarl_operator.control.cache import Cache, Key
 from lorarl_operator.control.event_recorder import EventRecorder
 from lorarl_operator.control.evidence import EvidenceSource
 from lorarl_operator.control.job_templates import with_its_template
+from lorarl_operator.control.memories import Memories, Memory
 from lorarl_operator.control.served_schema import ServedSchema
 from lorarl_operator.control.workqueue import WorkQueue
 from lorarl_operator.decide.decide import decide
@@ -31,10 +32,11 @@ from lorarl_operator.decide.decision import (
     Delete,
     DeleteJob,
     DeletePod,
+    Event,
     RemoveFinalizer,
     Scale,
-    Want,
     operator_fault,
+    refused_change,
     waves,
 )
 from lorarl_operator.decide.models import FINALIZER, Evidence, Job, Observed, Refusal
@@ -55,25 +57,16 @@ FOREIGN_SECONDS = 10.0
 CONFLICT_SECONDS = 0.1
 
 
+_UNTOLD = (Delete, DeletePod, DeleteJob, AddFinalizer, RemoveFinalizer)
+"""Actions of whose refusal no decision tells."""
+
+
 class _StaleError(Exception):
     """The cluster has changed since it was observed: reconcile again."""
 
 
 class _RefusedError(Exception):
     """The API server refuses an action: reconcile again, with back-off, so that the status says why."""
-
-
-@dataclass(slots=True)
-class _Memory:
-    """What is remembered about a job while it is needed."""
-
-    refusal: Refusal | None = None
-    evidence: Evidence | None = None
-    evidence_at: float = float("-inf")
-    wanted: Want | None = None
-    foreign_at: float = float("-inf")
-    written: tuple[int, str] | None = None
-    """Hash of the last written status, and the job's resourceVersion after that write."""
 
 
 class Controller:
@@ -95,7 +88,7 @@ class Controller:
         self._settings, self._clock, self._noticed = settings, clock, noticed
         self._evidence = EvidenceSource(client, clock)
         self._served = ServedSchema(client, clock)
-        self._memories: dict[Key, _Memory] = {}
+        self._memories = Memories()
 
     async def work(self) -> None:
         """Reconcile jobs forever. A job that fails does not stop the others."""
@@ -114,6 +107,8 @@ class Controller:
             self._queue.add_rate_limited(key)
         except ApiError as error:
             self._failed(key, f"api-{error.status or 'timeout'}", error, error.retry_after or 0.0)
+            if error.refused:
+                self._tell(key, refused_change(error))
         except asyncio.CancelledError as error:
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
@@ -126,7 +121,7 @@ class Controller:
         except Exception as error:
             log.exception("%s/%s: reconciliation failed", *key)
             self._failed(key, type(error).__name__, error)
-            self._tell(key, error)
+            self._tell(key, operator_fault("this job", error))
         else:
             self._queue.forget(key)
         finally:
@@ -138,17 +133,17 @@ class Controller:
         delay = self._queue.add_rate_limited(key, at_least)
         log.warning("%s/%s: retry in %.1f s: %s", *key, delay, error)
 
-    def _tell(self, key: Key, error: Exception) -> None:
-        """Say a fault of ours in an Event of the job, whose status may say nothing yet."""
-        if (observed := self._cache.observe(key)) is not None:
-            self._recorder.record(observed.job, operator_fault("this job", error))
+    def _tell(self, key: Key, event: Event) -> None:
+        """Record an Event of the job, whose status may say nothing yet."""
+        if (job := self._cache.job(key)) is not None:
+            self._recorder.record(job, event)
 
     async def _reconcile(self, key: Key) -> None:
         await self._refresh_foreign(key)
         observed = self._cache.observe(key)
         self._noticed(key, observed.job if observed else None)
         if observed is None:
-            self._memories.pop(key, None)
+            self._memories.forget(key)
             self._queue.remove(key)
             return
         newest = max((attempt_of(observed.job.name, each.name) for each in observed.ray_jobs), default=0)
@@ -168,7 +163,7 @@ class Controller:
                 self._recorder.record(observed.job, event)
 
     async def _decide(self, key: Key, observed: Observed) -> Decision:
-        memory = self._memories.get(key) or _Memory()
+        memory = self._memories.get(key, observed.job.uid) or Memory(observed.job.uid)
         if memory.refusal is not None or memory.evidence is not None:
             observed = replace(observed, refusal=memory.refusal, evidence=memory.evidence)
         decision = decide(observed, self._client.now(), self._settings)
@@ -178,7 +173,7 @@ class Controller:
             return decision
         if self._clock() - memory.evidence_at < EVIDENCE_SECONDS and memory.wanted is decision.wants_evidence:
             return decision
-        self._memories[key] = memory
+        memory = self._memories.of(key, observed.job.uid)
         memory.evidence_at, memory.wanted = self._clock(), decision.wants_evidence
         try:
             memory.evidence = await self._evidence.fetch(observed, decision.wants_evidence)
@@ -223,7 +218,7 @@ class Controller:
 
     async def _write_status(self, key: Key, job: Job, status: dict[str, Any]) -> None:
         digest = hash(json.dumps(status, sort_keys=True))
-        memory = self._memories.setdefault(key, _Memory())
+        memory = self._memories.of(key, job.uid)
         if memory.written == (digest, job.resource_version):
             # The server stored something else than we sent, such as a field that its CRD lacks. Writing again would
             # never end.
@@ -251,13 +246,13 @@ class Controller:
             if error.conflict or (error.not_found and not error.kind_missing):
                 await self._refresh(LORARLJOBS, key, job.name, job.uid)
                 raise _StaleError from error
-            if not error.refused and not error.already_exists:
+            if isinstance(action, _UNTOLD) or (not error.refused and not error.already_exists):
                 raise
             refusal = Refusal(kind, name, error.status, error.reason, error.message, self._client.now(), job.generation)
-            self._memories.setdefault(key, _Memory()).refusal = refusal
+            self._memories.of(key, job.uid).refusal = refusal
             log.warning("%s/%s: the API server refused %s %s: %s", *key, kind, name, error.message)
             raise _RefusedError from error
-        memory = self._memories.get(key)
+        memory = self._memories.get(key, job.uid)
         if (
             memory is not None
             and memory.refusal is not None
@@ -352,9 +347,10 @@ class Controller:
             self._cache.put(LORARLJOBS, answer)
 
     async def _refresh_foreign(self, key: Key) -> None:
-        if not (unwatched := self._cache.unwatched(key)):
+        job = self._cache.job(key)
+        if job is None or not (unwatched := self._cache.unwatched(key)):
             return
-        memory = self._memories.setdefault(key, _Memory())
+        memory = self._memories.of(key, job.uid)
         if self._clock() - memory.foreign_at < FOREIGN_SECONDS:
             return
         memory.foreign_at = self._clock()

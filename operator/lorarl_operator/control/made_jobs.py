@@ -10,6 +10,7 @@ from typing import Any
 
 from lorarl_operator.control.cache import Cache, Key
 from lorarl_operator.control.workqueue import WorkQueue
+from lorarl_operator.decide import parse
 from lorarl_operator.decide.models import Job
 from lorarl_operator.decide.not_made import NotMade
 from lorarl_operator.decide.schedule_models import Schedule
@@ -22,6 +23,8 @@ from lorarl_operator.kube.resources import LORARLJOBS, Resource
 
 TRY_AGAIN_SECONDS = 60.0
 """After which time a job is tried again that a quota or a right refused, or whose name was taken."""
+BRIEFLY_SECONDS = 5.0
+"""The same where the job in the way is about to go."""
 _FOR_GOOD = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
@@ -80,9 +83,7 @@ class MadeJobs:
                 found = await self._client.get(LORARLJOBS, maker.namespace, name)
                 if found is None or self._is_of(maker, found):
                     return None  # It is gone, or our own request created it and its answer was lost.
-                kind = self._resource.kind.removeprefix("LoRARL").lower()
-                text = f"LoRARLJob {name} exists, and is not of this {kind}. Delete it, or rename the {kind}."
-                return self._not_made(self._reasons.NAME_TAKEN, text)
+                return self._taken(maker, found)
             if error.refused:
                 reason = self._reasons.REFUSED if error.status in _FOR_GOOD else self._reasons.FORBIDDEN
                 return self._not_made(reason, f"The API server refuses its job: {error.message}")
@@ -118,6 +119,18 @@ class MadeJobs:
         self.put(found)
         job = self._cache.job((maker.namespace, found["metadata"]["name"]))
         return job is not None and job.maker is not None and job.maker.uid == maker.uid
+
+    def _taken(self, maker: Sweep | Schedule, found: Manifest) -> NotMade:
+        """Why a job of another owner is in the way. That of an earlier maker of this name is deleted after it."""
+        kind, name = self._resource.kind.removeprefix("LoRARL").lower(), found["metadata"]["name"]
+        job = parse.job(found)
+        of_earlier = job.maker is not None and (job.maker.kind, job.maker.name) == (self._resource.kind, maker.name)
+        if of_earlier or job.deleted_at is not None:
+            text = f"LoRARLJob {name} of another owner is being deleted. The new one follows."
+            until = self._client.now() + timedelta(seconds=BRIEFLY_SECONDS)
+            return NotMade(self._reasons.NAME_TAKEN, text, False, until, passes=True)
+        text = f"LoRARLJob {name} exists, and is not of this {kind}. Delete it, or rename the {kind}."
+        return self._not_made(self._reasons.NAME_TAKEN, text)
 
     def _not_made(self, reason: Sweeping | Scheduling, message: str) -> NotMade:
         until = self._client.now() + timedelta(seconds=TRY_AGAIN_SECONDS)

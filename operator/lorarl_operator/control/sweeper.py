@@ -98,11 +98,20 @@ class Sweeper:
         if not self._has_synced(sweep.namespace):  # An unknown job would seem to be deleted.
             self._queue.add_after(key, 1.0)
             return
-        memory = self._memories.setdefault(key, _Memory(sweep.uid))
+        memory = self._memory(key, sweep)
         decision = decide_sweep(sweep, await self._jobs(sweep), memory.not_made, self._client.now())
         if decision.recheck_seconds is not None:
             self._queue.add_after(key, decision.recheck_seconds)
         await self._carry_out(key, sweep, memory, decision)
+
+    def _memory(self, key: Key, sweep: Sweep) -> _Memory:
+        """What is remembered about a sweep; nothing of an earlier one of its name, whose trials were other ones."""
+        memory = self._memories.get(key)
+        if memory is None or memory.uid != sweep.uid:
+            if memory is not None:
+                self._made.forget(memory.uid)
+            memory = self._memories[key] = _Memory(sweep.uid)
+        return memory
 
     async def _jobs(self, sweep: Sweep) -> dict[str, Job]:
         """The jobs of the trials. One that the cache lacks is asked for before it counts as deleted."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from lorarl_operator import logs, metrics
 from lorarl_operator.control.cache import Key
 from lorarl_operator.control.workqueue import WorkQueue
-from lorarl_operator.decide.decision import Event, operator_fault
+from lorarl_operator.decide.decision import Event, operator_fault, refused_change
 from lorarl_operator.kube.errors import ApiError, NotLeaderError
 
 log = logging.getLogger(__name__)
@@ -53,6 +53,8 @@ class Worker:
                 self.queue.add_after(key, self.conflict_seconds)
             else:
                 self._failed(key, f"api-{error.status or 'timeout'}", error, error.retry_after or 0.0)
+                if error.refused:
+                    self.tell(key, refused_change(error))
         except asyncio.CancelledError as error:
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise

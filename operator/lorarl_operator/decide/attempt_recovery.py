@@ -81,7 +81,9 @@ def _wait(snapshot: Snapshot, ray_job: RayJob, workers: Workers, lost: Outcome) 
         if stuck := no_progress(snapshot, draft, lost):
             return stuck
         draft.stamp("recoveringSince")
-    blocker = starting(snapshot.observed, ray_job, snapshot.clusters, snapshot.attempt_pods, (), snapshot.now)
+    # An engine that waits, too, is not what the training waits for.
+    trains = [pod for pod in snapshot.attempt_pods if pod.role != "engine"]
+    blocker = starting(snapshot.observed, ray_job, snapshot.clusters, trains, (), snapshot.now)
     why = draft.message("Disrupted").removeprefix(f"Attempt {snapshot.attempt}: ")
     message = sentences(
         f"Attempt {snapshot.attempt} lost a worker ({draft.reason('Disrupted')}): {why}",

@@ -113,6 +113,7 @@ def _suspending_or_suspended(snapshot: Snapshot, draft: Draft) -> Decision:
         draft.put("rayJobName", snapshot.current.name)
     draft.put("startTime", None)
     draft.put("dashboardURL", None)
+    draft.put("requestedNodes", None)  # The queue may have more room when the job resumes.
     pods = snapshot.active_pods(snapshot.pods)
     before = draft.phase
     blocker = ray_job_stays(snapshot.ray_jobs, snapshot.now)

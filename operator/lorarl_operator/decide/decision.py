@@ -159,6 +159,12 @@ def operator_fault(what: str, error: Exception) -> Event:
     return Event("Warning", News.OPERATOR_FAULT, sentences(text, "It tries again, at least once per minute."))
 
 
+def refused_change(error: Exception) -> Event:
+    """An Event about a change that the API server refuses, and of which no status tells."""
+    text = f"The API server refuses a change that the operator has to make: {error}"
+    return Event("Warning", News.CHANGE_REFUSED, sentences(text, "It tries again, at least once per minute."))
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What to do about one job.

@@ -54,6 +54,11 @@ class News(Row):
         "The checkpoints of a deleted job are gone. The message names what stays.",
     )
     CHECKPOINTS_LEFT = "CheckpointsLeft", "Checkpoints of a deleted job stay in the store. The message says why."
+    CHANGE_REFUSED = (
+        "ChangeRefused",
+        "The API server refuses what the operator has to do: a policy of the cluster forbids it, or a right is "
+        "missing. The message says what, and it is tried again.",
+    )
     OPERATOR_FAULT = (
         "OperatorFault",
         "The operator failed at this job, and tries again. The message is its error, for a report of the fault.",

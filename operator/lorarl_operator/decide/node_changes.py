@@ -66,8 +66,11 @@ def follow_asked(snapshot: Snapshot, draft: Draft, ray_job: RayJob) -> list[Even
 
 
 def ask_for_all(snapshot: Snapshot, ray_job: RayJob) -> tuple[Scale, ...]:
-    """Give a RayCluster that runs all workers of the job again. KubeRay keeps the missing ones pending."""
-    cluster, most = _scalable(snapshot, ray_job), node_range(snapshot.spec).most
+    """Give a RayCluster that runs all workers of its attempt again. KubeRay keeps the missing ones pending.
+
+    The job may ask for others by now, which its driver does not know: they are for the next attempt.
+    """
+    cluster, most = _scalable(snapshot, ray_job), ray_job.workers
     if cluster is None or cluster.replicas >= most:
         return ()
     return (Scale(cluster.name, cluster.uid, cluster.group, most, ()),)

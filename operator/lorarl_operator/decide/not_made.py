@@ -15,9 +15,11 @@ class NotMade:
     Attributes:
         for_good: Whether the same job is refused whenever it is tried.
         until: When it is tried again.
+        passes: Whether what is in the way goes by itself, so that there is nothing to do.
     """
 
     reason: Row
     message: str
     for_good: bool
     until: datetime
+    passes: bool = False

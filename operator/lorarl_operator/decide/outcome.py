@@ -17,6 +17,7 @@ from lorarl_operator.decide.pod_ends import (
     ended,
     exit_outcome,
     exited_container,
+    exited_engine,
     exited_worker,
     last_output,
     named,
@@ -69,7 +70,8 @@ def shows_a_loss(ray_job: RayJob, pods: Iterable[Pod], running_since: datetime |
     Args:
         ray_job: Its RayJob.
         pods: Its pods, existing and deleted.
-        running_since: Since when the attempt runs; None if it does not. KubeRay creates later pods as replacements.
+        running_since: Since when the attempt runs; None if it does not. KubeRay creates later pods as replacements,
+            also for an engine's pod that ended by itself while the training went on, which shows nothing.
     """
     if ray_job.deleted_at or ray_job.message == HEAD_GONE:
         return True
@@ -77,8 +79,9 @@ def shows_a_loss(ray_job: RayJob, pods: Iterable[Pod], running_since: datetime |
         pod.silent
         or taken(pod)
         or (pod.deletion_asked_at and not (ray_job.ended_at and pod.deletion_asked_at >= ray_job.ended_at))
-        or (running_since and pod.created_at > running_since)
+        or (running_since and pod.created_at > running_since and pod.role != "engine")
         for pod in pods
+        if not exited_engine(pod)
     )
 
 

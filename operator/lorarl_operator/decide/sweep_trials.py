@@ -39,6 +39,8 @@ def trial_entry(
         return gone
     if before.get("phase") == REFUSED:
         return dict(before) | entry
+    if not_made is not None and not_made.passes:
+        return {**entry, "phase": WAITING, "message": not_made.message}
     if not_made is not None:
         return {**entry, **said(REFUSED if not_made.for_good else WAITING, not_made.reason, not_made.message)}
     # The operator before this one may have been refused: that stays said until the trial is tried again.

@@ -28,6 +28,8 @@ class World:
     seconds: float = 0.0
     status: Raw = field(default_factory=dict)
     attempt: int = 0
+    asked: int = 0
+    """Workers of the attempt's RayJob."""
     replicas: int = 0
     runs: bool = False
     pods: dict[str, float | None] = field(default_factory=dict)
@@ -90,7 +92,7 @@ class World:
             return decide(observed(job), now, SETTINGS)
         state = {"jobDeploymentStatus": "Running", "jobStatus": "RUNNING"} if self.runs else {}
         ray_job = raw_ray_job(self.attempt, **({"jobDeploymentStatus": "Initializing"} | state))
-        groups = [{"groupName": "workers", "replicas": self.most}]
+        groups = [{"groupName": "workers", "replicas": self.asked}]
         ray_job["spec"]["rayClusterSpec"] = {"workerGroupSpecs": groups}
         seen = observed(
             job,
@@ -106,7 +108,8 @@ class World:
         match action:
             case Create({"kind": "RayJob"} as manifest):
                 (group,) = manifest["spec"]["rayClusterSpec"]["workerGroupSpecs"]
-                self.attempt, self.replicas = attempt_of("demo", manifest["metadata"]["name"]), group["replicas"]
+                self.attempt = attempt_of("demo", manifest["metadata"]["name"])
+                self.asked = self.replicas = group["replicas"]
                 self.runs, self.trains, self.pods = False, frozenset(), {}
                 assert (group["minReplicas"], group["maxReplicas"]) == (self.fewest, self.most)
                 self.kuberay()

@@ -240,6 +240,22 @@ def test_what_a_queue_is_asked_for_outlasts_other_reasons_to_wait(reason):
     assert created["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["replicas"] == 2
 
 
+def test_a_job_that_was_suspended_asks_its_queue_for_all_again():
+    spec = {"cluster": {"nodes": 4, "minNodes": 1, "gpusPerNode": 8}}
+    suspended = decide(observed(raw_job(spec | {"suspend": True}, in_queue(4).status)), START, SETTINGS).status
+    created = decide(observed(raw_job(spec, suspended)), START, SETTINGS).actions[-1].manifest
+    assert created["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["replicas"] == 4
+
+
+@pytest.mark.parametrize("nodes", [2, 6])
+def test_a_change_of_the_nodes_is_for_the_next_attempt(nodes):
+    """The spec may change with suspend: true, which is taken back before an operator sees it."""
+    world = started(room=3)
+    world.most = nodes
+    world.operate()
+    assert world.scales == [(1, 3), (1, 4)]
+
+
 def test_the_attempt_after_another_end_asks_for_all_again():
     status = status_of("Restarting", "demo-2", nodes=1, conditions=[condition("Running", False, "Restarting", age=60)])
     seen = observed(raw_job({"cluster": {"nodes": 4, "minNodes": 1, "gpusPerNode": 8}}, status))

@@ -195,6 +195,16 @@ class TestLoss:
         invented = seen(status=status, **end)
         assert (invented.status["preemptions"], invented.status["attempts"]) == (0, 1)
 
+    def test_an_engine_that_ended_by_itself_shows_no_loss(self):
+        """The job's own code may end it, and report whatever it likes."""
+        failure = {"failure": {"reason": "Interrupted", "message": "SIGTERM", "attempt": 1}}
+        end = {"jobDeploymentStatus": "Failed", "jobStatus": "FAILED", "endTime": ago(10)}
+        deleted_by_kuberay = {"deletionTimestamp": ago(20), "deletionGracePeriodSeconds": 0}
+        gone = LOSSES["out of memory"] | {"metadata": LOSSES["out of memory"]["metadata"] | deleted_by_kuberay}
+        status = running_status(**TRAINS | failure)
+        decision = seen(engine("e2", age=15), status=status, departed=[gone], **end)
+        assert (decision.status["preemptions"], decision.status["attempts"]) == (0, 1)
+
     def test_three_losses_before_the_attempt_runs_end_it(self):
         crashed = [
             parse.pod(engine(f"e{n}", phase="Failed", containerStatuses=ended("engine", 137, "OOMKilled", age=9 - n)))

@@ -121,7 +121,9 @@ class TestLoss:
             age=15,
             conditions=[{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}],
         )
-        decision = decided_on(recovering("a"), waits)
+        engine = {**waits, "metadata": {**waits["metadata"], "name": "e", "uid": "e"}}
+        engine["metadata"]["labels"] = waits["metadata"]["labels"] | {"lorarl.io/role": "engine"}
+        decision = decided_on(recovering("a"), engine, waits)
         assert "No node fits worker pod new: 0/3 nodes" in conditions(decision)["Running"]["message"]
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from datetime import timedelta
 from typing import Any
+
+import pytest
 
 from lorarl_operator.control.cache import Cache
 from lorarl_operator.control.sweeper import NUMBERS_SECONDS, Sweeper
@@ -33,7 +36,7 @@ class Server:
         self.sweeper = Sweeper(self, self.cache, self.queue, self, clock=lambda: self.clock)
 
     def now(self):
-        return START
+        return START + timedelta(seconds=self.clock)
 
     def record(self, sweep, event):
         self.events.append(str(event.reason))
@@ -72,6 +75,13 @@ class Server:
         self.jobs[job].setdefault("status", {}).update(status)
         self.cache.put(LORARLJOBS, copy.deepcopy(self.jobs[job]))
 
+    def changes(self, **metadata: Any) -> None:
+        """The sweep as someone has changed it. With another uid it was deleted, and applied again."""
+        self.version += 1
+        self.raw["metadata"] |= {"resourceVersion": str(self.version), **metadata}
+        self.raw["status"] = {} if "uid" in metadata else self.raw["status"]
+        self.cache.put(LORARLSWEEPS, copy.deepcopy(self.raw))
+
     def works(self) -> list[str]:
         """Look until nothing is due; return what was asked."""
         self.asked.clear()
@@ -102,9 +112,7 @@ def test_a_webhook_that_undoes_a_suspension_makes_no_busy_loop():
     server = Server()
     server.works()
     server.raw["spec"]["suspend"] = True
-    server.version += 1
-    server.raw["metadata"] |= {"resourceVersion": str(server.version), "generation": 2}
-    server.cache.put(LORARLSWEEPS, copy.deepcopy(server.raw))
+    server.changes(generation=2)
     server.undoes = True
     assert len(server.works()) < 20
 
@@ -151,6 +159,45 @@ def test_a_job_whose_answer_was_lost_is_its_own_and_one_of_others_is_not():
     other.works()
     first, second, *_ = other.raw["status"]["trials"]
     assert first["reason"] == "NameTaken" and "uid" not in first and second["phase"] == "Pending"
+
+
+def test_a_sweep_that_is_applied_again_is_not_judged_by_what_the_one_before_was_told():
+    server = Server(parallelism=1)
+    server.errors = {("create", name(0)): ApiError("create", 422, "Invalid", "a policy says no")}
+    server.works()
+    assert server.raw["status"]["trials"][0]["phase"] == "Refused"
+    server.errors = {}
+    server.changes(uid="other-uid")
+    server.works()
+    assert server.raw["status"]["trials"][0]["phase"] == "Pending"
+
+
+@pytest.mark.parametrize("going", [{}, {"deletionTimestamp": "2026-01-01T00:00:00Z"}])
+def test_a_job_that_goes_by_itself_is_waited_for_without_a_warning(going: dict[str, str]):
+    server = Server(parallelism=1)
+    earlier = {"kind": "LoRARLSweep", "name": "sums", "uid": "earlier", "controller": True}
+    about = {"namespace": "team", "name": name(0), "uid": "any", "resourceVersion": "1", "generation": 1}
+    owners = {} if going else {"ownerReferences": [earlier]}
+    for seed in range(4):
+        server.errors["create", name(seed)] = ApiError("create", 409, "AlreadyExists", "exists")
+        server.jobs[name(seed)] = {"metadata": about | owners | going | {"name": name(seed)}, "spec": {}}
+    server.works()
+    told = server.raw["status"]
+    assert [one["phase"] for one in told["trials"]] == ["Waiting"] * 4
+    assert "is being deleted" in told["trials"][0]["message"] and "reason" not in told["trials"][0]
+    assert "NameTaken" not in server.events and "Stalled" not in {one["type"] for one in told["conditions"]}
+    server.errors, server.clock = {}, 6.0
+    assert f"create {name(0)}" in server.works(), "its name is free by now"
+
+
+def test_a_change_that_is_refused_is_an_event():
+    server = Server()
+    server.works()
+    server.errors = {("patch", name(0)): ApiError("patch", 403, "Forbidden", "a webhook says no")}
+    server.raw["spec"]["suspend"] = True
+    server.changes(generation=2)
+    server.works()
+    assert "ChangeRefused" in server.events
 
 
 def test_a_job_that_the_cache_lacks_is_asked_for_first():
