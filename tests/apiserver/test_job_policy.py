@@ -28,7 +28,8 @@ VALUES = {
     "jobPolicy.priorityClasses": ["batch"],
     "jobPolicy.tolerations": ["nvidia.com/gpu"],
 }
-OF_TEMPLATES = frozenset({"cluster", "tracking"})
+PRIORITY = "ray.io/priority-class-name"
+OF_TEMPLATES = frozenset({"cluster", "tracking", "labels"})
 """The parts of a job that a template may have."""
 
 
@@ -139,6 +140,7 @@ REFUSED: list[tuple[Object, str]] = [
     ({"cluster": {"serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn:x"}}}, "jobPolicy.cloudRoles"),
     ({"cluster": {"priorityClassName": "system-cluster-critical"}}, "one of batch"),
     (worker(priorityClassName="system-cluster-critical"), "one of batch"),
+    ({"labels": {PRIORITY: "system-cluster-critical"}}, "one of batch"),
     ({"cluster": {"tolerations": [{"operator": "Exists"}]}}, "one of the keys nvidia.com/gpu"),
     ({"cluster": {"head": {"tolerations": [{"key": "control-plane", "operator": "Exists"}]}}}, "one of the keys"),
     (worker(tolerations=[{"operator": "Exists"}]), "one of the keys nvidia.com/gpu"),
@@ -200,6 +202,7 @@ def test_a_template_may_have_what_a_job_may(tenancy: Cluster) -> None:
     [
         {},
         {"cluster": {"image": "registry.example.com/ml/trainer:1", "serviceAccountName": "trainer"}},
+        {"labels": {PRIORITY: "batch", "kueue.x-k8s.io/queue-name": "research"}},
         {"checkpoint": {"uri": "s3://a", "credentialsSecret": "s3-keys"}},
         publishes("s3-keys"),
         worker(volumes=[{"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}}]),
@@ -227,11 +230,23 @@ def test_what_a_tenant_may_ask_for(tenancy: Cluster, spec: Object) -> None:
     assert refusal(tenancy, spec) == ""
 
 
-def test_a_job_that_was_there_before_can_be_kept_and_deleted(tenancy: Cluster) -> None:
+def test_a_label_that_comes_later_is_checked_too(tenancy: Cluster) -> None:
+    tenancy.api.create(lorarljob(TENANT, "labelled"))
+    tenancy.api.patch("LoRARLJob", "labelled", {"metadata": {"labels": {PRIORITY: "batch", "team": "a"}}}, TENANT)
+    with pytest.raises(ApiError, match=r"jobPolicy\.priorityClasses"):
+        tenancy.api.patch("LoRARLJob", "labelled", {"metadata": {"labels": {PRIORITY: "high"}}}, TENANT)
+    tenancy.api.delete("LoRARLJob", "labelled", TENANT)
+
+
+def test_a_job_that_was_there_before_can_be_kept_suspended_and_deleted(tenancy: Cluster) -> None:
     finalizers = {"metadata": {"finalizers": ["lorarl.io/cleanup"]}}
     tenancy.api.patch("LoRARLJob", "older", finalizers, TENANT)
+    for change in ({"suspend": True, "backoffLimit": 5}, {"backoffLimit": 5}):
+        with pytest.raises(ApiError, match=r"jobPolicy\.images"):
+            tenancy.api.patch("LoRARLJob", "older", {"spec": change}, TENANT)
+    tenancy.api.patch("LoRARLJob", "older", {"spec": {"suspend": True}}, TENANT)
     with pytest.raises(ApiError, match=r"jobPolicy\.images"):
-        tenancy.api.patch("LoRARLJob", "older", {"spec": {"suspend": True}}, TENANT)
+        tenancy.api.patch("LoRARLJob", "older", {"spec": {"suspend": False}}, TENANT)
     tenancy.api.delete("LoRARLJob", "older", TENANT)
     tenancy.api.patch("LoRARLJob", "older", {"metadata": {"finalizers": None}}, TENANT)
     tenancy.api.wait_gone("LoRARLJob", "older", TENANT, seconds=10)

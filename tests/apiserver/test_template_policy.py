@@ -18,6 +18,7 @@ from support.helm import only, rendered
 
 OVERRIDES = {"podTemplateOverrides": {"worker": {"spec": {"hostname": "any"}}}}
 OF_ENGINES = {"podTemplateOverrides": {"engine": {"spec": {"hostname": "any"}}}}
+OF_METADATA = {"podTemplateOverrides": {"worker": {"metadata": {"annotations": {"a": "b"}}}}}
 VALUES = {
     "jobPolicy.enabled": True,
     "jobPolicy.namespaceSelector": {"matchLabels": {"tenants": "yes"}},
@@ -111,7 +112,7 @@ def test_a_sweep_is_no_way_around_the_policy(kuberay_platform: Platform, tenants
 
 def test_the_platforms_own_overrides_stay_allowed(kuberay_platform: Platform, tenants: str) -> None:
     p = kuberay_platform
-    for cluster in (OVERRIDES, OF_ENGINES):
+    for cluster in (OVERRIDES, OF_ENGINES, OF_METADATA):
         with pytest.raises(ApiError, match=r"jobPolicy\.podTemplateOverrides"):
             p.api.create(template(tenants, "mine", cluster=cluster))
     with pytest.raises(ApiError, match=r"jobPolicy\.podTemplateOverrides"):

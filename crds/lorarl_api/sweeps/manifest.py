@@ -52,6 +52,9 @@ def _of_rules(sweep: LoRARLSweep, document: Any) -> Iterator[Fault]:
 
 def _of_values(sweep: LoRARLSweep) -> Iterator[Fault]:
     """The faults of values, which the API server's rules cannot read, since they have any type."""
+    if sweep.spec.template.spec.get("suspend"):
+        hint = "Remove it; to begin later, set suspend of the sweep. It continues no trial that another has suspended."
+        yield Fault("spec.template.spec.suspend", "true", "nothing, since the sweep says when its trials run", hint)
     field = "spec.over" if sweep.spec.over else "spec.trials"
     count = math.prod(len(axis.values) for axis in sweep.spec.over or ())
     if count > MAX_TRIALS:

@@ -80,7 +80,7 @@ class LoRARLScheduleSpec(Checked):
     )
     starting_deadline_seconds: int | None = Field(
         None,
-        ge=0,
+        ge=1,
         le=MAX_SECONDS,
         description="Seconds after its time in which a job may still start, for example if no operator ran. "
         "Default: no limit.",

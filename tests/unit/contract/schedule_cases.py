@@ -39,7 +39,7 @@ REFUSED = [
     ({"spec.schedule": "@Daily"}, "spec.schedule"),
     ({"spec.timeZone": "../etc/passwd"}, "spec.timeZone"),
     ({"spec.concurrencyPolicy": "Wait"}, "spec.concurrencyPolicy"),
-    ({"spec.startingDeadlineSeconds": -1}, "spec.startingDeadlineSeconds"),
+    ({"spec.startingDeadlineSeconds": 0}, "spec.startingDeadlineSeconds"),
     ({"spec.failedJobsHistoryLimit": 101}, "spec.failedJobsHistoryLimit"),
     ({f"{JOB}.adapter.rank": 0}, f"{JOB}.adapter.rank"),
     ({f"{JOB}.trainer.stepz": 1}, "stepz"),

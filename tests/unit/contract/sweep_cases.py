@@ -30,6 +30,7 @@ _ONE = {"set": {"spec.adapter.rank": 8}}
 VALUES = [
     ({"spec.over": _axes(11, 5, 2)}, "spec.over: got 110 combinations, expected at most 100"),
     ({"spec.over": None, "spec.trials": [{"set": {"spec.suspend": True}}]}, "set suspend of the sweep"),
+    ({"spec.template.spec.suspend": True}, "Remove it; to begin later, set suspend of the sweep."),
     ({"spec.over": None, "spec.trials": [{"set": {"metadata.name": "a"}}]}, r"spec.trials[0].set: got the key"),
     ({"spec.over": [{"path": "spec.trainer.seed", "values": [1, "1"]}]}, "several trials named smallest-seed-1"),
 ]

@@ -34,7 +34,7 @@ SETTINGS = st.fixed_dictionaries(
         ),
         "timeZone": st.sampled_from(["Etc/UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe"]),
         "concurrencyPolicy": st.sampled_from(["Allow", "Forbid", "Replace"]),
-        "startingDeadlineSeconds": st.sampled_from([None, 0, 60, 3000, 100_000]),
+        "startingDeadlineSeconds": st.sampled_from([None, 1, 60, 3000, 100_000]),
         "successfulJobsHistoryLimit": st.integers(0, 3),
         "failedJobsHistoryLimit": st.integers(0, 2),
         "continueFrom": st.sampled_from(["none", "last"]),
