@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
 from lorarl_api.faults import ManifestError
+from lorarl_api.v1alpha1 import SCHEDULE_KIND
 from lorarl_operator.control.cache import Cache, Key
 from lorarl_operator.control.event_recorder import EventRecorder
 from lorarl_operator.control.worker import Worker
@@ -20,7 +21,7 @@ from lorarl_operator.control.workqueue import WorkQueue
 from lorarl_operator.decide.decision import Event
 from lorarl_operator.decide.models import Job
 from lorarl_operator.decide.publish_reasons import Publishing
-from lorarl_operator.decide.publishing import PublishDecision, decide_publishing, inputs
+from lorarl_operator.decide.publishing import PublishDecision, decide_publishing, inputs, superseded
 from lorarl_operator.decide.served import Change, Fault, Item, Put, Remove, Step
 from lorarl_operator.decide.valid_spec import checked_spec
 from lorarl_operator.kube.client import Client
@@ -84,7 +85,7 @@ class Publisher:
         if seen == memory.seen and (left := memory.due - self._clock()) > 0:
             self._queue.add_after(key, left)
             return
-        items = await self._listed(job)
+        items = superseded(job, self._of_schedule(job)) or await self._listed(job)
         decision = decide_publishing(job, entries, items, memory.faults, self._client.now())
         await self._carry_out(key, job, memory, decision)
         memory.seen, memory.due = seen, self._clock() + decision.recheck_seconds
@@ -109,6 +110,12 @@ class Publisher:
         if _reasons(memory.faults) != _reasons(before):
             memory.seen = ""
             self._queue.add_after(key, CONFLICT_SECONDS)  # The status says so at once.
+
+    def _of_schedule(self, job: Job) -> Iterable[Job]:
+        """The jobs of its schedule; none for another job."""
+        maker = job.maker
+        found = self._cache.schedule((job.namespace, maker.name)) if maker and maker.kind == SCHEDULE_KIND else None
+        return self._cache.made_by(found).values() if found else ()
 
     async def _listed(self, job: Job) -> list[Item] | Fault:
         pages = self._client.pages(MODEL_ADAPTERS, job.namespace, labels=selector(job))

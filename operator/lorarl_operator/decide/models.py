@@ -67,6 +67,7 @@ class Job:
         status: `status` as compact JSON, with the operator's and the trainer's parts.
         template: The template that completed the spec, as compact JSON; empty without one.
         maker: The sweep that it is a trial of, or the schedule that started it.
+        created_at: None if the API server has not said it.
     """
 
     namespace: str
@@ -83,6 +84,7 @@ class Job:
     status: bytes
     template: str = ""
     maker: Maker | None = None
+    created_at: datetime | None = None
 
     def read_spec(self) -> dict[str, Any]:
         """The spec as a new dict."""

@@ -71,7 +71,7 @@ def shows_a_loss(ray_job: RayJob, pods: Iterable[Pod], running_since: datetime |
         ray_job: Its RayJob.
         pods: Its pods, existing and deleted.
         running_since: Since when the attempt runs; None if it does not. KubeRay creates later pods as replacements,
-            also for an engine's pod that ended by itself while the training went on, which shows nothing.
+            also for an engine's pod that ended by itself while the training continued, which shows nothing.
     """
     if ray_job.deleted_at or ray_job.message == HEAD_GONE:
         return True

@@ -76,6 +76,7 @@ def job(raw: Raw) -> Job:
         spec=_compact(raw.get("spec")),
         status=_compact(raw.get("status")),
         maker=_maker(owner),
+        created_at=time(meta.get("creationTimestamp")),
     )
 
 

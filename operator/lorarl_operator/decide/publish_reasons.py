@@ -40,6 +40,11 @@ class Publishing(Row):
         "`step` names a version that was never served, so no gate has let it pass.",
         "Name a step of `status.published[].versions`.",
     )
+    SUPERSEDED = (
+        "Superseded",
+        "A later job of the same schedule publishes. It has taken over what was served.",
+        "Nothing. Look at the job that the message names.",
+    )
     NOT_INSTALLED = (
         "NotInstalled",
         "The cluster does not have the kind that the target needs.",

@@ -10,7 +10,7 @@ Nothing here can fail the training: faults are states, and everything is tried a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -19,7 +19,7 @@ from lorarl_api.v1alpha1 import PublishedStatus, PublishSpec
 from lorarl_operator.decide.decision import Event
 from lorarl_operator.decide.models import Job
 from lorarl_operator.decide.publish_reasons import Publishing
-from lorarl_operator.decide.published_entry import Found, decide_entry, withdraw
+from lorarl_operator.decide.published_entry import Found, State, decide_entry, withdraw
 from lorarl_operator.decide.served import Fault, Item, Step
 from lorarl_operator.decide.status import PUBLISHED, timestamp
 from lorarl_operator.decide.versions import stored_entries
@@ -93,11 +93,28 @@ def inputs(job: Job) -> dict[str, Any]:
 
 
 def _as_before(stored: PublishedStatus | None, fault: Fault) -> Found:
-    """An entry whose objects could not be listed: what was known of it stays."""
+    """An entry whose objects could not be listed, or are another job's by now: what was known of it stays."""
+    gone = fault.reason is Publishing.SUPERSEDED
+    state: State = "Waiting" if gone else "Failed"
     if stored is None:
-        return Found("Failed", fault.reason, fault.message)
-    known = (stored.version, stored.serving, tuple(stored.versions))
-    return Found("Failed", fault.reason, fault.message, *known)
+        return Found(state, fault.reason, fault.message)
+    serving = None if gone else stored.serving
+    return Found(state, fault.reason, fault.message, stored.version, serving, tuple(stored.versions))
+
+
+def superseded(job: Job, made: Iterable[Job]) -> Fault | None:
+    """Why a job of a schedule publishes no more: a later one does. That stays so, whatever becomes of the later one.
+
+    `made`: The jobs of its schedule.
+    """
+    told = [one for one in stored_entries(job.read_status()).values() if one.reason == Publishing.SUPERSEDED]
+    if told:
+        return Fault(Publishing.SUPERSEDED, told[0].message)
+    publish = [one for one in made if one.created_at and b'"publish"' in one.spec]
+    newest = max(publish, key=lambda one: (one.created_at, one.name), default=job)
+    if newest.name == job.name:
+        return None
+    return Fault(Publishing.SUPERSEDED, f"Job {newest.name} of the same schedule publishes in place of this one.")
 
 
 def _written(name: str, found: Found, stored: PublishedStatus | None, now: datetime) -> PublishedStatus:

@@ -13,7 +13,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from lorarl_api.v1alpha1 import PublishedVersion, PublishSpec
+from lorarl_api.schedules.manifest import LABEL_SCHEDULE
+from lorarl_api.v1alpha1 import SCHEDULE_KIND, PublishedVersion, PublishSpec
 from lorarl_operator.decide.models import LABEL_JOB, LABEL_MANAGED_BY, MANAGED_BY, Job
 from lorarl_operator.decide.served import Item
 
@@ -25,8 +26,14 @@ ANNOTATION_VERSION = "lorarl.io/version"
 
 
 def selector(job: Job) -> str:
-    """Labels of all ModelAdapters of a job, also of an earlier one with its name."""
-    return f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_JOB}={job.name},{LABEL_ENTRY}"
+    """Labels of all ModelAdapters of a job, also of an earlier one with its name, or of its schedule."""
+    [(key, name)] = (_of_schedule(job) or {LABEL_JOB: job.name}).items()
+    return f"{LABEL_MANAGED_BY}={MANAGED_BY},{key}={name},{LABEL_ENTRY}"
+
+
+def _of_schedule(job: Job) -> dict[str, str]:
+    """The label that the ModelAdapters of all jobs of a schedule share; empty for another job."""
+    return {LABEL_SCHEDULE: job.maker.name} if job.maker and job.maker.kind == SCHEDULE_KIND else {}
 
 
 def model_adapter(job: Job, entry: PublishSpec, version: PublishedVersion) -> dict[str, Any]:
@@ -44,7 +51,12 @@ def model_adapter(job: Job, entry: PublishSpec, version: PublishedVersion) -> di
         "metadata": {
             "name": version.model,
             "namespace": job.namespace,
-            "labels": {LABEL_MANAGED_BY: MANAGED_BY, LABEL_JOB: job.name, LABEL_ENTRY: entry.name},
+            "labels": {
+                LABEL_MANAGED_BY: MANAGED_BY,
+                LABEL_JOB: job.name,
+                **_of_schedule(job),
+                LABEL_ENTRY: entry.name,
+            },
             "annotations": {ANNOTATION_VERSION: json.dumps(version.model_dump(by_alias=True))},
         },
         "spec": {key: value for key, value in spec.items() if value is not None},

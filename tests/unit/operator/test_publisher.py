@@ -12,7 +12,8 @@ from lorarl_operator.control.cache import Cache
 from lorarl_operator.control.publisher import MANAGER, Publisher
 from lorarl_operator.decide import parse
 from lorarl_operator.kube.errors import ApiError
-from lorarl_operator.kube.resources import LORARLJOBS
+from lorarl_operator.kube.resources import LORARLJOBS, LORARLSCHEDULES
+from lorarl_operator.manifests.model_adapter import selector
 from unit.contract.publish_cases import PUBLISHES
 from unit.operator.observed_world import START, raw_job
 from unit.operator.publishing_world import best, model
@@ -112,6 +113,41 @@ def test_a_job_that_is_being_deleted_leaves_everything():
     server = Server(publishing(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["other/stays"]))
     run(server, looks=5, clock=[0.0])
     assert server.asked == []
+
+
+def of_schedule(name: str, minute: int) -> dict[str, Any]:
+    owner = {"kind": "LoRARLSchedule", "name": "nightly", "uid": "schedule-uid", "controller": True}
+    created = f"2026-01-01T03:{minute:02}:00Z"
+    return publishing(name=name, uid=name, creationTimestamp=created, ownerReferences=[owner])
+
+
+def test_of_a_schedule_only_the_newest_job_publishes():
+    about = {"namespace": "team", "name": "nightly", "uid": "schedule-uid", "resourceVersion": "1"}
+    schedule = {"metadata": about | {"creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}}
+    earlier, newest = of_schedule("nightly-r0000009", 1), of_schedule("nightly-r0000001", 2)
+    server = Server(earlier)
+    server.cache.put(LORARLSCHEDULES, schedule)
+    server.cache.put(LORARLJOBS, newest)
+    events = run(server, looks=5, clock=[0.0])
+    assert server.asked == ["status"] and events.reasons == ["Superseded"]
+    [entry] = parse.job(server.raw).read_status()["published"]
+    assert (entry["state"], entry["reason"]) == ("Waiting", "Superseded")
+    assert "Job nightly-r0000001 of the same schedule" in entry["message"]
+    server.cache.remove(LORARLJOBS, ("team", "nightly-r0000001"), "nightly-r0000001", "nightly-r0000001")
+    assert run(server, looks=5, clock=[0.0]).reasons == [] and server.asked == ["status"], "it takes nothing back"
+    later = Server(newest)
+    later.cache.put(LORARLSCHEDULES, schedule)
+    later.cache.put(LORARLJOBS, earlier)
+    run(later, looks=5, clock=[0.0])
+    assert later.asked.count("create") == 1
+    [made] = later.made
+    labels = [one.split("=") for one in selector(parse.job(earlier)).split(",")]
+    assert all(made["metadata"]["labels"].get(key) == (value[0] if value else "sums") for key, *value in labels)
+
+
+def test_a_jobs_versions_are_found_by_its_name_and_those_of_a_schedule_by_that():
+    assert selector(parse.job(of_schedule("a", 1))) == selector(parse.job(of_schedule("b", 2)))
+    assert "lorarl.io/job=demo" in selector(parse.job(publishing()))
 
 
 @pytest.mark.parametrize("status", [0, 429, 500, 503])
