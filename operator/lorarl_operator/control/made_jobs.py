@@ -75,20 +75,31 @@ class MadeJobs:
 
     async def create(self, maker: Sweep | Schedule, manifest: Manifest) -> NotMade | None:
         """Create a job, unless it is there. Return why the API server refuses it; None if it does not."""
-        name = manifest["metadata"]["name"]
         try:
             self.put(await self._client.create(manifest))
         except ApiError as error:
-            if error.already_exists:
-                found = await self._client.get(LORARLJOBS, maker.namespace, name)
-                if found is None or self._is_of(maker, found):
-                    return None  # It is gone, or our own request created it and its answer was lost.
-                return self._taken(maker, found)
-            if error.refused:
-                reason = self._reasons.REFUSED if error.status in _FOR_GOOD else self._reasons.FORBIDDEN
-                return self._not_made(reason, f"The API server refuses its job: {error.message}")
-            raise
+            return await self._why_not(maker, manifest, error)
         return None
+
+    async def tried(self, maker: Sweep | Schedule, manifest: Manifest) -> NotMade | None:
+        """Return why the API server would refuse a job now; None if it would not. It is not created."""
+        try:
+            await self._client.try_create(manifest)
+        except ApiError as error:
+            return await self._why_not(maker, manifest, error)
+        return None
+
+    async def _why_not(self, maker: Sweep | Schedule, manifest: Manifest, error: ApiError) -> NotMade | None:
+        """Why a job was refused; None if it is there."""
+        if error.already_exists:
+            found = await self._client.get(LORARLJOBS, maker.namespace, manifest["metadata"]["name"])
+            if found is None or self._is_of(maker, found):
+                return None  # It is gone, or our own request created it and its answer was lost.
+            return self._taken(maker, found)
+        if error.refused:
+            reason = self._reasons.REFUSED if error.status in _FOR_GOOD else self._reasons.FORBIDDEN
+            return self._not_made(reason, f"The API server refuses its job: {error.message}")
+        raise error
 
     async def known(self, namespace: str, name: str) -> None:
         """Read a job that the cache lacks, before it counts as deleted."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lorarl_api.faults import ManifestError
 from lorarl_operator.control.cache import Cache, Key
@@ -27,6 +27,7 @@ from lorarl_operator.decide.sweep_models import (
     Sweep,
     SweepAction,
     SweepDecision,
+    Try,
     stored_trials,
 )
 from lorarl_operator.decide.sweep_reasons import Sweeping
@@ -39,6 +40,9 @@ WORKERS = 4
 CONFLICT_SECONDS = 0.2
 NUMBERS_SECONDS = 10.0
 """How often newer numbers of trials alone are written."""
+
+
+_FREE = "Its job is no longer refused. It begins when a place is free."
 
 
 @dataclass(slots=True)
@@ -157,6 +161,9 @@ class Sweeper:
                 memory.not_made.pop(action.trial, None)
                 if (refused := await self._made.create(sweep, action.manifest)) is not None:
                     memory.not_made[action.trial] = refused
+            case Try(trial=trial, manifest=manifest):
+                refused = await self._made.tried(sweep, manifest)
+                memory.not_made[trial] = refused or replace(memory.not_made[trial], message=_FREE, passes=True)
             case Suspend(trial=trial, uid=uid, suspend=suspend):
                 patch = {"metadata": {"uid": uid}, "spec": {"suspend": suspend}}
                 self._made.put(await self._client.merge(LORARLJOBS, sweep.namespace, trial, patch))

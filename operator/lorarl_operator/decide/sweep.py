@@ -33,6 +33,7 @@ from lorarl_operator.decide.sweep_models import (
     Sweep,
     SweepAction,
     SweepDecision,
+    Try,
     stored_trials,
 )
 from lorarl_operator.decide.sweep_reasons import Sweeping
@@ -79,7 +80,7 @@ def decide_sweep(
         for trial in trials
     }
     goal = _goal(spec, trials)
-    # One whose job was refused may be refused again: none gives its place to it, and it is tried in a free one.
+    # None gives its place to one whose job is refused. That is tried in a free place; without one, it is asked about.
     can_begin = sum(_waits(one) and "reason" not in one for one in entries.values())
     entries, held = with_stops(spec, entries, jobs, goal, can_begin)
     actions = [
@@ -155,23 +156,24 @@ def _begun(
             if at_rest(entry, jobs[name]):
                 places -= 1
             yield Suspend(name, jobs[name].uid, False)
+    gives_places = spec.stopping is not None and spec.stopping.halving is not None
     looks = _LOOKS
     for trial in trials:
         entry, refused = entries[trial.name], not_made.get(trial.name)
-        if not (places > 0 and looks > 0 and _waits(entry) and _may_be_made(refused, now)):
+        may_be_made = refused is None or refused.until <= now
+        # If its job is not refused any more, a trial that can give its place away does so.
+        asks = gives_places and places <= 0 and refused is not None and not refused.passes
+        if not (looks > 0 and _waits(entry) and may_be_made and (places > 0 or asks)):
             continue
         looks -= 1
         manifest = _manifest(sweep, spec, trial)
         if isinstance(manifest, str):
             entry |= said(REFUSED, Sweeping.REFUSED, manifest)
+        elif asks:
+            yield Try(trial.name, manifest)
         else:
             places -= 1
             yield Make(trial.name, manifest)
-
-
-def _may_be_made(refused: NotMade | None, now: datetime) -> bool:
-    """Whether a trial's job may be tried to be made now."""
-    return refused is None or refused.until <= now
 
 
 def _waits(entry: Mapping[str, Any] | None) -> bool:

@@ -77,6 +77,14 @@ class Make:
 
 
 @dataclass(frozen=True, slots=True)
+class Try:
+    """Ask whether the job of a trial is still refused, while no place is free for it. It is not created."""
+
+    trial: str
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
 class Suspend:
     """Set `spec.suspend` of a trial's job, if it is still the one with this uid."""
 
@@ -90,7 +98,7 @@ class DeleteSweep:
     """DELETE the sweep in the background, with its uid as precondition. Its jobs go with it."""
 
 
-type SweepAction = Make | Suspend | DeleteSweep
+type SweepAction = Make | Try | Suspend | DeleteSweep
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,6 +233,16 @@ class Client:
             fence=self._fence,
         )
 
+    async def try_create(self, manifest: Manifest) -> None:
+        """A creation that is validated and admitted like any other, by quotas too, and then not stored.
+
+        Raises:
+            ApiError: As for `create`.
+        """
+        path = resource_of(manifest).path(manifest["metadata"]["namespace"])
+        query = {**_STRICT, "dryRun": "All"}
+        await self._request("POST", path, query=query, body=manifest, fence=self._fence)
+
     async def delete(
         self,
         resource: Resource,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +13,7 @@ from lorarl_operator.decide import parse
 from lorarl_operator.decide.models import Maker
 from lorarl_operator.decide.not_made import NotMade
 from lorarl_operator.decide.sweep import decide_sweep
-from lorarl_operator.decide.sweep_models import DeleteSweep, Make, Suspend, SweepDecision
+from lorarl_operator.decide.sweep_models import DeleteSweep, Make, Suspend, SweepDecision, Try
 from lorarl_operator.decide.sweep_reasons import Sweeping
 from unit.operator.observed_world import SPEC, START
 
@@ -87,6 +88,11 @@ class World:
                 self.status = copy.deepcopy(write)
             case Make(trial=trial, manifest=manifest):
                 self._create(trial, manifest)
+            case Try(trial=trial):
+                assert not self.not_made[trial].passes, "it is asked once"
+                later = self.now + timedelta(seconds=60)
+                gone = trial not in self.refuses
+                self.not_made[trial] = replace(self.not_made[trial], until=self.now if gone else later, passes=gone)
             case Suspend(trial=trial, uid=uid, suspend=suspend):
                 if trial in self.jobs and self.jobs[trial]["metadata"]["uid"] == uid:
                     self.jobs[trial]["spec"]["suspend"] = suspend

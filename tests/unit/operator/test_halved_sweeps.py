@@ -118,11 +118,27 @@ def test_a_held_trial_continues_if_those_that_wait_can_have_no_job() -> None:
         assert world.phases == ["Stopped", "Running", "Waiting", "Waiting"], "it keeps its place while they are tried"
     world.refuses = {}
     a_minute_passes(world)
-    assert world.phases == ["Stopped", "Running", "Pending", "Waiting"]
+    assert world.phases == ["Stopped", "Suspended", "Pending", "Pending"], "both need a place now"
     train(world, 2, 5)
     world.obeys(name(1))
     world.settle()
     assert world.phases == ["Stopped", "Stopped", "Running", "Pending"], "the second is now worse than another one"
+
+
+def test_one_that_trains_in_a_place_of_refused_trials_gives_it_back_to_them() -> None:
+    world = World(stopping={"halving": {"startAfter": 5, "factor": 4}}, parallelism=1)
+    world.refuses = {name(seed): (Sweeping.FORBIDDEN, False) for seed in (1, 2, 3)}
+    world.settle()
+    train(world, 0, 5)
+    a_minute_passes(world)
+    train(world, 0, 6)
+    for _ in range(3):
+        a_minute_passes(world)
+        assert world.phases == ["Running", "Waiting", "Waiting", "Waiting"], "it loses nothing while they are refused"
+    world.refuses = {name(3): (Sweeping.FORBIDDEN, False)}
+    a_minute_passes(world)
+    assert world.phases == ["Suspended", "Pending", "Waiting", "Waiting"]
+    assert "reason" not in world.trial(2) and world.trial(3)["reason"] == "Forbidden"
 
 
 def test_a_held_trial_takes_a_place_that_is_left_over() -> None:

@@ -61,6 +61,9 @@ class Server:
         self.jobs[job] = made
         return answer
 
+    async def try_create(self, manifest):
+        self.answers("try", manifest["metadata"]["name"], {"metadata": {}})
+
     async def merge(self, resource, namespace, job, patch):
         self.jobs[job]["spec"] |= {} if self.undoes else patch["spec"]
         return self.answers("patch", job, self.jobs[job])
@@ -188,6 +191,20 @@ def test_a_job_that_goes_by_itself_is_waited_for_without_a_warning(going: dict[s
     assert "NameTaken" not in server.events and "Stalled" not in {one["type"] for one in told["conditions"]}
     server.errors, server.clock = {}, 6.0
     assert f"create {name(0)}" in server.works(), "its name is free by now"
+
+
+def test_a_refused_job_is_only_asked_about_while_no_place_is_free():
+    server = Server(parallelism=1, stopping={"halving": {"startAfter": 5}})
+    server.errors = {("create", name(0)): ApiError("create", 403, "Forbidden", "exceeded quota")}
+    server.works()
+    assert server.raw["status"]["trials"][1]["phase"] == "Pending"
+    server.errors = {("try", name(0)): ApiError("create", 403, "Forbidden", "exceeded quota of jobs")}
+    server.clock = 61.0
+    assert server.works() == [f"try {name(0)}", "status sums"]
+    assert server.raw["status"]["trials"][0]["message"].endswith("exceeded quota of jobs")
+    server.errors, server.clock = {}, 122.0
+    assert server.works() == [f"try {name(0)}", "status sums"], "asked once"
+    assert "reason" not in server.raw["status"]["trials"][0] and name(0) not in server.jobs
 
 
 def test_a_change_that_is_refused_is_an_event():
