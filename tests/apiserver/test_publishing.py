@@ -123,6 +123,39 @@ def test_a_cluster_without_aibrix_or_without_the_right_to_it_says_so(cluster: Cl
         cluster.api.delete("LoRARLJob", "sums", where)
 
 
+def test_the_jobs_of_a_schedule_publish_in_turn(served: Cluster) -> None:
+    where = namespace(served, "nightly")
+    spec = {"schedule": "0 3 * * *", "suspend": True, "template": {"spec": MANIFEST["spec"] | {"publish": [ENTRY]}}}
+    kind = {"apiVersion": "lorarl.io/v1alpha1", "kind": "LoRARLSchedule"}
+    schedule = served.api.create({**kind, "metadata": {"name": "nightly", "namespace": where}, "spec": spec})
+    owner = {**kind, "name": "nightly", "uid": schedule["metadata"]["uid"], "controller": True}
+    first, second = "nightly-r0000001", "nightly-r0000002"
+
+    def start(name: str) -> None:
+        about = {"name": name, "namespace": where, "ownerReferences": [owner]}
+        served.api.create(job(where) | {"metadata": about})
+
+    with leading(served, "nightly"):
+        start(first)
+        reports(served, where, 10, 0.6, first)
+        served.api.wait(KIND, model(10), where, bool, seconds=SECONDS)
+        loads(served.api, where, model(10))
+        wait_state(served, where, "Serving", "Serving", first, serves=model(10))
+        start(second)
+        wait_state(served, where, "Waiting", "Superseded", first)
+        wait_state(served, where, "Serving", "Serving", second, serves=model(10))
+        reports(served, where, 20, 0.55, second)
+        served.api.wait(
+            "LoRARLJob", second, where, lambda one: "is not better than 0.6" in entry(one)["message"], seconds=SECONDS
+        )
+        reports(served, where, 30, 0.8, second)
+        served.api.wait(KIND, model(30), where, bool, seconds=SECONDS)
+        loads(served.api, where, model(30))
+        wait_state(served, where, "Serving", "Serving", second, serves=model(30))
+        served.api.wait_gone(KIND, model(10), where, seconds=SECONDS)
+        assert names(served.api, where) == {model(30)}
+
+
 def test_the_best_is_published_replaced_and_rolled_back(served: Cluster) -> None:
     where = namespace(served, "whole")
     others = served.api.create(

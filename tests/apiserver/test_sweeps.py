@@ -267,6 +267,28 @@ def test_a_suspended_sweep_continues_and_a_deleted_one_ends_its_jobs(p: Platform
     assert not p.api.list("LoRARLJob", namespace)
 
 
+def test_a_sweep_that_is_applied_again_waits_for_the_jobs_of_the_one_before(p: Platform, replica: Operator) -> None:
+    namespace = p.namespace("again")
+    sweep = lorarlsweep(namespace, "sums", over=[{"path": "spec.trainer.seed", "values": [0, 1]}])
+    p.api.create(sweep)
+    wait_jobs(p, namespace, 0, 1)
+    # As a clean-up of its checkpoints does.
+    p.api.patch("LoRARLJob", "sums-seed-0", {"metadata": {"finalizers": ["example.com/stays"]}}, namespace)
+    p.api.delete(KIND, "sums", namespace)
+    p.api.wait_gone(KIND, "sums", namespace, seconds=SECONDS)
+    p.api.create(sweep)
+
+    def waits(found: Object) -> bool:
+        first, *_ = found.get("status", {}).get("trials") or [{}]
+        return "is being deleted" in first.get("message", "") and phases(found).get("1") == "Running"
+
+    found = p.api.wait(KIND, "sums", namespace, waits, seconds=SECONDS)
+    assert not condition(found, "Stalled")
+    p.api.patch("LoRARLJob", "sums-seed-0", {"metadata": {"finalizers": None}}, namespace)
+    wait(p, namespace, {"0": "Running", "1": "Running"})
+    assert "NameTaken" not in events(p, namespace)
+
+
 def test_the_commands_of_the_page_do_what_it_says(p: Platform, replica: Operator) -> None:
     namespace = p.namespace("page")
     left = [line.partition("  #")[0].strip() for line in PAGE.splitlines() if line.startswith("kubectl ")]

@@ -58,9 +58,10 @@ class Publisher:
         self._memories: dict[Key, _Memory] = {}
 
     def notice(self, key: Key, job: Job | None) -> None:
-        """Look at a job soon if it publishes, or did."""
-        if job is not None and (b'"publish"' in job.spec or b'"published"' in job.status):
-            self._queue.add(key)
+        """Look soon at a job that publishes, or did, and at the others of its schedule."""
+        for one in (job, *self._of_schedule(job)) if job is not None else ():
+            if b'"publish"' in one.spec or b'"published"' in one.status:
+                self._queue.add((one.namespace, one.name))
 
     async def work(self) -> None:
         """Publish forever. A job that fails does not stop the others."""
@@ -81,11 +82,12 @@ class Publisher:
             entries = checked_spec(job).publish or []
         except ManifestError:
             return  # The condition Running says what is wrong.
-        seen = json.dumps(inputs(job), sort_keys=True)
+        gone = superseded(job, self._of_schedule(job))
+        seen = json.dumps([inputs(job), gone and gone.message], sort_keys=True)
         if seen == memory.seen and (left := memory.due - self._clock()) > 0:
             self._queue.add_after(key, left)
             return
-        items = superseded(job, self._of_schedule(job)) or await self._listed(job)
+        items = gone or await self._listed(job)
         decision = decide_publishing(job, entries, items, memory.faults, self._client.now())
         await self._carry_out(key, job, memory, decision)
         memory.seen, memory.due = seen, self._clock() + decision.recheck_seconds

@@ -20,7 +20,11 @@ class Sweeping(Row):
     SUSPENDED = "Suspended", "`spec.suspend` is true.", "Set `spec.suspend: false` to continue."
     COMPLETE = "Complete", "Each trial has ended, and one at least succeeded.", "Nothing."
     NONE_SUCCEEDED = "NoneSucceeded", "Each trial has ended, and none succeeded.", "Look at the trials in the status."
-    INVALID = "Invalid", "The spec of the sweep cannot be used. The message says why.", "Apply a corrected sweep."
+    INVALID = (
+        "Invalid",
+        "The spec of the sweep cannot be used. The message says why.",
+        "Delete it, and apply a corrected one: its trials never change.",
+    )
     TRIAL_MADE = "TrialMade", "A trial has its job.", "Nothing."
     TRIAL_SUCCEEDED = "TrialSucceeded", "The training of a trial has finished.", "Nothing."
     TRIAL_FAILED = "TrialFailed", "The job of a trial has failed.", "Look at the job."

@@ -80,7 +80,7 @@ def status_of(sweep: Sweep, stored: Mapping[str, Any], summary: Summary, now: da
 def invalid_status(sweep: Sweep, stored: Mapping[str, Any], why: str, now: datetime) -> dict[str, Any]:
     """The status of a sweep whose spec cannot be used. What was known of its trials stays."""
     kept = {key: value for key, value in stored.items() if key != "completionTime"}
-    message = f"The sweep cannot be used. {why}"
+    message = f"The sweep cannot be used. {why} Its trials never change: delete it, and apply a corrected one."
     conditions = _conditions(sweep, stored, FAILED, Sweeping.INVALID, message, now)
     return kept | {"phase": FAILED, "observedGeneration": sweep.generation, "conditions": conditions}
 

@@ -125,9 +125,10 @@ def test_of_a_schedule_only_the_newest_job_publishes():
     about = {"namespace": "team", "name": "nightly", "uid": "schedule-uid", "resourceVersion": "1"}
     schedule = {"metadata": about | {"creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}}
     earlier, newest = of_schedule("nightly-r0000009", 1), of_schedule("nightly-r0000001", 2)
+    unreadable = {"spec": {"publish": []}}  # so that only one of the two is decided about
     server = Server(earlier)
     server.cache.put(LORARLSCHEDULES, schedule)
-    server.cache.put(LORARLJOBS, newest)
+    server.cache.put(LORARLJOBS, newest | unreadable)
     events = run(server, looks=5, clock=[0.0])
     assert server.asked == ["status"] and events.reasons == ["Superseded"]
     [entry] = parse.job(server.raw).read_status()["published"]
@@ -137,7 +138,7 @@ def test_of_a_schedule_only_the_newest_job_publishes():
     assert run(server, looks=5, clock=[0.0]).reasons == [] and server.asked == ["status"], "it takes nothing back"
     later = Server(newest)
     later.cache.put(LORARLSCHEDULES, schedule)
-    later.cache.put(LORARLJOBS, earlier)
+    later.cache.put(LORARLJOBS, earlier | unreadable)
     run(later, looks=5, clock=[0.0])
     assert later.asked.count("create") == 1
     [made] = later.made
