@@ -60,7 +60,7 @@ def test_a_workload_that_an_administrator_stops_stays_stopped(p: Platform) -> No
     job = wait(p, namespace, "held", "Pending")
     assert condition(job, "Running")["reason"] == "QueueStopped"
     assert condition(job, "Stalled")["status"] == "True"
-    assert f"kueuectl resume workload {workload}" in condition(job, "Running")["message"]
+    assert f"kueuectl resume workload {workload} -n " in condition(job, "Running")["message"]
     assert job["status"]["preemptions"] == 1
     p.api.patch("Workload", workload, {"spec": {"active": True}}, namespace)
     job = wait(p, namespace, "held", "Running")

@@ -8,6 +8,7 @@ from datetime import timedelta
 from http import HTTPStatus
 from typing import Any
 
+from lorarl_api.redaction import redacted
 from lorarl_operator.control.cache import Cache, Key
 from lorarl_operator.control.workqueue import WorkQueue
 from lorarl_operator.decide import parse
@@ -98,7 +99,7 @@ class MadeJobs:
             return self._taken(maker, found)
         if error.refused:
             reason = self._reasons.REFUSED if error.status in _FOR_GOOD else self._reasons.FORBIDDEN
-            return self._not_made(reason, f"The API server refuses its job: {error.message}")
+            return self._not_made(reason, f"The API server refuses its job: {redacted(error.message)}")
         raise error
 
     async def known(self, namespace: str, name: str) -> None:

@@ -204,7 +204,7 @@ def _queued(snapshot: Snapshot, draft: Draft, ray_job: RayJob) -> Decision:
     """A RayJob that a queue holds, or whose machines a queue took back. It resumes by itself when there is room."""
     if fewer := ask_for_fewer(snapshot, draft, ray_job):
         return fewer
-    blocker = queued(ray_job, snapshot.observed.evidence, dict(snapshot.job.passed_labels))
+    blocker = queued(ray_job, snapshot.observed.evidence, snapshot.job)
     # Without evidence there is no news: the queue's last message still holds.
     has_news = snapshot.observed.evidence is not None and snapshot.observed.evidence.workload is not None
     if not has_news and is_stopped(snapshot):

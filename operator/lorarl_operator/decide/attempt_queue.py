@@ -31,7 +31,7 @@ def ended_by_queue(snapshot: Snapshot) -> Decision | None:
     is_known = evidence is not None and (evidence.workload is not None or evidence.refused)
     if not is_known and (draft.phase in MAY_HAVE_RUN or ray_job.deleted_at):
         return Decision(wants_evidence=Want.WORKLOAD, recheck_seconds=_ASK_AGAIN_SECONDS)
-    stop = stop_of(ray_job, evidence)
+    stop = stop_of(ray_job, evidence, snapshot.job.namespace)
     return fail(snapshot, draft, stop.ends, stop.message) if stop and stop.ends else None
 
 

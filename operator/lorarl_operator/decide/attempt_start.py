@@ -8,7 +8,15 @@ from lorarl_api.defaults import knows
 from lorarl_api.faults import ManifestError
 from lorarl_operator.decide import backoff
 from lorarl_operator.decide.attempt_end import fail
-from lorarl_operator.decide.blockers import GOING_SECONDS, KUEUE_WANTS_IT, Blocker, name_taken, ray_job_stays, refused
+from lorarl_operator.decide.blockers import (
+    GOING_SECONDS,
+    KUEUE_WANTS_IT,
+    Blocker,
+    left_over,
+    name_taken,
+    ray_job_stays,
+    refused,
+)
 from lorarl_operator.decide.decision import Apply, Create, Decision, Event
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.news_reasons import News
@@ -25,11 +33,12 @@ def create_attempt(snapshot: Snapshot) -> Decision:
     """Create the attempt's RayJob when nothing of another attempt works and its delay has passed."""
     if snapshot.name_taken:
         # An annotation says from which generation of a job lorarl made it.
-        left_over = any(
+        is_left_over = any(
             each.name == snapshot.ray_job_name and not each.owner_uid and each.generation
             for each in snapshot.observed.ray_jobs
         )
-        blocker = name_taken("RayJob", snapshot.ray_job_name, left_over=left_over)
+        name = snapshot.ray_job_name
+        blocker = left_over(name, snapshot.job.namespace) if is_left_over else name_taken("RayJob", name)
         return blocked(snapshot, blocker, again=snapshot.settings.refused_briefly_seconds)
     delay = backoff.remaining(snapshot.draft(), snapshot.now, snapshot.settings)
     if snapshot.others:

@@ -156,13 +156,15 @@ def _refusal_hint(refusal: Refusal) -> str:
     return "Correct the named fields in a new job."
 
 
-def name_taken(kind: str, name: str, *, left_over: bool = False) -> Blocker:
+def left_over(ray_job: str, namespace: str) -> Blocker:
+    """A RayJob of an earlier job has the name that ours needs, and nothing deletes it."""
+    problem = f"RayJob {ray_job} has no owner: a job of this name was deleted without it (--cascade=orphan)"
+    fix = f"Delete it (kubectl delete rayjob {ray_job} -n {namespace})."
+    return Blocker(Waiting.NAME_TAKEN, f"{problem}, and it runs on. {fix}")
+
+
+def name_taken(kind: str, name: str) -> Blocker:
     """Another owner's object has the name that ours needs."""
-    if left_over:
-        problem = f"{kind} {name} has no owner: a job of this name was deleted without it (--cascade=orphan)"
-        return Blocker(
-            Waiting.NAME_TAKEN, f"{problem}, and it runs on. Delete it: kubectl delete {kind.lower()} {name}."
-        )
     return Blocker(
         Waiting.NAME_TAKEN,
         f"{kind} {name} already exists and belongs to something else. Delete it, or apply this job under another name. "

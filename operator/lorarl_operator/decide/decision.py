@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
+from lorarl_api.redaction import redacted
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import WORKER_GROUP
 from lorarl_operator.decide.news_reasons import News
@@ -161,7 +162,7 @@ def operator_fault(what: str, error: Exception) -> Event:
 
 def refused_change(error: Exception) -> Event:
     """An Event about a change that the API server refuses, and of which no status tells."""
-    text = f"The API server refuses a change that the operator has to make: {error}"
+    text = f"The API server refuses a change that the operator has to make: {redacted(str(error))}"
     return Event("Warning", News.CHANGE_REFUSED, sentences(text, "It tries again, at least once per minute."))
 
 

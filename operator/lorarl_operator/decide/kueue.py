@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from lorarl_operator.decide.blockers import Blocker
 from lorarl_operator.decide.messages import sentences
-from lorarl_operator.decide.models import Evidence, RayJob, Workload
+from lorarl_operator.decide.models import Evidence, Job, RayJob, Workload
 from lorarl_operator.decide.reasons import Ended, Waiting
 
 _BY_KUEUE = "DeactivatedDueTo"
@@ -48,24 +48,23 @@ class Stop:
     ends: Ended | None = None
 
 
-def stop_of(ray_job: RayJob, evidence: Evidence | None) -> Stop | None:
+def stop_of(ray_job: RayJob, evidence: Evidence | None, namespace: str) -> Stop | None:
     """Who stopped the RayJob in its queue; None if no one did, or if that is not known."""
     workload = evidence.workload if evidence else None
     if workload is None or not workload.name:
         return None
     conditions = _true(workload)
     if workload.active and "DeactivationTarget" not in conditions:
-        return _stopped_queue(ray_job, workload)
+        return _stopped_queue(ray_job, workload, namespace)
     cause, message = conditions.get("DeactivationTarget") or conditions.get("Evicted", ("", ""))
     if "DeactivationTarget" in conditions or cause.startswith(_BY_KUEUE):
         reason, fix = _LIMITS.get(cause.removeprefix(_BY_KUEUE), _ANY_LIMIT)
         return Stop(sentences(f"Queue {ray_job.queue} has ended the job: {message}", fix), reason)
     problem = f"An administrator of queue {ray_job.queue} stopped the job: Workload {workload.name} is not active"
-    fix = f"It resumes from its checkpoint after: kueuectl resume workload {workload.name}"
-    return Stop(sentences(problem, fix))
+    return Stop(sentences(problem, _resumed(f"workload {workload.name} -n {namespace}")))
 
 
-def _stopped_queue(ray_job: RayJob, workload: Workload) -> Stop | None:
+def _stopped_queue(ray_job: RayJob, workload: Workload, namespace: str) -> Stop | None:
     """The LocalQueue or ClusterQueue is stopped, and took back what it had admitted."""
     evicted = _true(workload).get("Evicted", ("", ""))[0]
     requeued = _true(workload).get("Requeued", ("", ""))[0]
@@ -74,25 +73,29 @@ def _stopped_queue(ray_job: RayJob, workload: Workload) -> Stop | None:
         return None
     name = f" {ray_job.queue}" if kind == "localqueue" else ""
     problem = f"An administrator stopped the {evicted.removesuffix('Stopped')}{name}, and the job with it"
-    where = f"kueuectl resume {kind}{name or ' NAME'}"
-    return Stop(sentences(problem, f"It resumes from its checkpoint after: {where}"))
+    return Stop(sentences(problem, _resumed(f"{kind}{name} -n {namespace}" if name else f"{kind} NAME")))
 
 
-def queued(ray_job: RayJob, evidence: Evidence | None, labels: dict[str, str]) -> Blocker:
-    """What a suspended RayJob waits for. `labels` are those that it was given by its job."""
+def _resumed(what: str) -> str:
+    """What starts the job again. A full stop after a command would be taken for a part of it."""
+    return f"It resumes from its checkpoint when someone starts it again (kueuectl resume {what})"
+
+
+def queued(ray_job: RayJob, evidence: Evidence | None, job: Job) -> Blocker:
+    """What a suspended RayJob of a job waits for."""
     if not ray_job.queue:
         return Blocker(
             Waiting.RAY_JOB_SUSPENDED,
             f"RayJob {ray_job.name} was suspended, but not by Kueue, and KubeRay will not resume it. "
-            f"Delete it (kubectl delete rayjob {ray_job.name}); lorarl recreates it.",
+            f"Delete it (kubectl delete rayjob {ray_job.name} -n {job.namespace}); lorarl recreates it.",
         )
-    if stop := stop_of(ray_job, evidence):
+    if stop := stop_of(ray_job, evidence, job.namespace):
         return Blocker(Waiting.QUEUE_STOPPED, stop.message)
     workload = evidence.workload if evidence else None
     if workload is None:
         return _waits(ray_job)
     if not workload.name:
-        return Blocker(Waiting.QUEUED, _without_workload(ray_job, labels))
+        return Blocker(Waiting.QUEUED, _without_workload(ray_job, dict(job.passed_labels)))
     conditions = {kind: (holds, reason, message) for kind, holds, reason, message in workload.conditions}
     reserved, reason, message = conditions.get("QuotaReserved", (False, "", ""))
     if not reserved:

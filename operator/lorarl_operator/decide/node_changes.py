@@ -116,7 +116,7 @@ def ask_for_fewer(snapshot: Snapshot, draft: Draft, ray_job: RayJob) -> Decision
     workload = evidence.workload if evidence else None
     if not (ray_job.queue and nodes.is_elastic and 0 < fewer < ray_job.workers) or draft.phase == RUNNING:
         return None
-    if workload is None or not workload.name or stop_of(ray_job, evidence):
+    if workload is None or not workload.name or stop_of(ray_job, evidence, snapshot.job.namespace):
         return None
     if any(kind == "QuotaReserved" and holds for kind, holds, *_ in workload.conditions):
         return None

@@ -73,7 +73,7 @@ def test_a_rayjob_that_someone_suspended_was_not_taken_by_a_queue():
     assert (decision.status["phase"], decision.status["preemptions"]) == ("Pending", 1)
     assert conditions(decision)["Disrupted"]["message"].startswith("RayJob demo-1 was suspended, but not by Kueue")
     (event,) = decision.events
-    assert "Delete it (kubectl delete rayjob demo-1); lorarl recreates it." in event.message
+    assert "Delete it (kubectl delete rayjob demo-1 -n team); lorarl recreates it." in event.message
 
 
 def test_absurd_numbers_in_a_status_are_ignored():
@@ -320,7 +320,7 @@ def test_a_rayjob_that_a_deleted_job_left_behind_is_named_so():
     del orphan["metadata"]["ownerReferences"]
     running = conditions(decided(raw_job(), orphan))["Running"]
     assert running["reason"] == "NameTaken"
-    assert "kubectl delete rayjob demo-1" in running["message"]
+    assert "(kubectl delete rayjob demo-1 -n team)" in running["message"]
     assert "disappear" not in running["message"]
 
 

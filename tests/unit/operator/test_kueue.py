@@ -92,7 +92,7 @@ class TestAStop:
         assert (decision.status["phase"], decision.status["preemptions"]) == ("Pending", 1)
         running = conditions(decision)["Running"]
         assert running["reason"] == "QueueStopped"
-        assert "kueuectl resume workload rayjob-demo-1" in running["message"]
+        assert "(kueuectl resume workload rayjob-demo-1 -n team)" in running["message"]
         assert (conditions(decision)["Stalled"]["status"], "Reconciling" in conditions(decision)) == ("True", False)
         (event,) = decision.events
         assert (event.type, event.reason) == ("Warning", "QueueStopped")

@@ -28,6 +28,7 @@ class Server:
         self.raw: dict[str, Any] = {"metadata": about, "spec": sweep_spec(**parts), "status": {}}
         self.jobs: dict[str, dict[str, Any]] = {}
         self.asked: list[str] = []
+        self.messages: list[str] = []
         self.errors: dict[tuple[str, str], ApiError] = {}
         self.version, self.clock, self.undoes = 1, 0.0, False
         self.loop = asyncio.Runner()  # The queue belongs to one loop.
@@ -40,6 +41,7 @@ class Server:
 
     def record(self, sweep, event):
         self.events.append(str(event.reason))
+        self.messages.append(event.message)
 
     def answers(self, verb: str, name: str, raw: dict[str, Any]) -> dict[str, Any]:
         self.asked.append(f"{verb} {name}")
@@ -210,11 +212,12 @@ def test_a_refused_job_is_only_asked_about_while_no_place_is_free():
 def test_a_change_that_is_refused_is_an_event():
     server = Server()
     server.works()
-    server.errors = {("patch", name(0)): ApiError("patch", 403, "Forbidden", "a webhook says no")}
+    server.errors = {("patch", name(0)): ApiError("patch", 403, "Forbidden", "a webhook says no to password=hunter2")}
     server.raw["spec"]["suspend"] = True
     server.changes(generation=2)
     server.works()
-    assert "ChangeRefused" in server.events
+    assert "ChangeRefused" in server.events and "a webhook says no" in "".join(server.messages)
+    assert "hunter2" not in "".join(server.messages)
 
 
 def test_a_job_that_the_cache_lacks_is_asked_for_first():
