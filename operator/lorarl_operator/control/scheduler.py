@@ -13,6 +13,7 @@ from lorarl_operator.control.event_recorder import EventRecorder
 from lorarl_operator.control.made_jobs import MadeJobs
 from lorarl_operator.control.worker import Worker
 from lorarl_operator.control.workqueue import WorkQueue
+from lorarl_operator.decide.blockers import exceeds_quota
 from lorarl_operator.decide.decision import Event
 from lorarl_operator.decide.models import Job
 from lorarl_operator.decide.not_made import NotMade
@@ -82,9 +83,23 @@ class Scheduler:
             await self._made.known(schedule.namespace, str(one.get("name")))
         jobs, now = self._cache.made_by(schedule), self._client.now()
         decision = decide_schedule(schedule, jobs, self._not_made.get(schedule.uid), now)
+        if (refused := await self._refused_in_place(schedule, decision)) is not None:
+            self._not_made[schedule.uid] = refused
+            decision = decide_schedule(schedule, jobs, refused, now)
         if decision.recheck_seconds is not None:
             self._queue.add_after(key, decision.recheck_seconds)
         await self._carry_out(key, schedule, decision)
+
+    async def _refused_in_place(self, schedule: Schedule, decision: ScheduleDecision) -> NotMade | None:
+        """Why a job cannot take the place of others for which it would be deleted; None if it can.
+
+        A quota is no reason: their deletion may make room.
+        """
+        start = next((one for one in decision.actions if isinstance(one, Start)), None)
+        if start is None or len(decision.actions) == 1:
+            return None
+        refused = await self._made.tried(schedule, start.manifest)
+        return None if refused is None or exceeds_quota(refused.message) else refused
 
     async def _carry_out(self, key: Key, schedule: Schedule, decision: ScheduleDecision) -> None:
         if decision.status is not None:

@@ -125,6 +125,11 @@ def starting(
     return Blocker(Waiting.STARTING, f"KubeRay is starting the pods of RayJob {ray_job.name}.", stuck=False)
 
 
+def exceeds_quota(message: str) -> bool:
+    """Whether a refusal is that of a ResourceQuota, so that the end of something else makes room."""
+    return _QUOTA.search(message) is not None
+
+
 def refused(refusal: Refusal) -> Blocker:
     """What the API server refused to create."""
     message = redacted(refusal.message)
@@ -132,7 +137,7 @@ def refused(refusal: Refusal) -> Blocker:
         return name_taken(refusal.kind, refusal.name)
     if refusal.reason == "NamespaceTerminating":
         return Blocker(Waiting.NAMESPACE_TERMINATING, "The namespace is being deleted.")
-    if _QUOTA.search(message):
+    if exceeds_quota(message):
         problem = f"{refusal.kind} {refusal.name} exceeds the namespace's ResourceQuota: {message}"
         return Blocker(Waiting.QUOTA_EXCEEDED, sentences(problem, _QUOTA_HINT))
     if refusal.kind == "RayJob" and refusal.code == 404:
@@ -184,7 +189,7 @@ def _refused_by_kuberay(ray_job: RayJob) -> Blocker | None:
 def _creation_failed(job: Job, message: str) -> Blocker:
     """A pod that the API server did not let KubeRay create. Each try gives the pod a new name."""
     message = _POD_NAME.sub("its pod", redacted(_MARKER.sub("", message)))
-    if _QUOTA.search(message):
+    if exceeds_quota(message):
         return Blocker(Waiting.QUOTA_EXCEEDED, sentences(message, _QUOTA_HINT))
     if missing := _missing(job, message):
         return missing

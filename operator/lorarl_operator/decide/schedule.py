@@ -75,7 +75,8 @@ def decide_schedule(
     refused = not_made if starts else None
     upcoming = None if spec.suspend else times.after(max(now, since))
     next_one = due.newest if starts and due is not None else upcoming
-    status = status_of(schedule, stored, Summary(spec, jobs, last, next_one, left_out, refused), now)
+    told = None if refused is not None and refused.passes else refused
+    status = status_of(schedule, stored, Summary(spec, jobs, last, next_one, left_out, told), now)
     events, actions = list(events_of(stored, status)), list[ScheduleAction]()
     if starts and due is not None and (refused is None or refused.until <= now):
         replaced = [job for job in _in_the_way(seen) if job.deleted_at is None]

@@ -7,6 +7,8 @@ import copy
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from lorarl_operator.control.cache import Cache
 from lorarl_operator.control.scheduler import Scheduler
 from lorarl_operator.control.workqueue import WorkQueue
@@ -70,6 +72,9 @@ class Server:
         answer = self.answers("create", job, made)
         self.jobs[job] = made
         return answer
+
+    async def try_create(self, manifest):
+        self.answers("try", manifest["metadata"]["name"], {"metadata": {}})
 
     async def delete(self, resource, namespace, name, uid):
         assert resource == LORARLJOBS and self.jobs[name]["metadata"]["uid"] == uid
@@ -153,7 +158,39 @@ def test_a_refused_job_waits_a_minute_and_replace_deletes_first():
     server.errors, server.seconds = {}, 3661.0
     assert server.works(notice=False) == [f"create {hour(1)}", "status nightly"]
     server.seconds = 7200.0
-    assert server.works(notice=False)[:2] == [f"delete {hour(1)}", f"create {hour(2)}"]
+    assert server.works(notice=False)[:3] == [f"try {hour(2)}", f"delete {hour(1)}", f"create {hour(2)}"]
+
+
+@pytest.mark.parametrize(
+    ("code", "why", "deleted"),
+    [(422, "no", False), (403, "a webhook denied the request", False), (403, "exceeded quota: jobs", True)],
+)
+def test_a_job_that_a_policy_refuses_replaces_none(code: int, why: str, deleted: bool):
+    server = Server(concurrencyPolicy="Replace")
+    server.works()
+    server.seconds = 3600.0
+    server.works()
+    server.errors = {(verb, hour(2)): ApiError("create", code, "Invalid", why) for verb in ("try", "create")}
+    server.seconds = 7200.0
+    server.works()
+    assert (hour(1) in server.jobs) is not deleted and ("Replaced" in server.events) is deleted
+    assert f"The API server refuses its job: {why}" in server.raw["status"]["conditions"][-1]["message"]
+    server.errors, server.seconds = {}, 7300.0
+    server.works()
+    assert list(server.jobs) == [hour(2)]
+
+
+def test_a_job_that_goes_by_itself_is_waited_for_without_a_warning():
+    server = Server()
+    server.works()
+    server.seconds = 3600.0
+    going = {"name": hour(1), "namespace": "team", "uid": "any", "resourceVersion": "1"}
+    server.jobs[hour(1)] = {"metadata": going | {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}}
+    server.works()
+    assert not {"Stalled"} & {one["type"] for one in server.raw["status"]["conditions"]} and server.events == []
+    server.jobs.clear()
+    server.seconds += 6.0
+    assert server.works(notice=False)[0] == f"create {hour(1)}"
 
 
 def test_old_jobs_go_after_the_status_has_what_they_said():
