@@ -28,6 +28,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
+from lorarl_api.v1alpha1 import SWEEP_KIND
 from lorarl_operator.decide.attempt_end import count_outcome, end_attempt, fail, finished, out_of_attempts, succeed
 from lorarl_operator.decide.attempt_progress import follow, outcome_of
 from lorarl_operator.decide.attempt_queue import ended_by_queue, is_stopped
@@ -107,6 +108,15 @@ def _suspend(snapshot: Snapshot) -> Decision:
     return _suspending_or_suspended(snapshot, draft)
 
 
+def _how_to_resume(snapshot: Snapshot) -> str:
+    """What ends a suspension. A sweep suspends a trial again that it has stopped or holds."""
+    maker = snapshot.job.maker
+    if maker is None or maker.kind != SWEEP_KIND:
+        return "Set it to false to resume the job from its newest checkpoint."
+    whose = f"If {maker.kind} {maker.name} has set that, its status says why."
+    return f"{whose} Otherwise set it to false to resume the job from its newest checkpoint."
+
+
 def _suspending_or_suspended(snapshot: Snapshot, draft: Draft) -> Decision:
     """Suspending while there are RayJobs or pods, then Suspended."""
     if snapshot.current:  # A resumed job continues with the attempt after this one.
@@ -122,7 +132,7 @@ def _suspending_or_suspended(snapshot: Snapshot, draft: Draft) -> Decision:
         message = blocker.message if blocker else "spec.suspend is true. The pods write a checkpoint and end."
     else:
         draft.phase, own = SUSPENDED, Waiting.SUSPENDED
-        message = "spec.suspend is true. Set it to false to resume the job from its newest checkpoint."
+        message = f"spec.suspend is true. {_how_to_resume(snapshot)}"
     reason = blocker.reason if blocker else own
     events = () if draft.phase == before else (Event("Normal", own, message),)
     if blocker and draft.reason("Running") != reason:

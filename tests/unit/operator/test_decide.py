@@ -113,6 +113,16 @@ class TestSuspension:
         assert decision.actions == (Delete("RayJob", "demo-1", "ray-1"),)
         assert "startTime" not in decision.status
 
+    def test_what_resumes_it_is_said(self):
+        """A sweep suspends a trial again that it has stopped, or holds at a rung."""
+        sweep = {"kind": "LoRARLSweep", "name": "sums", "uid": "sweep-uid", "controller": True}
+        for owners, said in (
+            (None, "is true. Set it to false to resume"),
+            ([sweep], "If LoRARLSweep sums has set that"),
+        ):
+            decision = decided(raw_job({"suspend": True}, ownerReferences=owners))
+            assert said in conditions(decision)["Suspended"]["message"]
+
     def test_it_is_suspended_when_the_pods_are_gone(self):
         pods = [raw_pod("worker", deletionTimestamp=ago(-60), deletionGracePeriodSeconds=120)]
         suspending = raw_job({"suspend": True}, status_of("Suspending"))
