@@ -47,7 +47,11 @@ def _parsed(document: Any) -> LoRARLSweep:
 
 
 def _of_rules(sweep: LoRARLSweep, document: Any) -> Iterator[Fault]:
-    return (from_rule(document, path, rule) for path, rule in broken_rules(sweep))
+    spec = sweep.spec.template.spec
+    # The rules of the objective read these. What is wrong with them otherwise is a fault of the jobs.
+    readable = all(isinstance(spec.get(part) or {}, Mapping) for part in ("checkpoint", "data"))
+    broken = broken_rules(sweep, wanted=lambda path: readable or path[-1] != "objective")
+    return (from_rule(document, path, rule) for path, rule in broken)
 
 
 def _of_values(sweep: LoRARLSweep) -> Iterator[Fault]:
@@ -156,11 +160,19 @@ def _column(metric: str, spec: Mapping[str, Any]) -> str:
     """The column of metrics.jsonl whose value a job's status has under this name."""
     if metric in _COLUMNS:
         return _COLUMNS[metric]
-    data, chosen = spec.get("data") or {}, (spec.get("checkpoint") or {}).get("keepBest") or {}
-    evals = {one.get("name"): one for one in data.get("evals") or ()}
-    one = evals.get(chosen.get("eval"), {}) if metric == "best" else {}
+    data, chosen = _part(spec, "data"), _part(_part(spec, "checkpoint"), "keepBest")
+    listed = data.get("evals")
+    evals = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
     if metric == "evalScore" and not data.get("eval"):
-        one = next(iter(evals.values()), {})
+        one = next(iter(evals), {})
+    else:
+        one = next((one for one in evals if metric == "best" and one.get("name") == chosen.get("eval")), {})
     scored = one.get("reward") or (metric == "best" and chosen.get("passAtK"))
-    answers = (spec.get("algorithm") or {}).get("type") in FROM_ANSWERS
+    answers = str(_part(spec, "algorithm").get("type")) in FROM_ANSWERS
     return "eval_loss" if answers and not scored else "eval_score"
+
+
+def _part(spec: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A mapping within a spec; empty if a trial has set something else there, which is a fault of its job."""
+    found = spec.get(name)
+    return found if isinstance(found, Mapping) else {}

@@ -185,3 +185,11 @@ def test_a_rule_that_can_stop_no_trial_is_a_fault_of_the_manifest_alone(rule: st
     assert not sweep_faults(sweep({**changes, "spec.over": [{**steps, "values": [5, 11]}]}))
     usual = sweep({**changes, "spec.template.spec.trainer.steps": None})
     assert not sweep_faults(usual), "the usual number of steps is larger"
+
+
+@pytest.mark.parametrize("part", ["checkpoint", "data", "algorithm"])
+@pytest.mark.parametrize("value", [[1], "x", True])
+@pytest.mark.parametrize("metric", ["best", "evalScore"])
+def test_a_part_of_a_wrong_type_is_named_as_that_of_a_job(part: str, value: object, metric: str) -> None:
+    found = sweep_faults(sweep({f"spec.template.spec.{part}": value, "spec.objective": {"metric": metric}}))
+    assert f"spec.template.spec.{part}" in [fault.path for fault in found], found

@@ -378,3 +378,13 @@ def test_each_phase_as_kstatus_and_argo_cd_see_it() -> None:
         ("Failed", "Degraded"),
         ("Failed", "Degraded"),
     ]
+
+
+@pytest.mark.parametrize("metric", ["best", "evalScore"])
+@pytest.mark.parametrize("value", [[1], "x", 3, {"evals": [1], "keepBest": [2], "type": ["sft"], "eval": None}])
+@pytest.mark.parametrize("path", ["spec.data", "spec.checkpoint", "spec.algorithm", "spec.data.evals"])
+def test_a_trial_whose_values_have_wrong_types_is_refused_and_stops_no_other(path: str, value: Any, metric: str):
+    sound = {"set": {"spec.trainer.seed": 1}, "name": "sound"}
+    world = World(over=None, trials=[{"set": {path: value}, "name": "odd"}, sound], objective={"metric": metric})
+    world.settle()
+    assert world.phases == ["Refused", "Pending"], world.status
