@@ -267,7 +267,7 @@ def test_a_suspended_sweep_continues_and_a_deleted_one_ends_its_jobs(p: Platform
     assert not p.api.list("LoRARLJob", namespace)
 
 
-def test_a_sweep_that_is_applied_again_waits_for_the_jobs_of_the_one_before(p: Platform, replica: Operator) -> None:
+def test_a_sweep_applied_again_waits_for_jobs_that_go(p: Platform, replica: Operator) -> None:
     namespace = p.namespace("again")
     sweep = lorarlsweep(namespace, "sums", over=[{"path": "spec.trainer.seed", "values": [0, 1]}])
     p.api.create(sweep)

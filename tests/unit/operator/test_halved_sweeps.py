@@ -125,7 +125,7 @@ def test_a_held_trial_continues_if_those_that_wait_can_have_no_job() -> None:
     assert world.phases == ["Stopped", "Stopped", "Running", "Pending"], "the second is now worse than another one"
 
 
-def test_one_that_trains_in_a_place_of_refused_trials_gives_it_back_to_them() -> None:
+def test_a_place_of_refused_trials_is_given_back_to_them() -> None:
     world = World(stopping={"halving": {"startAfter": 5, "factor": 4}}, parallelism=1)
     world.refuses = {name(seed): (Sweeping.FORBIDDEN, False) for seed in (1, 2, 3)}
     world.settle()

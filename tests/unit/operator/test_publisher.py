@@ -146,7 +146,7 @@ def test_of_a_schedule_only_the_newest_job_publishes():
     assert all(made["metadata"]["labels"].get(key) == (value[0] if value else "sums") for key, *value in labels)
 
 
-def test_a_jobs_versions_are_found_by_its_name_and_those_of_a_schedule_by_that():
+def test_versions_of_a_schedule_are_found_by_its_name():
     assert selector(parse.job(of_schedule("a", 1))) == selector(parse.job(of_schedule("b", 2)))
     assert "lorarl.io/job=demo" in selector(parse.job(publishing()))
 

@@ -166,7 +166,7 @@ def test_a_job_whose_answer_was_lost_is_its_own_and_one_of_others_is_not():
     assert first["reason"] == "NameTaken" and "uid" not in first and second["phase"] == "Pending"
 
 
-def test_a_sweep_that_is_applied_again_is_not_judged_by_what_the_one_before_was_told():
+def test_a_sweep_applied_again_begins_without_refusals():
     server = Server(parallelism=1)
     server.errors = {("create", name(0)): ApiError("create", 422, "Invalid", "a policy says no")}
     server.works()

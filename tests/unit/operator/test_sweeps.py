@@ -383,7 +383,7 @@ def test_each_phase_as_kstatus_and_argo_cd_see_it() -> None:
 @pytest.mark.parametrize("metric", ["best", "evalScore"])
 @pytest.mark.parametrize("value", [[1], "x", 3, {"evals": [1], "keepBest": [2], "type": ["sft"], "eval": None}])
 @pytest.mark.parametrize("path", ["spec.data", "spec.checkpoint", "spec.algorithm", "spec.data.evals"])
-def test_a_trial_whose_values_have_wrong_types_is_refused_and_stops_no_other(path: str, value: Any, metric: str):
+def test_a_trial_with_values_of_wrong_types_is_refused(path: str, value: Any, metric: str):
     sound = {"set": {"spec.trainer.seed": 1}, "name": "sound"}
     world = World(over=None, trials=[{"set": {path: value}, "name": "odd"}, sound], objective={"metric": metric})
     world.settle()
