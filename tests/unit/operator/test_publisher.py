@@ -8,16 +8,20 @@ from typing import Any
 
 import pytest
 
+from lorarl_api.v1alpha1 import PublishedVersion, PublishSpec
 from lorarl_operator.control.cache import Cache
 from lorarl_operator.control.publisher import MANAGER, Publisher
 from lorarl_operator.decide import parse
+from lorarl_operator.decide.publishing import decide_publishing
+from lorarl_operator.decide.served import Remove
 from lorarl_operator.kube.errors import ApiError
 from lorarl_operator.kube.resources import LORARLJOBS, LORARLSCHEDULES
-from lorarl_operator.manifests.model_adapter import selector
+from lorarl_operator.manifests.model_adapter import item_of, model_adapter, selector
 from unit.contract.publish_cases import PUBLISHES
 from unit.operator.observed_world import START, raw_job
-from unit.operator.publishing_world import best, model
+from unit.operator.publishing_world import ENTRY, best, model
 
+VERSION = {"step": 1, "uri": "s3://a", "sha256": "a" * 64, "metric": "eval_score", "value": 0.5}
 SPEC = {path.removeprefix("spec."): value for path, value in PUBLISHES.items()}
 
 
@@ -144,6 +148,19 @@ def test_of_a_schedule_only_the_newest_job_publishes():
     [made] = later.made
     labels = [one.split("=") for one in selector(parse.job(earlier)).split(",")]
     assert all(made["metadata"]["labels"].get(key) == (value[0] if value else "sums") for key, *value in labels)
+
+
+@pytest.mark.parametrize("scheduled", [True, False])
+def test_an_entry_that_left_the_template_is_withdrawn_by_the_next_job(scheduled: bool):
+    job = parse.job(of_schedule("nightly-r0000002", 2) if scheduled else publishing())
+    entries = [PublishSpec.model_validate(ENTRY)]
+    old = model_adapter(
+        job, entries[0].model_copy(update={"name": "old"}), PublishedVersion(**VERSION, model="old-1-a")
+    )
+    old["metadata"]["uid"] = "uid"
+    decision = decide_publishing(job, entries, [item_of(old)], {}, START)
+    removed = [one.model for one in decision.steps if isinstance(one, Remove)]
+    assert removed == (["old-1-a"] if scheduled else []), "a job leaves what an earlier one of its name has served"
 
 
 def test_versions_of_a_schedule_are_found_by_its_name():
