@@ -38,13 +38,14 @@ _Listed = Annotated[
 ]
 _SEQUENCES = 8
 """Room for an agent that shortens its history now and then, or has a few parts; more are likely a mistake."""
-_WAYS = ("__function__", "tools", "agent", "textarena", "skyrlGym", "gymnasium", "openEnv")
+_WAYS = ("__function__", "tools", "agent", "textarena", "skyrlGym", "gymnasium", "verifiers", "openEnv")
+_CALLS_MODEL = "(has(self.environment.agent) || has(self.environment.verifiers))"
 
 
 class EnvironmentSpec(Model):
     """What answers the model turn by turn: tools, or a class, an agent, a package or a server that also rewards it.
 
-    Set exactly one of function, tools, agent, textarena, skyrlGym, gymnasium and openEnv.
+    Set exactly one of function, tools, agent, textarena, skyrlGym, gymnasium, verifiers and openEnv.
 
     An episode is the prompt and all turns. rollout.maxPromptTokens is the limit of what opens it, and
     rollout.maxResponseTokens that of all that follows: what the model writes, and what it is answered.
@@ -109,6 +110,13 @@ class EnvironmentSpec(Model):
         "be installed: lorarl env add gymnasium==1.4.0.",
         examples=["FrozenLake-v1", "my_module:Maze-v0"],
     )
+    verifiers: _Listed | None = Field(
+        None,
+        description="A taskset of the package verifiers, which has to be installed with it: lorarl env add "
+        "verifiers==0.4.0 PACKAGE. A row's seed is the number of its task, from 0 on. The model plays it as an agent's "
+        "episode, with the taskset's tools. The reward is that of verifiers, and its metrics are components.",
+        examples=["my-taskset"],
+    )
     open_env: str | None = Field(
         None,
         max_length=1024,
@@ -144,9 +152,9 @@ class EnvironmentSpec(Model):
         None,
         ge=1,
         le=1000,
-        description="Sequences of tokens that an episode of an agent may have. A request that continues what was said "
-        "continues its sequence, and any other request begins a further one. With 1, an episode is one conversation. "
-        f"Default: {_SEQUENCES}.",
+        description="Sequences of tokens that an episode of an agent or a taskset may have. A request that continues "
+        "what was said continues its sequence, and any other request begins a further one. With 1, an episode is one "
+        f"conversation. Default: {_SEQUENCES}.",
         examples=[16],
     )
     timeout_seconds: float = Field(
@@ -175,9 +183,14 @@ class EnvironmentSpec(Model):
     )
 
     @property
+    def calls_model(self) -> bool:
+        """Whether it asks for the model's turns itself, as an agent and a taskset of verifiers do."""
+        return self.agent is not None or self.verifiers is not None
+
+    @property
     def most_sequences(self) -> int:
-        """Sequences of tokens that an episode may have: one, unless an agent plays."""
-        return (self.max_sequences or _SEQUENCES) if self.agent else 1
+        """Sequences of tokens that an episode may have: one, unless it calls the model itself."""
+        return (self.max_sequences or _SEQUENCES) if self.calls_model else 1
 
     @property
     def world(self) -> tuple[str, str] | None:
@@ -186,6 +199,7 @@ class EnvironmentSpec(Model):
             "textarena": self.textarena,
             "skyrlGym": self.skyrl_gym,
             "gymnasium": self.gymnasium,
+            "verifiers": self.verifiers,
             "openEnv": self.open_env,
         }
         return next(((field, name) for field, name in named.items() if name), None)
@@ -209,7 +223,7 @@ def environment_rules() -> Iterator[Rule]:
     yield Rule(
         "environment",
         f"{unless} || [{', '.join(f'has(self.environment.{way})' for way in _WAYS)}].exists_one(one, one)",
-        "have exactly one of function, tools, agent, textarena, skyrlGym, gymnasium and openEnv",
+        "have exactly one of function, tools, agent, textarena, skyrlGym, gymnasium, verifiers and openEnv",
         "Set tools to let the model call functions beside a reward, function for a class that answers every turn, "
         "agent for a function that calls the model itself, openEnv for a server, or one of the others for an "
         "environment of a package.",
@@ -230,17 +244,18 @@ def environment_rules() -> Iterator[Rule]:
         )
     yield Rule(
         "environment.toolFormat",
-        f"{unless} || !has(self.environment.toolFormat) || has(self.environment.tools) || has(self.environment.agent)",
-        "be absent without tools or agent, whose calls lorarl reads",
-        "Remove toolFormat, or set environment.tools or environment.agent in place of what plays now.",
+        f"{unless} || !has(self.environment.toolFormat) || has(self.environment.tools) || {_CALLS_MODEL}",
+        "be absent without tools, agent or verifiers, whose calls lorarl reads",
+        "Remove toolFormat, or set environment.tools, agent or verifiers in place of what plays now.",
     )
     yield Rule(
         "environment.maxSequences",
-        f"{unless} || !has(self.environment.maxSequences) || has(self.environment.agent)",
-        "be absent without agent: other episodes are one sequence of tokens",
-        "Remove maxSequences, or set environment.agent in place of what plays now.",
+        f"{unless} || !has(self.environment.maxSequences) || {_CALLS_MODEL}",
+        "be absent without agent or verifiers: other episodes are one sequence of tokens",
+        "Remove maxSequences, or set environment.agent or verifiers in place of what plays now.",
     )
-    for part, shows in (("tools", "shows them to the model"), ("agent", "writes its messages")):
+    writes = "writes its messages"
+    for part, shows in (("tools", "shows them to the model"), ("agent", writes), ("verifiers", writes)):
         yield Rule(
             f"environment.{part}",
             f"{unless} || !has(self.environment.{part}) || self.data.chatTemplate",

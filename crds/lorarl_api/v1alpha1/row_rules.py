@@ -43,7 +43,7 @@ def _rows(path: str, rows: str, source: str) -> Iterator[Rule]:
         path,
         f"{opened} || {rows.format(f'!has({source}.episodes)')}",
         "have no episodes without an environment that opens them",
-        "Set uri to rows with prompts, or set environment.function, textarena, gymnasium or openEnv.",
+        "Set uri to rows with prompts, or set environment.function, textarena, gymnasium, verifiers or openEnv.",
     )
     alone = path in ("data.train", "data.eval")
     generated = " || has(one.reward)" if path == "data.evals" else ""

@@ -124,6 +124,7 @@ def _plays(environment: EnvironmentSpec) -> dict[str, Any]:
         "textarena": environment.textarena,
         "skyrlGym": environment.skyrl_gym,
         "gymnasium": environment.gymnasium,
+        "verifiers": environment.verifiers,
         "openEnv": environment.open_env,
         "toolFormat": environment.tool_format,
         "source.sha256": environment.source.sha256 if environment.source else None,

@@ -18,12 +18,15 @@ def command() -> None:
     examples=[
         "lorarl env add reasoning-gym",
         "lorarl env add 'sympy>=1.13' ./my_rewards --dry-run",
+        "lorarl env add verifiers==0.4.0 ./my_taskset",
     ],
 )
 @click.argument("packages", nargs=-1, required=True, metavar="PACKAGE...")
 @click.option("--dry-run", is_flag=True, help="Only show what would be installed.")
 def add(packages: tuple[str, ...], dry_run: bool) -> None:
-    """Install packages that a reward needs, and keep every installed package at its version.
+    """Install packages that a reward or an environment needs, and keep every installed package at its version.
+
+    verifiers does not fit lorarl's packages: a command that names it installs all into an environment beside lorarl's.
 
     In a clone, `make setup` installs them again when it has replaced the environment. In a cluster, add them to the
     trainer's image.

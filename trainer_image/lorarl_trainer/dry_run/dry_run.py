@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import load_job
-from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_api.v1alpha1 import LoRARLJob, LoRARLJobSpec
 from lorarl_trainer.checkpoint.identity import other_inputs
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.dry_run.episode_trial import episode_lines, hasty_environment, try_episode
@@ -88,8 +88,7 @@ async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
     ):
         job = job.model_copy(update={"spec": spec})
         try:
-            slow = spec.environment is not None and not spec.environment.function  # by the import of a library
-            scorers = replace(opened, patience=_IMPORT_SECONDS * (3 if slow else 1))
+            scorers = replace(opened, patience=_patience(spec))
             with show_downloads(sys.stderr) as on_bytes:
                 clock = StartClock("driver", "process")
                 prepared = await prepare(job, secrets, out_dir / UNPUBLISHED, scorers, clock, on_bytes=on_bytes)
@@ -123,6 +122,13 @@ async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
         _print(*store_lines(job, model.sizes, newest, out_dir))
         found = "The warnings above do not stop a run" if doubtful else "Everything that needs no worker is in order"
         print(f"\n{found}. Start it with `lorarl run`: {out_dir} gets its files.")
+
+
+def _patience(spec: LoRARLJobSpec) -> float | None:
+    """Return the seconds that imports may take; None for as long as a run waits."""
+    if spec.environment is None or spec.environment.function:
+        return _IMPORT_SECONDS
+    return None if spec.environment.verifiers else 3 * _IMPORT_SECONDS  # a library, or one that loads its tasks too
 
 
 async def _try_rewards(scorers: Scorers, data: inputs.EncodedData, vocabulary: inputs.Vocabulary) -> bool:

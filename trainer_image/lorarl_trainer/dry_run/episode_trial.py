@@ -63,7 +63,7 @@ async def try_episode(
     if not spec.opens_episodes:
         return await _try_call(spec, bridge, environment, row, vocabulary)
     said = [*vocabulary.tokenizer.encode(WRONG, add_special_tokens=False), _stop(vocabulary)]
-    if spec.environment.agent is not None:
+    if spec.environment.calls_model:
         return await _try_agent(spec, environment, row, vocabulary, said)
     try:
         async with environment.episode(seed_of(spec.trainer.seed, "episode", 1, 0)) as episode:

@@ -139,6 +139,11 @@ async def prepare(
     model, rows, _ = await asyncio.gather(
         judging, _rows(job.spec, secrets, clock, judging, scorers, on_bytes), scorers.ready()
     )
+    if scorers.environment is not None:
+        fields = inputs.eval_fields(job.spec)
+        held_out = ((fields[name], source) for name, source in job.spec.data.evaluations)
+        for field, source in (*job.spec.data.sources.items(), *held_out):
+            scorers.environment.require_tasks(field, source)
     stored, base = None, None
     if fetch_model or not is_remote(job.spec):
         fetch = clock.part("base model")(fetch_base_model) if is_remote(job.spec) else fetch_base_model

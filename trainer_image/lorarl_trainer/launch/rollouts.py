@@ -127,7 +127,7 @@ def episodes_of(spec: LoRARLJobSpec, scorers: Scorers, vocabulary: inputs.Vocabu
     if reward is not None:
         parser = CallParser(vocabulary.tokenizer, environment.tools, spec.environment.tool_format)
         tools = Tools(parser, reward)
-    if spec.environment.agent is not None:
+    if spec.environment.calls_model:
         agents = partial(Agents, spec, speech_of(spec, vocabulary))
     bridge, decoders = bridge_of(spec, vocabulary), (vocabulary.decode, vocabulary.decode_prompts)
     return Episodes(spec, environment, bridge, *decoders, together=together, tools=tools, agents=agents)

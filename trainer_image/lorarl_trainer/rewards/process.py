@@ -96,7 +96,7 @@ class CodeProcess:
             with theirs:
                 # -P: neither the folder of worker.py nor the working directory may shadow the standard library.
                 command = [
-                    sys.executable,
+                    self._python(),
                     "-P",
                     str(self.program),
                     str(theirs.fileno()),
@@ -116,7 +116,7 @@ class CodeProcess:
                     )
             self._connection = Connection(ours.detach())
             code = self._code
-            self._connection.send((self._function, code.python_path(), list(code.folders), code.source))
+            self._connection.send((self._function, self._search_path(), list(code.folders), code.source))
 
     def ready(self) -> None:
         """Wait until the process has loaded the function.
@@ -155,6 +155,19 @@ class CodeProcess:
             )
             self.end()
         raise InputError(self._field, got, self.expected, hint)
+
+    def _python(self) -> str:
+        """Return the interpreter of the program. Raises InputError if what it needs is not installed."""
+        return sys.executable
+
+    def _search_path(self) -> list[str]:
+        """Return the program's sys.path, which it has before it loads the function."""
+        return self._code.python_path()
+
+    @property
+    def function(self) -> str:
+        """What it is to load, as the manifest names it."""
+        return self._function
 
     @property
     def is_async(self) -> bool:

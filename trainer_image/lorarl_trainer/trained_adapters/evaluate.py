@@ -52,6 +52,8 @@ def evaluate(request: Request) -> Result:
             secrets = secrets_on_demand(task.spec)
             rows = inputs.read_source(task.spec, task.source, field=task.field, secrets=secrets, on_bytes=on_bytes)
         asyncio.run(scorers.ready())
+        if scorers.environment:
+            scorers.environment.require_tasks(task.field, task.source)
         if scorers.environment and scorers.environment.tools:
             rows = [replace(row, tools=scorers.environment.tools) for row in rows]
         print(f"loading {source.base} and {source.label}", file=sys.stderr, flush=True)

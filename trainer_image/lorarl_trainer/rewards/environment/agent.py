@@ -30,11 +30,15 @@ class Llm(NamedTuple):
 
 
 class Agent:
-    """A function that plays episodes."""
+    """A function that plays episodes.
 
-    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+    Attributes:
+        about: what the trainer is to know of it.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any], about: Any = None) -> None:
         """Play with a function of this name."""
-        self._name, self._function = name, function
+        self._name, self._function, self.about = name, function, about
 
     def __call__(self) -> Agent:
         """Return the player of an episode, which is its own process."""

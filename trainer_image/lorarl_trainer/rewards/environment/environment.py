@@ -14,8 +14,10 @@ from multiprocessing.reduction import send_handle
 from pathlib import Path
 from typing import Any, ClassVar
 
-from lorarl_api.v1alpha1 import EnvironmentSpec
+from lorarl_api.v1alpha1 import DataSource, EnvironmentSpec
 from lorarl_trainer.data.cells import Prompt
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.install.separate import SEPARATE, python_of, variable_of
 from lorarl_trainer.rewards.environment.worker import CALL, MOST_CHARACTERS, PLAY, RESET, STEP
 from lorarl_trainer.rewards.environment.worlds import class_of
 from lorarl_trainer.rewards.output import Output
@@ -24,6 +26,7 @@ from lorarl_trainer.rewards.scores import Cause
 from lorarl_trainer.threads import in_background
 
 FIELD = "spec.environment"
+VERIFIERS = "verifiers"
 _LONGEST_LINE = 12 * MOST_CHARACTERS + (1 << 16)
 """Bytes of a reply: JSON takes at most 12 for a character, and components come to it."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.25, 1.0
@@ -101,6 +104,27 @@ class _AgentProcess(_Process):
     expected: ClassVar = "a function package.module:function(row, llm)"
 
 
+class _TasksetProcess(_Process):
+    """A process that has imported verifiers and a taskset, with the Python of their environment."""
+
+    program: ClassVar = Path(__file__).with_name("taskset.py")
+    expected: ClassVar = "a taskset of verifiers that can be played here"
+    slow: ClassVar = f"Wait (at most {START_SECONDS:g} s): each episode begins with what is imported now."
+
+    def _python(self) -> str:
+        if (python := python_of(VERIFIERS)) is None:
+            got = f"{self._function}, but the package {VERIFIERS} is not installed"
+            hint = f"Install it: lorarl env add {SEPARATE[VERIFIERS]} PACKAGE, with the package of the taskset. "
+            raise InputError(self._field, got, self.expected, hint + "In a cluster, add it to the trainer's image.")
+        if not python.exists():
+            got = f"{self._function}, but {variable_of(VERIFIERS)} names {python}, which is not there"
+            raise InputError(self._field, got, self.expected, f"Correct {variable_of(VERIFIERS)}, or unset it.")
+        return str(python)
+
+    def _search_path(self) -> list[str]:
+        return list(self._code.folders)  # it adds them to its own: lorarl's packages would take the place of its own
+
+
 class _WorldProcess(_Process):
     """A process that has imported what a package or a server plays, and forks for each episode."""
 
@@ -124,7 +148,9 @@ class Environment:
         self._limit, self._output = spec.timeout_seconds, output or Output()
         kind: type[_Process]
         kind, field, played = _Process, "function", ",".join(spec.functions)
-        if spec.world is not None:
+        if spec.verifiers is not None:
+            kind, field, played = _TasksetProcess, VERIFIERS, spec.verifiers
+        elif spec.world is not None:
             kind, field, played = _WorldProcess, spec.world[0], class_of(spec.world)
         elif spec.tools:
             kind, field = _ToolsProcess, "tools"
@@ -150,7 +176,31 @@ class Environment:
     @property
     def tools(self) -> list[dict[str, Any]]:
         """JSON schemas of the tools, once it is ready; empty with a class."""
-        return self._process.told or []
+        return self._process.told if isinstance(self._process, _ToolsProcess) else []
+
+    @property
+    def tasks(self) -> int | None:
+        """Number of tasks of a taskset, once it is ready; None if there is no end of them, or no taskset."""
+        return self._process.told if isinstance(self._process, _TasksetProcess) else None
+
+    def require_tasks(self, path: str, source: DataSource) -> None:
+        """Refuse a source of rows that numbers more tasks than there are. Call `ready` before.
+
+        `path`: of the source in the manifest.
+
+        Raises:
+            InputError: it does.
+        """
+        if self.tasks is None or source.episodes is None:
+            return
+        seed, size = source.episodes.seed, source.episodes.size
+        if seed + size > self.tasks:
+            raise InputError(
+                f"{path}.episodes",
+                f"tasks {seed:,} to {seed + size - 1:,} of {self._process.function}, which has {self.tasks:,}",
+                f"tasks from 0 to {self.tasks - 1:,}",
+                f"Set size to {self.tasks - seed} or less." if seed < self.tasks else "Lower seed and size.",
+            )
 
     @contextlib.asynccontextmanager
     async def episode(self, seed: int) -> AsyncIterator[Episode]:

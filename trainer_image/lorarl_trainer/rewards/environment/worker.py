@@ -35,6 +35,13 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from typing import TYPE_CHECKING, Any, cast
 
+from lorarl_trainer.rewards.environment.descendants import (
+    adopt_orphans,
+    end_descendants,
+    end_orphans,
+    end_with_descendants,
+    mark,
+)
 from lorarl_trainer.rewards.worker import (
     FailedError,
     RefusedError,
@@ -56,6 +63,8 @@ MOST_CHARACTERS = 1_000_000
 TOO_LONG, WRONG_TYPE = "too_long", "wrong_type"
 MALFORMED, FAILED = "malformed", "failed"
 """Why a call was answered with an error: the model called a tool wrongly, or the tool did not come to an end."""
+_EPISODE = "LORARL_EPISODE"
+"""Variable that marks what an episode has started."""
 _A_MAPPING = f"step must return a mapping with {TEXT}, {REWARD} or {DONE}"
 
 
@@ -65,10 +74,10 @@ def main(load: Callable[[str, Sequence[str], str], Callable[[], Any]]) -> None:
     `load`: returns what makes the player of an episode; its attribute `about` goes to the trainer.
     """
     connection, children = Connection(int(sys.argv[1])), dict[int, tuple[int, int]]()
+    adopt_orphans()
 
     def end_children() -> None:
-        for pid, _ in list(children.values()):
-            _kill(pid)
+        end_descendants(os.getpid())
 
     watched = connection.fileno(), int(sys.argv[2]), end_children
     threading.Thread(target=end_with_parent, args=watched, daemon=True).start()
@@ -137,6 +146,7 @@ def _serve(connection: Connection, kind: Callable[[], Any], children: dict[int, 
                 poller.unregister(descriptor)
                 with contextlib.suppress(KeyError):
                     poller.unregister(handle)
+                end_orphans(_EPISODE, pid)
                 _, status = os.waitpid(pid, 0)
                 with socket.socket(fileno=handle) as episode, contextlib.suppress(OSError):
                     _say(episode, {"ended": _words(os.waitstatus_to_exitcode(status))})
@@ -144,7 +154,7 @@ def _serve(connection: Connection, kind: Callable[[], Any], children: dict[int, 
             else:  # the trainer wants no more of the episode
                 for pid in [pid for pid, handle in children.values() if handle == descriptor]:
                     poller.unregister(descriptor)
-                    _kill(pid)
+                    end_with_descendants(pid)
 
 
 def _fork(handle: int) -> int | None:
@@ -159,13 +169,6 @@ def _fork(handle: int) -> int | None:
         return None
 
 
-def _kill(pid: int) -> None:
-    """End a fork, which has not been waited for, and all that it started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)  # it may not have its group yet
-        os.killpg(pid, signal.SIGKILL)
-
-
 def _words(code: int) -> str:
     return f"exited with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
 
@@ -178,11 +181,14 @@ def _become_episode(
     try:
         parent = os.getppid()
         os.setsid()  # with all that it starts, it can be ended as one
+        adopt_orphans()
+        mark(_EPISODE)
         for process, (_, other) in children.items():
             os.close(process)
             os.close(other)
         connection.close()
-        threading.Thread(target=end_with_parent, args=(handle, parent), daemon=True).start()
+        watched = handle, parent, lambda: end_descendants(os.getpid())
+        threading.Thread(target=end_with_parent, args=watched, daemon=True).start()
         with socket.socket(fileno=handle) as episode, contextlib.suppress(EOFError, OSError):
             _play(episode, kind)
         code = 0

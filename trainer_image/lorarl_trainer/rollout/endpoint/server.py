@@ -67,7 +67,7 @@ class Endpoint:
             try:
                 await web.TCPSite(runner, _HOST, 0).start()
             except OSError as error:
-                raise LorarlError(f"no server for spec.environment.agent on {_HOST}: {error}") from error
+                raise LorarlError(f"no server for the calls of spec.environment on {_HOST}: {error}") from error
             self._port = runner.addresses[0][1]
             yield
         finally:

@@ -1,4 +1,4 @@
-"""A taskset of verifiers 0.4, for the test of examples/verifiers: a number is to be repeated."""
+"""A taskset of verifiers 0.4: a number is to be repeated."""
 
 import verifiers.v1 as vf
 

@@ -1,0 +1,11 @@
+"""A taskset of verifiers 0.4 that rewards nothing."""
+
+import verifiers.v1 as vf
+
+
+class Plain(vf.Taskset[vf.Task, vf.TasksetConfig]):
+    def load(self):
+        yield vf.Task(vf.TaskData(idx=0, prompt="Write."), self.config.task)
+
+
+__all__ = ["Plain"]
