@@ -1,7 +1,6 @@
 """Tasks of verifiers 0.4 that fail by their number, or leave a process behind, which is in a session of its own."""
 
 import subprocess
-from pathlib import Path
 
 import verifiers.v1 as vf
 
@@ -9,7 +8,6 @@ import verifiers.v1 as vf
 class Odd(vf.Task):
     async def setup(self, trace, runtime) -> None:
         left = subprocess.Popen(["sleep", "600"], start_new_session=True)
-        Path("left.pid").write_text(str(left.pid))
         self.left = left.pid
 
     @vf.reward
