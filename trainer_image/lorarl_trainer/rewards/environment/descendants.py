@@ -9,7 +9,7 @@ import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 _SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
@@ -45,12 +45,15 @@ def mark(name: str) -> None:
     os.environ[name] = str(os.getpid())
 
 
-def end_orphans(name: str, pid: int) -> None:
-    """End what a process has left, which has ended and has not been waited for: its group, and what it marked."""
+def end_orphans(name: str, pid: int, others: Collection[int]) -> None:
+    """End what a process has left, which has ended and has not been waited for: its group, and what it marked.
+
+    `others`: children of this process that are like it, and are not looked at.
+    """
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
     marked = f"{name}={pid}".encode()
-    for child in list(_children(os.getpid())):
+    for child in {*_children(os.getpid())} - {pid, *others}:
         with contextlib.suppress(OSError):  # it has ended meanwhile
             if marked in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
                 end_with_descendants(child)

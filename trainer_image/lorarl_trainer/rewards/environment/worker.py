@@ -146,7 +146,7 @@ def _serve(connection: Connection, kind: Callable[[], Any], children: dict[int, 
                 poller.unregister(descriptor)
                 with contextlib.suppress(KeyError):
                     poller.unregister(handle)
-                end_orphans(_EPISODE, pid)
+                end_orphans(_EPISODE, pid, {other for other, _ in children.values()})
                 _, status = os.waitpid(pid, 0)
                 with socket.socket(fileno=handle) as episode, contextlib.suppress(OSError):
                     _say(episode, {"ended": _words(os.waitstatus_to_exitcode(status))})
