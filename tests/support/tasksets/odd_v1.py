@@ -1,4 +1,4 @@
-"""Tasks of verifiers 0.4 that fail by their number, or leave a process behind, which is in a session of its own."""
+"""Tasks of verifiers 0.4 that fail by their number, or leave a process behind in another session."""
 
 import subprocess
 

@@ -11,6 +11,7 @@ HELD_OUT = {"name": "held-out", "uri": "file:out/test.jsonl"}
 GAME: dict[str, Any] = {"spec.reward": None, "spec.environment": {"textarena": "GuessTheNumber-v0"}}
 SERVED: dict[str, Any] = {"spec.reward": None, "spec.environment": {"openEnv": "http://game:8000"}}
 CALLED: dict[str, Any] = {"spec.environment": {"tools": ["my_tools:search"]}}
+TASKS: dict[str, Any] = {"spec.reward": None, "spec.environment": {"verifiers": "my-taskset"}}
 ASKED: dict[str, Any] = {"spec.reward": None, "spec.environment": {"agent": "my_agent:play"}}
 ENVIRONMENT_CASES = [
     Case(
@@ -47,7 +48,7 @@ ENVIRONMENT_CASES = [
         CALLED | {"spec.data.train": {"episodes": {"size": 8}}},
         GAME | {"spec.data.train": {"episodes": {"size": 8}}},
         "spec.data.train",
-        "set environment.function, textarena, gymnasium or openEnv",
+        "set environment.function, textarena, gymnasium, verifiers or openEnv",
     ),
     Case(
         "held-out episodes are opened",
@@ -107,6 +108,21 @@ ENVIRONMENT_CASES = [
         "spec.environment.maxSequences",
         "Remove maxSequences",
     ),
+    Case(
+        "a taskset or an agent",
+        TASKS | {"spec.environment.agent": "my_agent:play"},
+        TASKS | {"spec.environment.toolFormat": "hermes", "spec.environment.maxSequences": 2},
+        "spec.environment",
+        "one of the others for an environment of a package",
+    ),
+    Case(
+        "a template writes a taskset's messages",
+        TASKS | {"spec.data.chatTemplate": False},
+        TASKS | {"spec.data.train": {"episodes": {"size": 8}}},
+        "spec.environment.verifiers",
+        "Remove data.chatTemplate",
+    ),
+    Case("a taskset rewards", TASKS | {"spec.reward": {"type": "exact"}}, TASKS, "spec.reward", "Remove reward"),
     Case("an agent rewards", ASKED | {"spec.reward": {"type": "exact"}}, ASKED, "spec.reward", "or from the agent"),
     Case(
         "a template writes messages",
