@@ -18,7 +18,7 @@ from support.verifiers import TASKSETS, needs_verifiers
 @needs_verifiers
 @pytest.mark.long
 def test_a_taskset_is_trained_and_resumed_in_the_same_bytes(tmp_path: Path, base: Path) -> None:
-    """A dry run shows it, and `evaluate` plays it. Without a run: tests/unit/trainer/rewards/environment/test_tasksets.py."""
+    """Without a run: tests/unit/trainer/rewards/environment/test_tasksets.py."""
     whole, resumed = (_tasks(tmp_path / name, base) for name in ("whole", "resumed"))
     looked = subprocess.run(
         [*COMMAND, "job.yaml", "--dry-run"], cwd=whole.folder, capture_output=True, text=True, check=False
