@@ -1,5 +1,7 @@
 """A taskset of verifiers 0.4 whose tasks need a container."""
 
+from collections.abc import Iterator
+
 import verifiers.v1 as vf
 
 
@@ -8,7 +10,7 @@ class Boxed(vf.Task):
 
 
 class Boxes(vf.Taskset[Boxed, vf.TasksetConfig]):
-    def load(self):
+    def load(self) -> Iterator[vf.Task]:
         yield Boxed(vf.TaskData(idx=0, prompt="Work."), self.config.task)
 
 
