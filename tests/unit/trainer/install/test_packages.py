@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
+import subprocess
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.install.packages import ADDED, add_packages, installed, record, recorded
+from lorarl_trainer.install import separate
+from lorarl_trainer.install.packages import ADDED, add_again, add_packages, installed, record, recorded
 
 
-def wheel(folder: Path, requirement: str) -> str:
-    """Write a package that needs another one."""
-    path = folder / "a_reward_of_mine-1.0-py3-none-any.whl"
-    info = "a_reward_of_mine-1.0.dist-info"
-    metadata = f"Metadata-Version: 2.1\nName: a-reward-of-mine\nVersion: 1.0\nRequires-Dist: {requirement}\n"
+def wheel(folder: Path, requirement: str = "", name: str = "a_reward_of_mine", version: str = "1.0") -> str:
+    """Write a package that may need another one."""
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    info = f"{name}-{version}.dist-info"
+    needs = f"Requires-Dist: {requirement}\n" if requirement else ""
+    metadata = f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n{needs}"
     with zipfile.ZipFile(path, "w") as file:
-        file.writestr("a_reward_of_mine.py", "def score(*_): return 1.0\n")
+        file.writestr(f"{name}.py", "def score(*_): return 1.0\n")
         file.writestr(f"{info}/METADATA", metadata)
         file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         file.writestr(f"{info}/RECORD", "")
@@ -61,6 +65,50 @@ def test_a_dry_run_records_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("sys.prefix", str(tmp_path))
     add_packages([package], dry_run=True)
     assert not (tmp_path / ADDED).exists()
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of wheels in place of the package index, and no package in this test's environment."""
+    (folder := tmp_path / "index").mkdir()
+    for variable in ("UV_DEFAULT_INDEX", "PIP_INDEX_URL"):
+        monkeypatch.setenv(variable, (tmp_path / "none").as_uri())
+    for variable in ("UV_FIND_LINKS", "PIP_FIND_LINKS"):
+        monkeypatch.setenv(variable, str(folder))
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("sys.prefix", str(tmp_path / "lorarl"))
+    return folder
+
+
+def has(package: str) -> bool:
+    """Whether the environment of verifiers has a module."""
+    python = separate.python_of("verifiers")
+    return python is not None and subprocess.run([python, "-c", f"import {package}"], check=False).returncode == 0
+
+
+@pytest.mark.slow
+def test_verifiers_and_what_is_named_with_it_have_an_environment_beside(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after `make setup` has replaced lorarl's. Packages that do not fit lorarl's do not matter there."""
+    monkeypatch.delenv(separate.variable_of("verifiers"), raising=False)
+    wheel(index, "click<1", "verifiers", "0.4.0")
+    wheel(index, "", "click", "0.9")
+    (folder := tmp_path / "my tasksets").mkdir()
+    taskset = wheel(folder, "verifiers", "my_taskset")
+    with pytest.raises(InputError, match=r"Name both: lorarl env add verifiers==0\.4\.0 PACKAGE\."):
+        add_packages([taskset])
+    with pytest.raises(InputError, match=r"Name both: lorarl env add verifiers==0\.4\.0 PACKAGE\."):
+        add_packages(["verifiers<0.4", taskset])
+    add_packages(["verifiers", taskset], dry_run=True)
+    assert not has("verifiers")
+    add_packages(["verifiers", taskset])
+    assert has("my_taskset") and has("verifiers") and has("click")
+    assert importlib.util.find_spec("verifiers") is None, "lorarl's environment is as it was"
+    shutil.rmtree(separate.folder_of("verifiers"))
+    said: list[str] = []
+    add_again(said.append)
+    assert has("my_taskset") and "which `lorarl env add` had added" in said[0]
 
 
 def test_the_installed_packages_are_requirements() -> None:
