@@ -31,7 +31,7 @@ from lorarl_trainer.rewards.scores import Outcome
 from lorarl_trainer.rollout.agents import Agents
 from lorarl_trainer.rollout.played import Played, PlayedSequence
 from lorarl_trainer.samples.sample import Completion
-from support.tiny_tokenizers import CHATML, write_tokenizer
+from support.tiny_tokenizers import TOOLS_CHATML, write_tokenizer
 from support.verifiers import REQUIREMENT, TASKSETS, VARIABLE, needs_verifiers
 from unit.contract.manifests import manifest
 from unit.trainer.rewards.test_pool_end import wait_for
@@ -54,15 +54,16 @@ def refused(taskset: str) -> str:
     return str(error.value)
 
 
-def played(folder: Path, taskset: str, *numbers: int, said: str) -> list[tuple[Outcome, str]]:
-    """Play tasks with a model that says one thing; return the outcome of each, and what is trained, as text."""
+def played(folder: Path, taskset: str, *numbers: int, said: str, first: str = "") -> list[tuple[Outcome, str]]:
+    """Play tasks with a model that says one thing, or another at first; return outcomes, and texts that are trained."""
     changes = {"spec.reward": None, "spec.environment": {"verifiers": taskset, "timeoutSeconds": 120}}
     spec = load_job(json.dumps(manifest(changes))).spec
-    vocabulary = Vocabulary(load_tokenizer(write_tokenizer(folder / "base", template=CHATML)), (3,))
+    vocabulary = Vocabulary(load_tokenizer(write_tokenizer(folder / "base", template=TOOLS_CHATML)), (3,))
     environment, agents = of(taskset), Agents(spec, speech_of(spec, vocabulary))
 
     async def ask(sequence: PlayedSequence, room: int, _: Sequence[int]) -> Completion:
-        tokens = [*vocabulary.tokenizer.encode(said, add_special_tokens=False), 3]
+        text = said if len(sequence.response) else first or said
+        tokens = [*vocabulary.tokenizer.encode(text, add_special_tokens=False), 3]
         return sequence.add(Completion(np.array(tokens), np.zeros(len(tokens), np.float32), True, 0))
 
     async def play(number: int) -> tuple[Outcome, str]:
@@ -108,6 +109,17 @@ def test_what_fails_has_a_cause_and_what_an_episode_started_ends_with_it(tmp_pat
     assert odd.cause in ("exception", "non_finite"), odd
     assert "Task 40." in trained
     wait_for(lambda: not psutil.pid_exists(int(left.value)), 60.0)
+
+
+@needs_verifiers
+@pytest.mark.usefixtures("offline")
+def test_a_tool_of_a_task_answers_and_its_server_ends_with_the_episode(tmp_path: Path) -> None:
+    call = '<tool_call>{"name": "adder_add", "arguments": {"a": 2, "b": 3}}</tool_call>'
+    ((outcome, trained),) = played(tmp_path, "tools-v1", 0, said="It is 5.", first=call)
+    assert outcome == Outcome(1.0), trained
+    server = re.search(r"<tool_response>\n5, by (\d+)\n</tool_response>", trained)
+    assert server is not None, trained
+    wait_for(lambda: not psutil.pid_exists(int(server[1])), 60.0)
 
 
 @needs_verifiers
