@@ -6,8 +6,10 @@ verifiers needs another openai than vLLM does. Of lorarl, it imports what needs 
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
+import platform
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,6 +34,8 @@ _PACKAGE = "verifiers"
 _INSTALL = f"lorarl env add {SEPARATE[_PACKAGE]}"
 _PROGRAM = "chat"
 """Stands for the program of the null harness in the command with which verifiers starts it."""
+_FIRST_CALL = ("openai.resources", "anyio._backends._asyncio", "mcp.client.streamable_http")
+"""What a first call of the model or a tool imports: half a second in each episode otherwise."""
 _NULL = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}
 
 
@@ -237,6 +241,9 @@ def _play_in_this_process() -> None:
         SubprocessRuntime,
     )
 
+    for module in _FIRST_CALL:
+        importlib.import_module(module)
+    platform.platform()  # which openai asks for, and which starts a process once
     program: dict[str, Any] = {"__name__": _PROGRAM}
     exec(compile(CHAT_PROGRAM_SOURCE, f"<{_PROGRAM}>", "exec"), program)
     chat: Callable[[], Any] = program["main"]
