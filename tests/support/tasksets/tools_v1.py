@@ -26,7 +26,7 @@ class Sum(vf.Task):
 
 class Sums(vf.Taskset[Sum, vf.TasksetConfig]):
     def load(self) -> Iterator[vf.Task]:
-        yield Sum(vf.TaskData(idx=0, prompt="What is 2 + 3?"), self.config.task)
+        yield Sum(vf.TaskData(idx=0, prompt=[vf.UserMessage(content="What is 2 + 3?")]), self.config.task)
 
 
 __all__ = ["Sums"]

@@ -43,8 +43,11 @@ class EpisodeTrial:
 
 
 def hasty_environment(spec: LoRARLJobSpec) -> LoRARLJobSpec:
-    """Return the spec with an environment that is waited for no longer than a dry run waits."""
-    if spec.environment is None:
+    """Return the spec with an environment that is waited for no longer than a dry run waits.
+
+    A taskset keeps its own time, since it may start servers of tools.
+    """
+    if spec.environment is None or spec.environment.verifiers:
         return spec
     limit = min(spec.environment.timeout_seconds, PATIENCE_SECONDS)
     return spec.model_copy(update={"environment": spec.environment.model_copy(update={"timeout_seconds": limit})})

@@ -6,6 +6,7 @@ verifiers needs another openai than vLLM does. Of lorarl, it imports what needs 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import os
@@ -257,9 +258,9 @@ def _play_in_this_process() -> None:
         if argv[0] != _PROGRAM:
             return await runtime.run(argv, env)
         sys.argv = argv
-        os.chdir(runtime.workdir)
         try:
-            await chat()
+            with contextlib.chdir(runtime.workdir):  # where its messages are
+                await chat()
         except SystemExit as error:
             return ProgramResult(error.code if isinstance(error.code, int) else 1, "", str(error.__cause__ or error))
         except Exception as error:  # noqa: BLE001  verifiers judges it by the exit code, as in a process of its own

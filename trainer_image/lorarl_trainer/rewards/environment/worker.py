@@ -10,7 +10,8 @@ carries what `lorarl_trainer.rewards.worker` describes up to "ready", and then s
                       {"text", "fault"}, {"reward", "components"}, {"failed": [cause, message]}, or at last
                       {"ended": how the process ended}
 
-With tools or an agent in place of a class, the program is `tools.py` or `agent.py`, which run as this one does.
+With tools, an agent or a taskset in place of a class, the program is `tools.py`, `agent.py` or `taskset.py`, which run
+as this one does.
 """
 
 from __future__ import annotations

@@ -117,6 +117,7 @@ def test_a_tool_of_a_task_answers_and_its_server_ends_with_the_episode(tmp_path:
     call = '<tool_call>{"name": "adder_add", "arguments": {"a": 2, "b": 3}}</tool_call>'
     ((outcome, trained),) = played(tmp_path, "tools-v1", 0, said="It is 5.", first=call)
     assert outcome == Outcome(1.0), trained
+    assert "<|im_start|>user\nWhat is 2 + 3?<|im_end|>" in trained
     server = re.search(r"<tool_response>\n5, by (\d+)\n</tool_response>", trained)
     assert server is not None, trained
     wait_for(lambda: not psutil.pid_exists(int(server[1])), 60.0)
