@@ -9,7 +9,7 @@ import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 _SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
@@ -20,24 +20,36 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def end_descendants(pid: int) -> None:
+def end_descendants(pid: int) -> list[int]:
     """End what a process has started, and what that has started. The process itself is left as it is.
 
     Each is stopped before its children are looked up, so that it starts no more of them.
+
+    Returns:
+        The ids of those that it could end, each behind that of its parent.
     """
     found = list(_children(pid))
     for one in found:  # which grows
         if _sent(one, signal.SIGSTOP):
             found += _children(one)
-    for one in found:
-        _sent(one, signal.SIGKILL)
+    return [one for one in found if _sent(one, signal.SIGKILL)]
 
 
-def end_with_descendants(pid: int) -> None:
-    """End a process that has not been waited for, and all that it has started."""
-    if _sent(pid, signal.SIGSTOP):
-        end_descendants(pid)
-        _sent(pid, signal.SIGKILL)
+def end_with_descendants(pid: int) -> list[int]:
+    """End a process that has not been waited for, and all that it has started. Returns ids as `end_descendants`."""
+    _sent(pid, signal.SIGSTOP)
+    found = end_descendants(pid)
+    return [pid, *found] if _sent(pid, signal.SIGKILL) else found
+
+
+def wait_for_all(pids: Iterable[int]) -> None:
+    """Wait for processes that were ended, so that none stays as a zombie. Parents come before their children.
+
+    Those that became no child of this process, when their parent had been waited for, are not its concern.
+    """
+    for pid in pids:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
 
 
 def mark(name: str) -> None:
@@ -50,14 +62,20 @@ def end_orphans(name: str, pid: int, others: Collection[int]) -> None:
 
     `others`: children of this process that are like it, and are not looked at.
     """
+    for child in {*_children(os.getpid())} - {pid, *others}:
+        if _is_left_by(child, name, pid):
+            wait_for_all(end_with_descendants(child))
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
-    marked = f"{name}={pid}".encode()
-    for child in {*_children(os.getpid())} - {pid, *others}:
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            if marked in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
-                end_with_descendants(child)
-                os.waitpid(child, 0)
+
+
+def _is_left_by(child: int, name: str, pid: int) -> bool:
+    """Return whether a process is of another's group, also if it has ended, or is marked by it."""
+    with contextlib.suppress(OSError):  # it has ended, or is another user's
+        if os.getpgid(child) == pid:
+            return True
+        return f"{name}={pid}".encode() in Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+    return False
 
 
 def _children(pid: int) -> Iterator[int]:

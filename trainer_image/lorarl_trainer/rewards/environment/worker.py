@@ -42,6 +42,7 @@ from lorarl_trainer.rewards.environment.descendants import (
     end_orphans,
     end_with_descendants,
     mark,
+    wait_for_all,
 )
 from lorarl_trainer.rewards.worker import (
     FailedError,
@@ -128,7 +129,7 @@ def _serve(connection: Connection, kind: Callable[[], Any], children: dict[int, 
 
     Each key is a descriptor of the fork's process, and each value its id and its socket.
     """
-    poller = select.poll()
+    poller, ended = select.poll(), dict[int, list[int]]()
     poller.register(connection.fileno(), select.POLLIN)
     while True:
         for descriptor, _ in poller.poll():
@@ -149,13 +150,14 @@ def _serve(connection: Connection, kind: Callable[[], Any], children: dict[int, 
                     poller.unregister(handle)
                 end_orphans(_EPISODE, pid, {other for other, _ in children.values()})
                 _, status = os.waitpid(pid, 0)
+                wait_for_all(ended.pop(pid, ()))
                 with socket.socket(fileno=handle) as episode, contextlib.suppress(OSError):
                     _say(episode, {"ended": _words(os.waitstatus_to_exitcode(status))})
                 os.close(descriptor)
             else:  # the trainer wants no more of the episode
                 for pid in [pid for pid, handle in children.values() if handle == descriptor]:
                     poller.unregister(descriptor)
-                    end_with_descendants(pid)
+                    ended[pid] = end_with_descendants(pid)
 
 
 def _fork(handle: int) -> int | None:
@@ -188,7 +190,7 @@ def _become_episode(
             os.close(process)
             os.close(other)
         connection.close()
-        watched = handle, parent, lambda: end_descendants(os.getpid())
+        watched = handle, parent, lambda: wait_for_all(end_descendants(os.getpid()))
         threading.Thread(target=end_with_parent, args=watched, daemon=True).start()
         with socket.socket(fileno=handle) as episode, contextlib.suppress(EOFError, OSError):
             _play(episode, kind)

@@ -37,6 +37,8 @@ class Leaves:
         alone = "setsid sleep 1000 >/dev/null & echo $!"
         orphan = subprocess.run(["sh", "-c", alone], stdout=subprocess.PIPE, text=True)
         within = subprocess.Popen(["sh", "-c", "sleep 1000 & wait"], start_new_session=True)
+        subprocess.run(["sh", "-c", "true & true & sleep 1000 &"])
+        (here / "parent.pid").write_text(str(os.getppid()))
         pids = [os.getpid(), beside.pid, apart.pid, int(orphan.stdout), within.pid]
         (here / "pids").write_text(" ".join(map(str, pids)))
         os.rename(here / "pids", here / "pids.done")
@@ -92,7 +94,9 @@ def test_an_episode_leaves_nothing_however_it_ends(environment: Environment, tmp
     with contextlib.nullcontext() if ends == "done" else pytest.raises(EpisodeFailedError):
         asyncio.run(play())
     assert_all_gone(tmp_path)
-    assert not gone(int((tmp_path / "module.pid").read_text())), "it is the module's, for all episodes"
+    module, parent = (int((tmp_path / f"{name}.pid").read_text()) for name in ("module", "parent"))
+    assert not gone(module), "it is the module's, for all episodes"
+    wait_for(lambda: [child.pid for child in psutil.Process(parent).children()] == [module], 60.0)
 
 
 def test_a_run_that_is_killed_with_9_leaves_nothing(tmp_path: Path) -> None:
