@@ -22,6 +22,7 @@ from lorarl_trainer.launch.room import LOGS, require_run_folder
 from lorarl_trainer.pods.drain import DRIVER, register
 from lorarl_trainer.pods.status_sink import StatusSink, report_failure
 from lorarl_trainer.pods.steering import PodSteering
+from lorarl_trainer.pods.train_job import TrainJobSink
 from lorarl_trainer.progress import Sink
 from lorarl_trainer.protocols.steering import Steer
 from lorarl_trainer.workers.elastic import Room, is_elastic
@@ -79,7 +80,7 @@ def local_runtime(job: LoRARLJob, out_dir: Path) -> Runtime:
     require_own_folder(job, out_dir)
     require_large_files()
     require_run_folder(out_dir)
-    return Runtime(out_dir / LOGS, ignored=tuple(ignored_fields(job)))
+    return Runtime(out_dir / LOGS, TrainJobSink.of_environment(job), ignored=tuple(ignored_fields(job)))
 
 
 def cluster_runtime(job: LoRARLJob, manifest: Path) -> Runtime:
