@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the programs that the tests run against (Kubernetes, KubeRay's operator, Kueue, kwok, helm, an S3 server,
-# promtool) from their Go modules, at pinned versions, into $LORARL_CACHE/bin (default ~/.cache/lorarl/bin). A stamp
+# promtool, Argo's executor) from their Go modules, at pinned versions, into $LORARL_CACHE/bin (default ~/.cache/lorarl/bin). A stamp
 # beside each binary says what it was built from, so only new versions are built. Before a build begins, it says how
 # long that takes. All of them take 15 GB of Go's caches. Other files that a program needs (custom resource definitions,
 # webhooks) are copied from its module to $LORARL_CACHE/share/<name>.
@@ -19,6 +19,7 @@ set -euo pipefail
 #   own:  built in the module's own folder, with the dependencies that its authors tested
 #   wrap: built in a module that requires it, because it cannot be built in its own folder (nested modules, replaces)
 #   tree: built from a folder of this repository; raise its version when it changes
+#   files: no program, only the folders to keep
 TOOLS='
 etcd                    servers 2 wrap go.etcd.io/etcd/server/v3@v3.6.8  go.etcd.io/etcd/server/v3
 kube-apiserver          servers 7 wrap k8s.io/kubernetes@v1.34.4         k8s.io/kubernetes/cmd/kube-apiserver
@@ -32,6 +33,8 @@ helm                    servers 2 own  helm.sh/helm/v3@v3.21.4           ./cmd/h
 versitygw               servers 1 own  github.com/versity/versitygw@v1.8.0 ./cmd/versitygw
 promtool                servers 3 own  github.com/prometheus/prometheus@v0.316.0 ./cmd/promtool
 gitops-health           servers 1 tree tests/support/gitops_health@1          .
+argoexec                servers 5 own  github.com/argoproj/argo-workflows/v4@v4.0.5 ./cmd/argoexec manifests/base/crds
+kubeflow-trainer        servers 1 files github.com/kubeflow/trainer/v2@v2.3.0 - manifests/base/crds
 kubelet                 node    3 wrap k8s.io/kubernetes@v1.34.4         k8s.io/kubernetes/cmd/kubelet
 kube-proxy              node    1 wrap k8s.io/kubernetes@v1.34.4         k8s.io/kubernetes/cmd/kube-proxy
 containerd              node    3 own  github.com/containerd/containerd/v2@v2.2.0 ./cmd/containerd
@@ -76,7 +79,9 @@ stamp() { # module@version package folders
   echo "recipe $RECIPE: $1 $2${3:+ and $3}"
 }
 
-up_to_date() { [ -x "$bin/$1" ] && [ "$(cat "$bin/$1.stamp" 2>/dev/null)" = "$2" ]; }
+up_to_date() { # name how stamp
+  { [ "$2" = files ] && [ -d "$share/$1" ] || [ -x "$bin/$1" ]; } && [ "$(cat "$bin/$1.stamp" 2>/dev/null)" = "$3" ]
+}
 
 # k8s.io/kubernetes takes its staging modules (k8s.io/api, ...) from its own tree with replace directives. These do not
 # apply in a module that requires it. The staging modules are published as v0.MINOR.PATCH; its go.mod lists them.
@@ -104,6 +109,7 @@ download() {
 # Each step has its own `|| return`, because bash ignores -e in a function whose result is tested.
 build() { # name how module@version package
   local name="$1" how="$2" module="${3%@*}" version="${3##*@}" package="$4" folder flags="-s -w"
+  [ "$how" != files ] || return 0
   if [ "$how" = own ]; then
     folder="$(download "$module@$version")" || return 1
   elif [ "$how" = tree ]; then
@@ -153,7 +159,7 @@ main() {
   local missing=()
   for name in "${wanted[@]}"; do
     read -r _ _ minutes how module package folders <<<"$(tool "$name")"
-    if up_to_date "$name" "$(stamp "$module" "$package" "$folders")"; then
+    if up_to_date "$name" "$how" "$(stamp "$module" "$package" "$folders")"; then
       [ "$list" = 0 ] || echo "$name ${module##*@}: up to date"
     else
       [ "$list" = 0 ] || echo "$name ${module##*@}: not built yet"

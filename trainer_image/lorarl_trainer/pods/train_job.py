@@ -1,7 +1,7 @@
-"""Progress of a run in a TrainJob of Kubeflow Trainer: `status.trainerStatus` there. docs/pipelines.md
+"""Progress of a run in a TrainJob of Kubeflow Trainer: `status.trainerStatus` there (docs/pipelines.md).
 
 Kubeflow's controller gives a TrainJob's pods the address of a server that writes it, if its feature gate TrainJobStatus
-is on. What is sent is what a LoRARLJob's status has. Training never waits for it, and goes on where it fails.
+is on. What is sent is what a LoRARLJob's status has. Training never waits for it, and continues if it fails.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def trainer_status(status: Mapping[str, Any], now: datetime) -> dict[str, Any]:
 
 
 class TrainJobSink:
-    """Sends progress to Kubeflow's server. Its events come in a thread of its own."""
+    """Sends progress to Kubeflow's server, in the thread in which its events come."""
 
     name = "the TrainJob's status"
 
