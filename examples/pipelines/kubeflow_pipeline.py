@@ -35,10 +35,10 @@ def train_adapter(manifest: str, name: str) -> NamedTuple(
 
 @dsl.pipeline(name="train")
 def train(manifest: str) -> NamedTuple("Trained", [("adapter", str), ("sha256", str), ("score", float)]):  # type: ignore[valid-type]
-    """Train one job, whose name is the run's."""
+    """Train one job, whose name has the run's id: 42 characters, which is the most that a name may have."""
     from collections import namedtuple
 
-    job = train_adapter(manifest=manifest, name=dsl.PIPELINE_JOB_RESOURCE_NAME_PLACEHOLDER)
+    job = train_adapter(manifest=manifest, name=f"train-{dsl.PIPELINE_JOB_ID_PLACEHOLDER}")
     trained = namedtuple("Trained", ["adapter", "sha256", "score"])
     return trained(job.outputs["adapter"], job.outputs["sha256"], job.outputs["score"])
 

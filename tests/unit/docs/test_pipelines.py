@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,6 +16,7 @@ import yaml
 
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJobStatus
+from lorarl_api.v1alpha1.metadata import MAX_NAME
 from support.argo import substituted
 
 ROOT = Path(__file__).parents[3]
@@ -94,13 +96,16 @@ def test_the_pages_files_are_there_and_give_no_right_to_change_a_job(folder: str
 
 
 def test_the_pages_python_names_what_the_example_has() -> None:
-    tree = ast.parse((EXAMPLES / "kubeflow_pipeline.py").read_text())
+    source = (EXAMPLES / "kubeflow_pipeline.py").read_text()
+    tree = ast.parse(source)
     functions = {one.name: [arg.arg for arg in one.args.args] for one in tree.body if isinstance(one, ast.FunctionDef)}
     assert functions == {"train_adapter": ["manifest", "name"], "train": ["manifest"]}
     for code in re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S):
         for call in (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)):
             if isinstance(call.func, ast.Name) and call.func.id in functions:
                 assert [one.arg for one in call.keywords] == functions[call.func.id]
+    (prefix,) = {one for text in (PAGE, source) for one in re.findall(r'name=f"(.*){dsl.PIPELINE_JOB_ID', text)}
+    assert len(f"{prefix}{uuid.uuid4()}") == MAX_NAME
     versions = {one for path in (ROOT / "docs/pipelines.md", EXAMPLES / "Dockerfile") for one in _kfp(path)}
     assert versions == {"kfp==2.17.3"}
 
