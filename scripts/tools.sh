@@ -125,6 +125,12 @@ build() { # name how module@version package
       { cat "$work/log" >&2; return 1; }
     [ "$module" != k8s.io/kubernetes ] || flags="$flags $(kubernetes_flags "$version")"
   fi
+  # A file of Argo's is a symbolic link, which Go's modules do not hold.
+  if [ "$name" = argoexec ]; then
+    cp -r --no-preserve=mode "$folder" "$work/argo" || return 1
+    folder="$work/argo"
+    cp "$folder"/workflow/executor/osspecific/signal_{darwin,linux}.go || return 1
+  fi
   # This one talks to the driver through its C library, which it opens where it runs. All others are static.
   [ "$name" != nvidia-device-plugin ] || local -x CGO_ENABLED=1
   (cd "$folder" && go build -ldflags "$flags" -o "$bin/.$name.$$" "$package") || return 1

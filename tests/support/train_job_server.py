@@ -48,7 +48,7 @@ def train_job_server(
     key, ca, token = folder / "tls.key", folder / "ca.crt", folder / "token"
     about = ["-subj", "/CN=kubeflow", "-addext", "subjectAltName=IP:127.0.0.1"]
     kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-    make = ["openssl", "req", "-x509", *kind, *about, "-keyout", key, "-out", ca]
+    make = ["openssl", "req", "-x509", *kind, *about, "-keyout", str(key), "-out", str(ca)]
     subprocess.run(make, check=True, capture_output=True)
     token.write_text("first\n")
 
