@@ -26,7 +26,7 @@ setup: ## Make .venv from the locked packages, unless it is up to date (GPU=1: f
 
 .PHONY: tools
 tools: ## Build the tests' servers into ~/.cache/lorarl; as root, also the node's
-	@scripts/tools.sh servers $(if $(filter 0,$(shell id -u)),node)
+	@scripts/tools.sh servers long $(if $(filter 0,$(shell id -u)),node)
 
 .PHONY: hooks
 hooks: setup ## Install the git hooks of .pre-commit-config.yaml

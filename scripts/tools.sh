@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Builds the programs that the tests run against (Kubernetes, KubeRay's operator, Kueue, kwok, helm, an S3 server,
-# promtool, Argo's executor) from their Go modules, at pinned versions, into $LORARL_CACHE/bin (default ~/.cache/lorarl/bin). A stamp
-# beside each binary says what it was built from, so only new versions are built. Before a build begins, it says how
-# long that takes. All of them take 15 GB of Go's caches. Other files that a program needs (custom resource definitions,
-# webhooks) are copied from its module to $LORARL_CACHE/share/<name>.
+# promtool, Argo's executor) from their Go modules, at pinned versions, into $LORARL_CACHE/bin (default
+# ~/.cache/lorarl/bin). A stamp beside each binary says what it was built from, so only new versions are built. Before a
+# build begins, it says how long that takes. All of them take 15 GB of Go's caches. Other files that a program needs
+# (custom resource definitions, webhooks) are copied from its module to $LORARL_CACHE/share/<name>.
 #   scripts/tools.sh              all of them, except those of gpu
 #   scripts/tools.sh servers      those that most tests need; they run as any user
 #   scripts/tools.sh unit         those of one tier of tests: unit, storage, run; apiserver needs all servers
+#   scripts/tools.sh long         those that only slow tests need (`make test-long`)
 #   scripts/tools.sh node         those that a whole node also needs, as root (`make cluster`)
 #   scripts/tools.sh gpu          those that a node with GPUs also needs (`make gpu-node`); needs a C compiler
 #   scripts/tools.sh etcd kubectl some of them
@@ -33,8 +34,8 @@ helm                    servers 2 own  helm.sh/helm/v3@v3.21.4           ./cmd/h
 versitygw               servers 1 own  github.com/versity/versitygw@v1.8.0 ./cmd/versitygw
 promtool                servers 3 own  github.com/prometheus/prometheus@v0.316.0 ./cmd/promtool
 gitops-health           servers 1 tree tests/support/gitops_health@1          .
-argoexec                servers 5 own  github.com/argoproj/argo-workflows/v4@v4.0.5 ./cmd/argoexec manifests/base/crds
-kubeflow-trainer        servers 1 files github.com/kubeflow/trainer/v2@v2.3.0 - manifests/base/crds
+argoexec                long    5 own  github.com/argoproj/argo-workflows/v4@v4.0.5 ./cmd/argoexec manifests/base/crds
+kubeflow-trainer        long    1 files github.com/kubeflow/trainer/v2@v2.3.0 - manifests/base/crds
 kubelet                 node    3 wrap k8s.io/kubernetes@v1.34.4         k8s.io/kubernetes/cmd/kubelet
 kube-proxy              node    1 wrap k8s.io/kubernetes@v1.34.4         k8s.io/kubernetes/cmd/kube-proxy
 containerd              node    3 own  github.com/containerd/containerd/v2@v2.2.0 ./cmd/containerd
@@ -150,7 +151,7 @@ main() {
   for name in "$@"; do
     case "$name" in
       --list) list=1 ;;
-      servers | node | gpu) mapfile -t -O ${#wanted[@]} wanted < <(members "$name") ;;
+      servers | long | node | gpu) mapfile -t -O ${#wanted[@]} wanted < <(members "$name") ;;
       apiserver) mapfile -t -O ${#wanted[@]} wanted < <(members servers) ;;
       unit | storage | run) read -ra of_tier <<<"${OF_TIER[$name]}" && wanted+=("${of_tier[@]}") ;;
       *) [ -n "$(tool "$name")" ] || {

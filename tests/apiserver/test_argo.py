@@ -23,6 +23,8 @@ from support.cluster.platform import Platform
 from support.cluster.processes import find, find_share
 from support.cluster.tools import tools_or_skip
 
+pytestmark = pytest.mark.long
+
 PAGE = (EXAMPLE.parents[2] / "docs/pipelines.md").read_text()
 PHASES = {"Pending", "Starting", "Running", "Suspending", "Suspended", "Restarting", "Succeeded", "Failed"}
 ADAPTER = {"uri": "s3://team/adapters/x/iter_0000004/lora_adapter", "sha256": "ab" * 32, "step": 4, "version": 5}

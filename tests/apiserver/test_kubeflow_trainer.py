@@ -20,6 +20,8 @@ from support.cluster.tools import tools_or_skip
 from support.train_job_server import train_job_server
 from unit.trainer.pods.test_status import CHECKPOINT, EVALUATED, JOB, STARTED, STEP
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = Path(__file__).parents[2] / "examples/pipelines"
 RUNTIME, TRAIN_JOB = EXAMPLES / "trainer-runtime.yaml", EXAMPLES / "trainjob.yaml"
 

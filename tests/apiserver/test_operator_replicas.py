@@ -68,6 +68,7 @@ def writes(*replicas: Operator) -> Counter[str]:
     return counted
 
 
+@pytest.mark.long
 def test_after_a_killed_leader_nothing_is_done_twice(served: Cluster) -> None:
     where, kubeconfig = namespace(served, "handover"), prepare(served)
     with ExitStack() as stack:
@@ -200,6 +201,7 @@ def _missing(replica: Operator) -> str:
     return text if "no RayJob" in text else ""
 
 
+@pytest.mark.long
 def test_a_disconnected_leader_stops_and_another_continues(served: Cluster) -> None:
     where, kubeconfig = namespace(served, "cut-off"), prepare(served)
     token = served.service_account_token(SYSTEM, "lorarl-operator")

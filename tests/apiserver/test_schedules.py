@@ -163,6 +163,7 @@ def test_forbid_leaves_a_time_out_and_replace_deletes_the_running_job(p: Platfor
     until(20, "an Event says so", lambda: "Replaced" in events(p, namespace))
 
 
+@pytest.mark.long
 def test_an_operator_killed_before_it_writes_the_status_makes_no_job_twice(p: Platform) -> None:
     namespace = p.namespace("killed")
     policy = {

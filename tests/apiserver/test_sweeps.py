@@ -220,6 +220,7 @@ def test_halving_holds_a_trial_at_a_rung_until_another_operator_stops_it(p: Plat
     assert [found["status"][key] for key in ("succeeded", "stopped")] == [1, 2]
 
 
+@pytest.mark.long
 def test_a_killed_operator_makes_no_trial_twice(p: Platform) -> None:
     namespace = p.namespace("killed")
     with leading(p, "killed-1") as one:

@@ -180,6 +180,7 @@ def _start_writer(folder: Path, word: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=_environment())
 
 
+@pytest.mark.long
 def test_a_writer_killed_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
     """It is the new one or the one before."""
     store = LocalStore(tmp_path)
