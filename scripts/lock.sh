@@ -33,7 +33,7 @@ lock() {
     gpu) resolve gpu pyproject.toml --override requirements/gpu-overrides.txt --group gpu --extra tracking ;;
     wheel-cpu) resolve wheel-cpu pyproject.toml --override requirements/cpu-overrides.txt \
       --constraint requirements/cpu.lock --group cpu --extra tracking ;;
-    operator) resolve operator pyproject.toml --constraint requirements/cpu.lock --extra operator ;;
+    operator) resolve operator pyproject.toml --constraint requirements/cpu.lock --extra operator --extra kubectl ;;
     trainer-cpu) resolve trainer-cpu pyproject.toml --override requirements/cpu-overrides.txt \
       --override requirements/trainer-cpu-overrides.txt --constraint requirements/cpu.lock \
       --group cpu --extra tracking ;;

@@ -205,7 +205,7 @@ def test_copies_of_the_runs_seen_last_are_kept(store: Store, tmp_path: Path, mon
         record_whole(store, job, tmp_path / "runs")
     place, copies = looked(store, tmp_path / "cache"), Copies(tmp_path / "copies")
     for job in ("a", "b", "a", "c"):
-        copy = copies.of(place, f"{job}/runs/0001")
+        copy = copies.of(place.store, f"{job}/runs/0001")
         copy.bring(samples=False)
         assert (copy.folder / "metrics.jsonl").is_file()
     kept = sorted(path.parent.name for path in tmp_path.glob("copies/*/metrics.jsonl"))

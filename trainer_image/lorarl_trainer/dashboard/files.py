@@ -9,11 +9,10 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 
-from lorarl_trainer.dashboard.place import Place
 from lorarl_trainer.progress.events_file import EVENTS
 from lorarl_trainer.progress.metrics_file import METRICS, SUMMARY
 from lorarl_trainer.progress.samples import SAMPLES
-from lorarl_trainer.storage import LocalStore
+from lorarl_trainer.storage import LocalStore, Store
 from lorarl_trainer.threads import in_parallel
 
 CURVES = (SUMMARY, METRICS, EVENTS)
@@ -25,12 +24,12 @@ MOST_COPIES = 64
 
 
 class Copy:
-    """The files of one run's folder in a place. Safe to use from several threads."""
+    """The files of one run's folder in a store. Safe to use from several threads."""
 
-    def __init__(self, place: Place, source: str, target: Path) -> None:
-        """`source`: the run's folder in the place. `target`: for the copies; not used for a place on this machine."""
-        self._place, self._source = place, source
-        local = place.store.root if isinstance(place.store, LocalStore) else None
+    def __init__(self, store: Store, source: str, target: Path) -> None:
+        """`source`: the run's folder in the store. `target`: for the copies; not used for a folder of this machine."""
+        self._store, self._source = store, source
+        local = store.root if isinstance(store, LocalStore) else None
         self.folder = target if local is None else local / source
         self._copied, self._local = target, local is not None
         self._lock = threading.Lock()
@@ -55,10 +54,9 @@ class Copy:
         shutil.rmtree(self._copied, ignore_errors=True)
 
     def _versions(self) -> Mapping[str, str]:
-        """Return the versions of the files in the place, of some seconds ago if it is a store."""
+        """Return the versions of the files in the store, of some seconds ago if it is not a folder."""
         if self._local or time.monotonic() - self._looked_at >= LOOK_SECONDS:
-            find = self._place.store.find
-            entries = in_parallel(lambda name: find(self._path(name)), (*CURVES, SAMPLES), len(CURVES) + 1)
+            entries = in_parallel(lambda name: self._store.find(self._path(name)), (*CURVES, SAMPLES), len(CURVES) + 1)
             self._there = {
                 name: f"{entry.version}-{entry.size}"
                 for name, entry in zip((*CURVES, SAMPLES), entries, strict=True)
@@ -69,9 +67,7 @@ class Copy:
 
     def _fetch(self, wanted: Mapping[str, str]) -> None:
         changed = [name for name, version in wanted.items() if self._here.get(name) != version]
-        in_parallel(
-            lambda name: self._place.store.download_file(self._path(name), self.folder / name), changed, len(CURVES)
-        )
+        in_parallel(lambda name: self._store.download_file(self._path(name), self.folder / name), changed, len(CURVES))
         self._here.update({name: wanted[name] for name in changed})
 
     def _path(self, name: str) -> str:
@@ -87,13 +83,13 @@ class Copies:
         self._copies: OrderedDict[tuple[str, str], Copy] = OrderedDict()
         self._made = 0
 
-    def of(self, place: Place, source: str) -> Copy:
+    def of(self, store: Store, source: str) -> Copy:
         """Return the copy of a run's folder. Nothing is brought yet."""
-        key = place.store.uri, source
+        key = store.uri, source
         with self._lock:
             if key not in self._copies:
                 self._made += 1
-                self._copies[key] = Copy(place, source, self._folder / str(self._made))
+                self._copies[key] = Copy(store, source, self._folder / str(self._made))
                 if len(self._copies) > MOST_COPIES:
                     self._copies.popitem(last=False)[1].forget()
             self._copies.move_to_end(key)

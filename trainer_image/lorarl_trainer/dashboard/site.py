@@ -1,36 +1,23 @@
-"""The pages of the dashboard: the list, one run, several runs over one another. A request names runs by their ids."""
+"""The pages of the dashboard of folders and stores. A request names runs by their ids."""
 
 from __future__ import annotations
 
-import hashlib
 import re
-import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
-from lorarl_trainer.dashboard.files import Copies, Copy
+from lorarl_trainer.dashboard.answers import etag
+from lorarl_trainer.dashboard.files import Copies
 from lorarl_trainer.dashboard.place import Place
+from lorarl_trainer.dashboard.reports import COMMAND, MOST, Found, Reports
 from lorarl_trainer.dashboard.row import state_now
 from lorarl_trainer.dashboard.view import COLUMNS, PAGE, Group, Run, View, chosen, grouped, view_of
-from lorarl_trainer.errors import StorageError
-from lorarl_trainer.progress.compare import compare_page, comparison_of
-from lorarl_trainer.progress.events_file import EVENTS, parse_events
-from lorarl_trainer.progress.metrics_file import SUMMARY
-from lorarl_trainer.progress.page import json_in_html, page
-from lorarl_trainer.progress.report import report_data, report_page
-from lorarl_trainer.progress.standing import RUNNING, STARTING
+from lorarl_trainer.progress.page import page
 from lorarl_trainer.progress.tables import age
-from lorarl_trainer.progress.web import JSON, Answer, Query
+from lorarl_trainer.progress.web import Answer, Query
 
-COMMAND = "lorarl dashboard"
-FEWEST, MOST = 2, 16
-"""How many runs are compared at a time: each has its own colour and line."""
-REFUSED = (OSError, ValueError, KeyError, TypeError, AttributeError)
-"""What reading a run's files raises if they are no run's, or of another version."""
 _RUN = re.compile(r"/run/([0-9a-f]{16})/(data\.json)?")
 
 
@@ -39,17 +26,16 @@ class Site:
 
     def __init__(self, places: Sequence[Place], copies: Copies) -> None:
         """`copies`: of the files of runs in stores."""
-        self._places, self._copies = places, copies
-        self._samples = threading.BoundedSemaphore(2)  # each may take a hundred megabytes for a moment
+        self._places, self._reports = places, Reports(copies)
 
     def respond(self, path: str, query: Query) -> Answer | None:
         """Return the page of a path; None if there is no such page."""
         if path == "/":
             return self._list(view_of(query))
         if path in ("/compare", "/compare.json"):
-            return self._comparison(query.get("run", []), as_data=path.endswith(".json"))
+            return self._reports.comparison(query.get("run", []), self._find, as_data=path.endswith(".json"))
         if found := _RUN.fullmatch(path):
-            return self._run(found[1], as_data=found[2] is not None)
+            return self._reports.of_run(found[1], self._find, "../../", as_data=found[2] is not None)
         return None
 
     def _list(self, view: View) -> Answer:
@@ -78,60 +64,7 @@ class Site:
             "most": MOST,
         }
         body = page("runs", {}, title="Runs", live=COMMAND, **shown).encode()
-        return Answer(body, etag=_etag(body))
-
-    def _run(self, run_id: str, *, as_data: bool) -> Answer | None:
-        run, place = self._find(run_id)
-        if run is None or place is None:
-            return None if as_data else _missing("../../")
-        copy = self._copies.of(place, run.row.folder)
-        try:
-            version = f"{run.state} {copy.bring(samples=as_data)}"
-            etag = _etag(version.encode())
-            if not (copy.folder / SUMMARY).is_file():
-                return self._start(run, copy)
-            if as_data:
-                with self._samples:
-                    return Answer(json_in_html(_report(run, copy.folder, samples=True)).encode(), JSON, etag)
-            return Answer(report_page(_report(run, copy.folder, samples=False), live=COMMAND, home="../../").encode())
-        except StorageError as error:
-            return _message(run.row.job, str(error), HTTPStatus.SERVICE_UNAVAILABLE, "../../")
-        except REFUSED as error:
-            return _message(run.row.job, f"{_said(run, error)}", HTTPStatus.OK, "../../")
-
-    def _start(self, run: Run, copy: Copy) -> Answer:
-        """Return the page of a run that has not loaded its model, or ended before it had."""
-        events = parse_events((copy.folder / EVENTS).read_bytes())
-        lines = [(str(event.get("at", "")), _told(event)) for event in events if event.get("event") != "RunFinished"]
-        said = run.row.message or (
-            "It has not trained yet." if run.state == STARTING else "It ended before it trained."
-        )
-        waits = run.state in (RUNNING, STARTING)
-        return _message(run.row.job, said, HTTPStatus.OK, "../../", state=run.state, lines=lines, renew=waits)
-
-    def _comparison(self, ids: Sequence[str], *, as_data: bool) -> Answer:
-        wanted = list(dict.fromkeys(ids))
-        if not FEWEST <= len(wanted) <= MOST:
-            said = f"Choose {FEWEST} to {MOST} runs to compare; {len(wanted)} were chosen."
-            return _message("Comparison of runs", said, HTTPStatus.BAD_REQUEST, "./")
-        reports, names, versions = [], [], []
-        for run_id in wanted:
-            run, place = self._find(run_id)
-            if run is None or place is None:
-                return _missing("./")
-            copy = self._copies.of(place, run.row.folder)
-            try:
-                versions.append(f"{run.state} {copy.bring(samples=False)}")
-                reports.append(_report(run, copy.folder, samples=False))
-            except StorageError as error:
-                return _message(run.row.job, str(error), HTTPStatus.SERVICE_UNAVAILABLE, "./")
-            except REFUSED as error:
-                return _message(run.row.job, f"{_said(run, error)} Leave this run out.", HTTPStatus.OK, "./")
-            names.append(f"{place.name}/{run.row.path}")
-        comparison = comparison_of(reports, names)
-        if as_data:
-            return Answer(json_in_html(comparison).encode(), JSON, _etag(repr(versions).encode()))
-        return Answer(compare_page(comparison, live=COMMAND, home="./").encode())
+        return Answer(body, etag=etag(body))
 
     def _runs(self) -> list[Run]:
         now = time.time()
@@ -141,18 +74,11 @@ class Site:
             for row in place.rows()
         ]
 
-    def _find(self, run_id: str) -> tuple[Run, Place] | tuple[None, None]:
+    def _find(self, run_id: str) -> Found | None:
         for place in self._places:
             if (row := place.row_of(run_id)) is not None:
-                return Run(run_id, place.name, row, state_now(row)), place
-        return None, None
-
-
-def _report(run: Run, folder: Path, *, samples: bool) -> dict[str, Any]:
-    """Return a run's report. How it stands is what the list says, which also knows of a later start that failed."""
-    data = report_data(folder, samples=samples)
-    summary = data["summary"] | {"message": run.row.message or data["summary"]["message"]}
-    return data | {"summary": summary, "state": run.state}
+                return Found(Run(run_id, place.name, row, state_now(row)), place.store)
+        return None
 
 
 def _line(item: Run | Group) -> dict[str, Any]:
@@ -170,37 +96,3 @@ def _line(item: Run | Group) -> dict[str, Any]:
 
 def _choices(values: Any) -> list[str]:
     return sorted({value for value in values if value})
-
-
-def _told(event: Mapping[str, Any]) -> str:
-    return str(event.get("text") or event.get("message") or event.get("event", ""))
-
-
-def _said(run: Run, error: Exception) -> str:
-    return (
-        f"The files of {run.place}/{run.row.folder} cannot be shown: they are not whole, or of another version of "
-        f"lorarl ({type(error).__name__}: {error})."
-    )
-
-
-def _missing(home: str) -> Answer:
-    said = "There is no such run. It may have been deleted, or moved to another folder."
-    return _message("No such run", said, HTTPStatus.NOT_FOUND, home)
-
-
-def _message(
-    title: str,
-    said: str,
-    status: HTTPStatus,
-    home: str,
-    *,
-    state: str = "",
-    lines: Sequence[tuple[str, str]] = (),
-    renew: bool = False,
-) -> Answer:
-    body = page("message", {}, title=title, home=home, said=said, state=state, lines=lines, renew=renew)
-    return Answer(body.encode(), status=status)
-
-
-def _etag(content: bytes) -> str:
-    return f'"{hashlib.sha256(content).hexdigest()[:20]}"'

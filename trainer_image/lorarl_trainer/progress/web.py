@@ -21,6 +21,8 @@ PORTS = 20
 QUIET_SECONDS = 30.0
 """A connection that sends nothing for so long is closed."""
 HTML, JSON = "text/html; charset=utf-8", "application/json"
+ASKS = {"WWW-Authenticate": 'Basic realm="lorarl"'}
+"""The header with which a browser asks for a password."""
 _HEADERS = {
     "Cache-Control": "no-cache",
     "X-Content-Type-Options": "nosniff",
@@ -43,6 +45,8 @@ class Answer:
 type Query = Mapping[str, list[str]]
 type Respond = Callable[[str, Query], Answer | None]
 """From a path and its query to an answer; None for a path that is not there."""
+type RespondTo = Callable[[str, Query, Mapping[str, str]], Answer | None]
+"""The same for who asks, which the request's headers say. Their names are in the form `If-None-Match`."""
 
 
 def open_server(
@@ -60,9 +64,17 @@ def open_server(
     Raises:
         InputError: the port cannot be used.
     """
+    return listen(_with_key(respond, key), first_port, port, host=host)
+
+
+def listen(respond: RespondTo, first_port: int, port: int | None, *, host: str = HOST) -> ThreadingHTTPServer:
+    """Return a server of pages that decides itself who may ask. It answers once it serves.
+
+    The arguments and errors are those of `open_server`.
+    """
     for number in [port] if port is not None else [*range(first_port, first_port + PORTS), 0]:
         try:
-            return _Server((host, number), _handler(respond, key))
+            return _Server((host, number), _handler(respond))
         except OSError as error:
             reason = error.strerror
     got = f"{port}, which cannot be used at {host} ({reason})"
@@ -92,25 +104,39 @@ def may_ask(headers: Mapping[str, str], key: str | None) -> HTTPStatus | None:
         name = headers.get("Host", "")
         name = name[: name.find("]") + 1] if name.startswith("[") else name.partition(":")[0]
         return None if name in (HOST, "localhost", "[::1]") else HTTPStatus.FORBIDDEN
+    return None if hmac.compare_digest(given_secret(headers).encode(), key.encode()) else HTTPStatus.UNAUTHORIZED
+
+
+def given_secret(headers: Mapping[str, str]) -> str:
+    """Return what a request carries as its password, with any user name, or as its bearer token; empty if neither."""
     scheme, _, given = headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "basic":
         try:
-            given = base64.b64decode(given, validate=True).decode().partition(":")[2]
+            return base64.b64decode(given, validate=True).decode().partition(":")[2]
         except ValueError:
-            given = ""
-    return None if hmac.compare_digest(given.encode(), key.encode()) else HTTPStatus.UNAUTHORIZED
+            return ""
+    return given.strip() if scheme.lower() == "bearer" else ""
 
 
-def _handler(respond: Respond, key: str | None) -> type[BaseHTTPRequestHandler]:
+def _with_key(respond: Respond, key: str | None) -> RespondTo:
+    def respond_to(path: str, query: Query, headers: Mapping[str, str]) -> Answer | None:
+        if status := may_ask(headers, key):
+            more = ASKS if status == HTTPStatus.UNAUTHORIZED else {}
+            return Answer(status.phrase.encode(), "text/plain", status=status, headers=more)
+        return respond(path, query)
+
+    return respond_to
+
+
+def _handler(respond: RespondTo) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = QUIET_SECONDS
 
         def do_GET(self) -> None:
             """Answer with a page or data; with nothing but a status if the asker has this version."""
-            if status := may_ask(dict(self.headers), key):
-                more = {"WWW-Authenticate": 'Basic realm="lorarl"'} if status == HTTPStatus.UNAUTHORIZED else {}
-                return self._send(Answer(status.phrase.encode(), "text/plain", status=status, headers=more))
-            return self._send(_answer(respond, self.path))
+            # Proxies may write the names of headers in small letters.
+            headers = {name.title(): value for name, value in self.headers.items()}
+            self._send(_answer(respond, self.path, headers))
 
         def do_HEAD(self) -> None:
             """Answer as to GET, without the body."""
@@ -136,12 +162,11 @@ def _handler(respond: Respond, key: str | None) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-def _answer(respond: Respond, target: str) -> Answer:
-    path, _, query = target.partition("?")
+def _answer(respond: RespondTo, target: str, headers: Mapping[str, str]) -> Answer:
+    path, _, text = target.partition("?")
     try:
-        return respond(path, parse_qs(query, keep_blank_values=True, max_num_fields=1000)) or _plain(
-            HTTPStatus.NOT_FOUND
-        )
+        query = parse_qs(text, keep_blank_values=True, max_num_fields=1000)
+        return respond(path, query, headers) or _plain(HTTPStatus.NOT_FOUND)
     except Exception:  # noqa: BLE001 - one page that fails must not end the others
         traceback.print_exc()
         return _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
