@@ -64,6 +64,21 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: test
 {{- end -}}
 
+{{/* Name of the dashboard's ServiceAccount, roles and NetworkPolicy, which must not start like those of a job either. */}}
+{{- define "lorarl.dashboardName" -}}
+{{- printf "dashboard-%s" (include "lorarl.name" .) -}}
+{{- end -}}
+
+{{- define "lorarl.dashboardSelector" -}}
+app.kubernetes.io/name: lorarl
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+app.kubernetes.io/component: dashboard
+{{- end -}}
+
+{{- define "lorarl.dashboardLabels" -}}
+{{- include "lorarl.labelsAnd" (list . (include "lorarl.dashboardSelector" . | fromYaml)) -}}
+{{- end -}}
+
 {{/* Command for the logs of all replicas. With a label selector kubectl shows only ten lines by default. */}}
 {{- define "lorarl.logs" -}}
 kubectl logs -n {{ .Release.Namespace }} -l app.kubernetes.io/instance={{ .Release.Name }},app.kubernetes.io/component=operator --prefix --tail=-1

@@ -13,7 +13,7 @@ from lorarl_trainer.dashboard.files import Copies
 from lorarl_trainer.dashboard.place import Place
 from lorarl_trainer.dashboard.reports import COMMAND, MOST, Found, Reports
 from lorarl_trainer.dashboard.row import state_now
-from lorarl_trainer.dashboard.view import COLUMNS, PAGE, Group, Run, View, chosen, grouped, view_of
+from lorarl_trainer.dashboard.view import COLUMNS, Group, Run, View, chosen, grouped
 from lorarl_trainer.progress.page import page
 from lorarl_trainer.progress.tables import age
 from lorarl_trainer.progress.web import Answer, Query
@@ -31,7 +31,7 @@ class Site:
     def respond(self, path: str, query: Query) -> Answer | None:
         """Return the page of a path; None if there is no such page."""
         if path == "/":
-            return self._list(view_of(query))
+            return self._list(View.of_query(query))
         if path in ("/compare", "/compare.json"):
             return self._reports.comparison(query.get("run", []), self._find, as_data=path.endswith(".json"))
         if found := _RUN.fullmatch(path):
@@ -42,12 +42,11 @@ class Site:
         runs = self._runs()
         fitting = chosen(runs, view)
         items = fitting if view.folder else grouped(fitting)
-        last = max(1, -(-len(items) // PAGE))
-        at = min(view.page, last)
+        shown_items, at, last = view.part(items)
         doing = [(place.name, text) for place in self._places if (text := place.doing())]
         shown: dict[str, Any] = {
             "view": view,
-            "items": [_line(item) for item in items[(at - 1) * PAGE : at * PAGE]],
+            "items": [_line(item) for item in shown_items],
             "columns": {name: heading for name, (heading, _, _) in COLUMNS.items()},
             "count": len(runs),
             "fitting": len(fitting),

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
-from urllib.parse import urlencode
 
+from lorarl_trainer.dashboard.ordering import Column, Ordering
 from lorarl_trainer.dashboard.row import Row
-
-PAGE = 100
-"""Lines on a page."""
 
 
 class Run(NamedTuple):
@@ -54,9 +51,8 @@ class Group:
 
 
 type Item = Run | Group
-type _Key = Callable[[Run], str | float | None]
 
-COLUMNS: Mapping[str, tuple[str, bool, _Key]] = {
+COLUMNS: Mapping[str, Column] = {
     "name": ("Name", False, lambda run: run.row.job.lower()),
     "model": ("Base model", False, lambda run: run.row.base_model.lower() or None),
     "algorithm": ("Algorithm", False, lambda run: run.row.algorithm or None),
@@ -66,63 +62,26 @@ COLUMNS: Mapping[str, tuple[str, bool, _Key]] = {
     "seconds": ("s/step", True, lambda run: run.row.step_seconds),
     "moved": ("Last moved", True, lambda run: run.row.changed),
 }
-"""The columns by their names in addresses: heading, whether the largest come first, and what is sorted by."""
 
 
 @dataclass(frozen=True)
-class View:
+class View(Ordering):
     """What a reader asked for.
 
     Attributes:
         text: what name, folder, model or algorithm contain.
         state, algorithm, model: as rows have them; empty for all.
         place, folder: the runs of one folder alone.
-        sort: a key of COLUMNS.
-        turned: the other way round.
-        page: from 1.
     """
 
+    columns = COLUMNS
+    sort: str = "moved"
     text: str = ""
     state: str = ""
     algorithm: str = ""
     model: str = ""
     place: str = ""
     folder: str = ""
-    sort: str = "moved"
-    turned: bool = False
-    page: int = 1
-
-    def address(self, **changes: object) -> str:
-        """Return the query of this view with changes, which go back to the first page unless they name one."""
-        other = replace(self, **{"page": 1, **changes})  # type: ignore[arg-type]
-        usual = View()
-        given = {name: getattr(other, name) for name in View.__dataclass_fields__}
-        return "?" + urlencode(
-            {name: int(v) if v is True else v for name, v in given.items() if v != getattr(usual, name)}
-        )
-
-    def sorted_by(self, column: str) -> str:
-        """Return the query that sorts by a column, or turns the order if this one does already."""
-        return self.address(sort=column, turned=column == self.sort and not self.turned)
-
-    def direction(self, column: str) -> str:
-        """Return what `aria-sort` says of a column."""
-        if column != self.sort:
-            return "none"
-        return "descending" if COLUMNS[column][1] != self.turned else "ascending"
-
-
-def view_of(query: Mapping[str, list[str]]) -> View:
-    """Return the view that a query asks for. What it has besides, or in another form, is not read."""
-    given = {name: values[-1].strip() for name, values in query.items()}
-    texts = {name: given.get(name, "") for name in ("text", "state", "algorithm", "model", "place", "folder")}
-    page = given.get("page", "")
-    return View(
-        **texts,
-        sort=given["sort"] if given.get("sort") in COLUMNS else "moved",
-        turned=given.get("turned") == "1",
-        page=max(1, int(page)) if page.isascii() and page.isdecimal() and len(page) < 9 else 1,
-    )
 
 
 def chosen(runs: Sequence[Run], view: View) -> list[Run]:
@@ -140,12 +99,7 @@ def chosen(runs: Sequence[Run], view: View) -> list[Run]:
         text = f"{row.job}\n{row.path}\n{row.base_model}\n{row.algorithm}\n{run.state}".lower()
         return all(word in text for word in words)
 
-    _, largest_first, key = COLUMNS[view.sort]
-    fitting = [(key(run), run) for run in runs if fits(run)]
-    there = sorted(((value, run) for value, run in fitting if value is not None), key=lambda each: each[0])
-    if largest_first != view.turned:
-        there.reverse()
-    return [run for _, run in there] + [run for value, run in fitting if value is None]
+    return view.in_order([run for run in runs if fits(run)])
 
 
 def grouped(runs: Sequence[Run]) -> Sequence[Item]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lorarl_trainer.dashboard.row import Row, row_of, state_now
-from lorarl_trainer.dashboard.view import COLUMNS, Group, Run, View, chosen, grouped, view_of
+from lorarl_trainer.dashboard.view import COLUMNS, Group, Run, View, chosen, grouped
 from lorarl_trainer.progress.environment import this_environment, this_process
 from lorarl_trainer.progress.metrics_file import SummaryFile
 from lorarl_trainer.progress.report import report_data
@@ -49,7 +49,7 @@ RUNS = [
     ],
 )
 def test_runs_are_filtered_and_sorted_and_none_comes_last(query: dict[str, list[str]], expected: str) -> None:
-    assert "".join(each.row.job for each in chosen(RUNS, view_of(query))) == expected
+    assert "".join(each.row.job for each in chosen(RUNS, View.of_query(query))) == expected
 
 
 @given(
@@ -58,15 +58,15 @@ def test_runs_are_filtered_and_sorted_and_none_comes_last(query: dict[str, list[
 def test_any_query_is_a_view_and_its_address_is_the_same_view(query: dict[str, list[str]]) -> None:
     from urllib.parse import parse_qs
 
-    view = view_of(query)
-    again = view_of(parse_qs(view.address(page=view.page).removeprefix("?"), keep_blank_values=True))
+    view = View.of_query(query)
+    again = View.of_query(parse_qs(view.address(page=view.page).removeprefix("?"), keep_blank_values=True))
     assert again == view
     assert view.sort in COLUMNS and view.page >= 1
     chosen(RUNS, view)
 
 
 def test_the_column_that_is_sorted_by_turns_and_another_starts_afresh() -> None:
-    view = view_of({"sort": ["name"], "text": ["a b"], "page": ["3"]})
+    view = View.of_query({"sort": ["name"], "text": ["a b"], "page": ["3"]})
     assert view.sorted_by("name") == "?text=a+b&sort=name&turned=1"
     assert view.sorted_by("step") == "?text=a+b&sort=step"
     assert [view.direction(column) for column in ("name", "step")] == ["ascending", "none"]

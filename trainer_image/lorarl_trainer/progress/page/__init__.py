@@ -1,7 +1,8 @@
 """The pages that a browser shows: one HTML file each, with its styles, its scripts and its data inside.
 
-`report` shows one run, `compare` several. `runs` lists all, and `message` says why there is nothing to show. The charts
-are drawn by uPlot (MIT licence), whose files and licence are in `uplot-1.6.32`, as npm publishes them.
+`report` shows one run, `compare` several. `runs` lists all. `jobs` lists those of a cluster, and `job` shows one of
+them. `message` says why there is nothing to show. The charts are drawn by uPlot (MIT licence), whose files and licence
+are in `uplot-1.6.32`, as npm publishes them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ SCRIPTS = {
     "report": (*COMMON, "overview.js", "samples.js", "report.js"),
     "compare": (*COMMON, "compare.js"),
     "runs": ("runs.js",),
+    "jobs": ("runs.js",),
+    "job": (),
     "message": (),
 }
 

@@ -1,4 +1,4 @@
-// The list of runs: sorts, filters and follows without leaving the page. Each view is a page of the server, whose
+// The list of runs or jobs: sorts, filters and follows without leaving the page. Each view is a page of the server, whose
 // #list takes the place of this one's, so what is chosen and where the focus is has to be kept.
 
 const PAUSE = 250;
@@ -54,7 +54,7 @@ function go(address) {
 function filtered() {
   const given = [...new FormData(byId("filter"))].filter(([, value]) => value);
   const now = new URLSearchParams(location.search);
-  for (const name of ["sort", "turned", "place", "folder"]) {
+  for (const name of ["sort", "turned", "place", "folder", "maker"]) {
     const others = given.filter(([other]) => other !== name);
     given.splice(0, given.length, ...others, ...(now.has(name) ? [[name, now.get(name)]] : []));
   }

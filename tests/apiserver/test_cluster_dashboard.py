@@ -1,0 +1,341 @@
+"""The dashboard of a cluster, against a real API server: who sees what, and what it says when something fails."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+
+import jwt
+import pytest
+
+from lorarl_trainer.dashboard.cluster.access import FRESH_SECONDS, LONGEST_SECONDS, Access
+from lorarl_trainer.dashboard.cluster.api import Api
+from lorarl_trainer.dashboard.cluster.jobs import QUEUE_LABEL
+from lorarl_trainer.dashboard.cluster.serve import serving
+from lorarl_trainer.dashboard.serve import Address
+from lorarl_trainer.storage import LocalStore, Store
+from lorarl_trainer.threads import begin
+from support.cluster.client import ApiError, Object, path_of
+from support.cluster.control_plane import SERVICE_ACCOUNT_KEY, Cluster
+from support.cluster.lorarljobs import lorarljob
+from support.cluster.processes import until
+from support.helm import of, rendered
+from support.tcp_gate import TcpGate
+from unit.trainer.dashboard.recorded import Client, Reply, recorded
+
+SECONDS = 40.0
+WAITS = "Kueue: no quota for 8 GPUs in the flavor h100"
+READERS = ("alice", "bob", "nobody-yet")
+
+
+@dataclass
+class Clock:
+    """The age of reviews, without waiting for it."""
+
+    ahead: float = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead
+
+
+@dataclass(frozen=True)
+class Page:
+    """A dashboard, its clock, and what is between it and the API server."""
+
+    client: Client
+    gate: TcpGate
+    clock: Clock = field(default_factory=Clock)
+
+    def get(self, token: str, path: str = "") -> Reply:
+        return self.client.get(path, Authorization=f"Bearer {token}")
+
+    def shows(self, token: str, text: str, path: str = "") -> Reply:
+        """The answer, as soon as it has a text."""
+        last: list[Reply] = []
+
+        def probe() -> bool:
+            last[:] = [self.get(token, path)]
+            return text in last[0].text
+
+        until(SECONDS, f"the page shows {text!r}", probe)
+        return last[0]
+
+
+@pytest.fixture(scope="module")
+def site(cluster: Cluster) -> Cluster:
+    """Two teams, with a reader each, one who may see nothing, and the chart's account for the dashboard."""
+    api = cluster.api
+    for namespace in ("lorarl-system", "team-a", "team-b"):
+        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    for reader in READERS:
+        api.create(account("team-a", reader))
+    grant(cluster, "team-a", "alice")
+    grant(cluster, "team-b", "bob")
+    made = rendered({"dashboard.enabled": True})
+    for one in of(made, "ServiceAccount") + of(made, "ClusterRole") + of(made, "ClusterRoleBinding"):
+        if "dashboard" in one["metadata"]["name"]:
+            api.create(one)
+    job(cluster, "team-a", "sums", labels={QUEUE_LABEL: "research"})
+    report(cluster, "team-a", "sums", phase="Running", gpus=8, heldGpuSeconds=7200, step=4, totalSteps=10)
+    job(cluster, "team-a", "waits", labels={QUEUE_LABEL: "research"})
+    report(cluster, "team-a", "waits", phase="Pending", conditions=[running("Queued", WAITS)])
+    job(cluster, "team-b", "quiet")
+    return cluster
+
+
+def account(namespace: str, name: str) -> Object:
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}}
+
+
+def grant(cluster: Cluster, namespace: str, reader: str) -> str:
+    """Let a reader list the jobs of a namespace; return the binding's name."""
+    rules = [{"apiGroups": ["lorarl.io"], "resources": ["lorarljobs"], "verbs": ["list"]}]
+    meta = {"name": f"sees-{reader}", "namespace": namespace}
+    rbac = "rbac.authorization.k8s.io"
+    cluster.api.apply({"apiVersion": f"{rbac}/v1", "kind": "Role", "metadata": meta, "rules": rules})
+    subject = {"kind": "ServiceAccount", "name": reader, "namespace": "team-a"}
+    ref = {"apiGroup": rbac, "kind": "Role", "name": meta["name"]}
+    binding = {"apiVersion": f"{rbac}/v1", "kind": "RoleBinding", "metadata": meta, "roleRef": ref}
+    cluster.api.apply({**binding, "subjects": [subject]})
+    return meta["name"]
+
+
+def job(cluster: Cluster, namespace: str, name: str, *, labels: dict[str, str] | None = None) -> Object:
+    return cluster.api.create(lorarljob(namespace, name, labels=labels))
+
+
+def report(cluster: Cluster, namespace: str, name: str, **status: object) -> None:
+    cluster.api.request(
+        "PATCH", path_of("LoRARLJob", namespace, name, "status"), {"status": status}, "application/merge-patch+json"
+    )
+
+
+def running(reason: str, message: str) -> Object:
+    at = "2026-01-01T00:00:00Z"
+    return {"type": "Running", "status": "False", "reason": reason, "message": message, "lastTransitionTime": at}
+
+
+def token_of(cluster: Cluster, reader: str) -> str:
+    return cluster.service_account_token("team-a", reader)
+
+
+@contextmanager
+def dashboard(cluster: Cluster, stores: list[Store] | None = None, namespaces: tuple[str, ...] = ()) -> Iterator[Page]:
+    """A dashboard with the chart's own rights, which reaches the API server through a gate."""
+    from kubernetes.client import Configuration
+    from kubernetes.config import load_kube_config
+
+    clock = Clock()
+    with TcpGate(cluster.port) as gate:
+        token = cluster.service_account_token("lorarl-system", "dashboard-lorarl")
+        path = gate.kubeconfig(cluster, token)
+        configuration = Configuration()
+        load_kube_config(str(path), client_configuration=configuration)
+        api = Api(configuration)
+        with serving(api, stores or [], namespaces, Address(port=0), Access(api, clock)) as server:
+            begin(server.serve_forever)
+            try:
+                yield Page(Client(f"http://127.0.0.1:{server.server_address[1]}/"), gate, clock)
+            finally:
+                server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def page(site: Cluster) -> Iterator[Page]:
+    with dashboard(site) as one:
+        yield one
+
+
+def test_a_reader_sees_the_jobs_of_their_namespaces_and_why_they_wait(site: Cluster, page: Page) -> None:
+    text = page.shows(token_of(site, "alice"), "waits").text
+    assert "As system:serviceaccount:team-a:alice may list them" in text
+    assert f"Queued: {WAITS}" in text and '<span class="state pending">Pending</span>' in text
+    assert "4<small" in text and ">2.0</td>" in text, "the step, and the GPU-hours held"
+    assert "GPU time by namespace" in text and "team-a/research</th>" in text
+    assert "2 jobs" in text
+    only = page.get(token_of(site, "alice"), "?reason=Queued").text
+    assert "1 of 2 jobs" in only and "job/team-a/sums/" not in only
+
+
+def test_a_namespace_that_one_may_not_see_is_not_named(site: Cluster, page: Page) -> None:
+    alice, bob, other = (token_of(site, reader) for reader in READERS)
+    page.shows(bob, "quiet")
+    paths = ("", "?namespace=team-b", "job/team-b/quiet/", "job/team-b/quiet/report/")
+    for path in (*paths, "job/team-b/quiet/report/data.json", "compare?run=team-b/quiet&run=team-a/sums"):
+        for token in (alice, other):
+            text = page.get(token, path).text
+            assert "quiet" not in text, path
+            assert "team-b" not in text.replace('value="team-b"', "").replace("namespace=team-b", ""), path
+    absent, secret = (page.get(alice, f"job/team-b/{name}/") for name in ("never", "quiet"))
+    assert (absent.status, absent.text.replace("never", "quiet")) == (secret.status, secret.text)
+    assert "There are no LoRARLJobs in the namespaces where" in page.get(other).text
+
+
+def test_the_cluster_administrator_sees_all(site: Cluster, page: Page) -> None:
+    text = page.shows(site.tokens["admin"], "quiet").text
+    assert "As admin may list them" in text and "waits" in text
+
+
+def test_without_a_token_or_with_a_bad_one_the_page_says_what_to_do(site: Cluster, page: Page) -> None:
+    refused = page.client.get()
+    assert refused.status == HTTPStatus.UNAUTHORIZED and "kubectl create token" in refused.text
+    assert refused.headers["WWW-Authenticate"].startswith("Basic")
+    good = token_of(site, "alice")
+    claims = jwt.decode(good, options={"verify_signature": False})
+    key = (site.folder / SERVICE_ACCOUNT_KEY).read_text()
+    past = claims | {"iat": int(time.time()) - 7200, "nbf": int(time.time()) - 7200, "exp": int(time.time()) - 3600}
+    header = {"kid": jwt.get_unverified_header(good)["kid"]}
+    expired = jwt.encode(past, key, algorithm="ES256", headers=header)
+    assert page.get(jwt.encode(claims, key, algorithm="ES256", headers=header)).status == HTTPStatus.OK
+    for token in (expired, "wrong", good[:-2]):
+        answer = page.get(token)
+        assert answer.status == HTTPStatus.UNAUTHORIZED and "it has expired, was withdrawn" in answer.text
+        assert "sums" not in answer.text
+    assert page.client.get("healthz").text == "ok"
+
+
+def test_browsers_send_the_token_as_a_password_and_proxies_in_small_letters(site: Cluster, page: Page) -> None:
+    token = token_of(site, "alice")
+    password = base64.b64encode(f"anyone:{token}".encode()).decode()
+    assert "waits" in page.client.get(Authorization=f"Basic {password}").text
+    assert "waits" in page.client.get(authorization=f"bearer {token}").text
+
+
+def test_jobs_come_change_and_go(site: Cluster, page: Page) -> None:
+    alice = token_of(site, "alice")
+    job(site, "team-a", "short-lived")
+    page.shows(alice, "short-lived")
+    report(site, "team-a", "short-lived", phase="Failed", conditions=[running("RewardFailed", "no such function")])
+    page.shows(alice, "RewardFailed: no such function")
+    detail = page.get(alice, "job/team-a/short-lived/").text
+    assert "Conditions" in detail and "no such function" in detail
+    site.api.delete("LoRARLJob", "short-lived", "team-a")
+    until(SECONDS, "it is gone", lambda: "short-lived" not in page.get(alice).text)
+    assert page.get(alice, "job/team-a/short-lived/").status == HTTPStatus.NOT_FOUND
+
+
+def test_a_right_that_is_withdrawn_or_given_counts_after_some_seconds(site: Cluster, page: Page) -> None:
+    site.api.create(account("team-a", "carol"))
+    name, carol = grant(site, "team-a", "carol"), token_of(site, "carol")
+    page.clock.ahead += FRESH_SECONDS
+    page.shows(carol, "waits")
+    site.api.delete("RoleBinding", name, "team-a")
+    until(SECONDS, "the API server refuses", lambda: not may_list(site, carol))
+    assert "waits" in page.get(carol).text, "an answer is kept for some seconds"
+    page.clock.ahead += FRESH_SECONDS
+    assert "waits" not in page.get(carol).text
+    grant(site, "team-a", "carol")
+    until(SECONDS, "the API server allows", lambda: may_list(site, carol))
+    page.clock.ahead += FRESH_SECONDS
+    assert "waits" in page.get(carol).text
+    site.api.delete("ServiceAccount", "carol", "team-a")
+    page.clock.ahead += FRESH_SECONDS
+    until(SECONDS, "the token is refused", lambda: refuses(page, carol))
+
+
+def refuses(page: Page, token: str) -> bool:
+    page.clock.ahead += FRESH_SECONDS  # the API server keeps what it knows of accounts for a moment too
+    return page.get(token).status == HTTPStatus.UNAUTHORIZED
+
+
+def may_list(site: Cluster, token: str) -> bool:
+    try:
+        site.api_as(token).list("LoRARLJob", "team-a")
+    except ApiError:
+        return False
+    return True
+
+
+def test_while_the_api_server_is_away_the_page_shows_what_it_knows_and_says_so(site: Cluster) -> None:
+    with dashboard(site) as page:
+        alice, bob = token_of(site, "alice"), token_of(site, "bob")
+        page.shows(alice, "waits")
+        page.gate.shut()
+        page.shows(alice, "no answer from the API server")
+        page.clock.ahead += FRESH_SECONDS
+        text = page.get(alice).text
+        assert f"Queued: {WAITS}" in text and "The rows below are what was known then" in text
+        known = page.get(alice, "job/team-a/waits/").text
+        assert "this is what was known of it" in known and WAITS in known
+        unknown = page.get(bob)
+        assert unknown.status == HTTPStatus.SERVICE_UNAVAILABLE and "Try again soon" in unknown.text
+        assert "quiet" not in unknown.text
+        page.clock.ahead += LONGEST_SECONDS
+        assert page.get(alice).status == HTTPStatus.SERVICE_UNAVAILABLE, "a token may have expired since"
+        job(site, "team-a", "came-meanwhile")
+        page.gate.open()
+        page.clock.ahead += FRESH_SECONDS
+        text = page.shows(alice, "came-meanwhile").text
+        assert "no answer from the API server" not in text
+        site.api.delete("LoRARLJob", "came-meanwhile", "team-a")
+
+
+def test_an_account_without_its_rights_says_which(site: Cluster, page: Page) -> None:
+    binding = site.api.get("ClusterRoleBinding", "lorarl-system:lorarl-dashboard")
+    assert binding is not None
+    alice = token_of(site, "alice")
+    site.api.delete("ClusterRoleBinding", binding["metadata"]["name"])
+    try:
+        with dashboard(site) as other:
+            answer = other.shows(alice, "tokenreviews")
+            assert answer.status == HTTPStatus.SERVICE_UNAVAILABLE and "need its rights back" in answer.text
+            page.clock.ahead += FRESH_SECONDS
+            assert page.get(alice).status == HTTPStatus.SERVICE_UNAVAILABLE, "no old answer counts after a refusal"
+            restore(site, binding)
+            other.shows(alice, "waits")
+    finally:
+        restore(site, binding)
+
+
+def restore(site: Cluster, binding: Object) -> None:
+    meta = {key: binding["metadata"][key] for key in ("name", "labels")}
+    site.api.apply({key: binding[key] for key in ("apiVersion", "kind", "roleRef", "subjects")} | {"metadata": meta})
+
+
+def test_a_dashboard_of_some_namespaces_asks_for_no_others(site: Cluster) -> None:
+    with dashboard(site, namespaces=("team-a",)) as page:
+        text = page.shows(site.tokens["admin"], "waits").text
+        assert "quiet" not in text
+
+
+def test_a_job_opens_its_report_and_no_one_elses(site: Cluster, tmp_path: Path) -> None:
+    """A job's pods write the record's name into its status, so they may name one of another team's job."""
+    store = LocalStore(tmp_path / "adapters")
+    quiet = site.api.request("GET", path_of("LoRARLJob", "team-b", "quiet"))["metadata"]["uid"]
+    alice, names = token_of(site, "alice"), ("trained", "later", "borrowed")
+    uids = {name: job(site, "team-a", name)["metadata"]["uid"] for name in names}
+    for name, uid in (uids | {"borrowed": quiet, "quiet": quiet}).items():
+        recorded(tmp_path / "adapters" / name / "runs/0001", 5, job=name)
+        owner = {"job": name, "namespace": "team", "jobUid": uid, "cluster": None, "attempt": 1}
+        run = owner | {"writer": "w", "host": "h", "startedAt": "2026-01-01T00:00:00Z"}
+        store.put(f"{name}/runs/0001/run.json", json.dumps(run).encode())
+        report(site, "team-a" if name != "quiet" else "team-b", name, record=f"{store.uri}/{name}/runs/0001")
+    try:
+        with dashboard(site, [store]) as page:
+            for name in names:
+                page.shows(alice, f'href="job/team-a/{name}/report/"')
+            assert '"steps":[1,2,3,4,5]' in page.get(alice, "job/team-a/trained/report/").text
+            data = json.loads(page.get(alice, "job/team-a/trained/report/data.json").text)
+            assert len(data["samples"]["training"]) == 1
+            compared = page.get(alice, "compare.json?run=team-a/trained&run=team-a/later").text
+            assert [run["name"] for run in json.loads(compared)["runs"]] == ["trained", "later"]
+            assert page.get(alice, "job/team-a/borrowed/report/").status == HTTPStatus.NOT_FOUND
+            assert page.get(alice, "compare?run=team-a/trained&run=team-a/borrowed").status == HTTPStatus.NOT_FOUND
+            for other in ("quiet", "../adapters/trained", "trained/../trained"):
+                report(site, "team-a", "later", record=f"{store.uri}/{other}/runs/0001")
+                until(SECONDS, "no link", lambda: "later/report/" not in page.get(alice).text)
+                assert page.get(alice, "job/team-a/later/report/").status == HTTPStatus.NOT_FOUND
+                report(site, "team-a", "later", record=f"{store.uri}/later/runs/0001")
+                page.shows(alice, "later/report/")
+            bob = token_of(site, "bob")
+            assert "5 of 5" in page.get(bob, "job/team-b/quiet/report/").text
+            assert page.get(bob, "job/team-a/trained/report/").status == HTTPStatus.NOT_FOUND
+    finally:
+        for name in names:
+            site.api.delete("LoRARLJob", name, "team-a")
