@@ -77,6 +77,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"extraVolumes": [{"mountPath": "/x"}]}, r"/extraVolumes/0.*missing property 'name'"),
     ({"dnsConfig": {"servers": []}}, r"/dnsConfig.*additional properties 'servers' not allowed"),
     ({"publish.aibrix": True}, r"/publish/aibrix.*got boolean, want object"),
+    ({"dashboard.stores": ["file:///mnt"]}, r"/dashboard/stores/0.*does not match pattern"),
+    ({"dashboard.image.repository": "a b"}, r"/dashboard/image/repository"),
+    (
+        {"dashboard.networkPolicy.egressRules": [{"from": []}]},
+        r"/dashboard/networkPolicy/egressRules/0.*properties 'from'",
+    ),
     ({"crds.install": "no"}, r"/crds/install.*got string, want boolean"),
     ({"serviceAccount.create": False}, r"serviceAccount.name: got nothing, expected the name of an existing account"),
     (
@@ -93,6 +99,8 @@ ALL_OBJECTS = {
     "networkPolicy.egress.enabled": True,
     "jobNetworkPolicy.egress.enabled": True,
     "jobPolicy.enabled": True,
+    "dashboard.enabled": True,
+    "dashboard.image.repository": "localhost:5000/page",
 }
 # Each value, with a setting that differs from its default or from ALL_OBJECTS.
 CHANGED: dict[str, Any] = {
@@ -166,6 +174,21 @@ CHANGED: dict[str, Any] = {
     "metrics.dashboard.enabled": False,
     "metrics.dashboard.labels": {"dashboards": "yes"},
     "metrics.dashboard.annotations": {"grafana_folder": "ML"},
+    "dashboard.enabled": False,
+    "dashboard.image.repository": "localhost:5000/dashboard",
+    "dashboard.image.tag": "1",
+    "dashboard.image.digest": "sha256:" + "0" * 64,
+    "dashboard.stores": ["s3://team/adapters"],
+    "dashboard.credentialsSecret": "s3-keys",
+    "dashboard.serviceAccountAnnotations": {"role": "x"},
+    "dashboard.service.port": 8080,
+    "dashboard.service.annotations": {"note": "x"},
+    "dashboard.resources": {"requests": {"cpu": "1"}},
+    "dashboard.extraEnv": [{"name": "HTTPS_PROXY", "value": "p"}],
+    "dashboard.extraVolumes": [{"name": "ca", "configMap": {"name": "proxy-ca"}}],
+    "dashboard.extraVolumeMounts": [{"name": "tmp", "mountPath": "/var/tmp"}],
+    "dashboard.networkPolicy.from": [{"podSelector": {}}],
+    "dashboard.networkPolicy.egressRules": [{"ports": [{"port": 443}]}],
     "probesPort": 9001,
 }
 
