@@ -25,6 +25,8 @@ NAMESPACE = "images"
 OPERATOR_SCRIPT = """
 set -eu
 lorarl-operator --help
+lorarl dashboard --help
+python -c 'import jinja2, obstore, lorarl_trainer.dashboard.cluster.serve; from kubernetes.client import ApiClient'
 python -c 'import lorarl_operator.main, lorarl_operator.control.handlers'
 ! python -c 'import torch' 2>/dev/null
 """

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from lorarl_trainer.cli import main
 from lorarl_trainer.dashboard.found import NAMES
-from lorarl_trainer.dashboard.serve import KEY
 from lorarl_trainer.dashboard.reports import FEWEST, MOST
+from lorarl_trainer.dashboard.serve import KEY
 
 PAGE = (Path(__file__).parents[3] / "docs/dashboard.md").read_text()
 LINES = [line.partition("  #")[0].strip() for line in PAGE.splitlines()]

@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 import pytest
 
-from lorarl_trainer.dashboard.serve import Address, open_places
 from lorarl_trainer.dashboard.reports import MOST
+from lorarl_trainer.dashboard.serve import Address, open_places
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.progress import Noted, RunFinished, Warned
 from lorarl_trainer.progress.web import may_ask
