@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import yaml
 
 from lorarl_trainer.cli.dashboard import command
 from lorarl_trainer.dashboard.cluster.site import HEALTH
-from support.helm import CHART, Object, of, only, rendered
+from support.helm import CHART, Object, helm, of, only, rendered
 
 NAME = "lorarl-dashboard"
 ACCOUNT = "dashboard-lorarl"
@@ -50,7 +52,7 @@ def test_it_may_read_jobs_and_ask_who_may_see_them() -> None:
     assert pod(made)["serviceAccountName"] == only(made, "ServiceAccount")["metadata"]["name"] == ACCOUNT
 
 
-def test_with_some_namespaces_it_reads_only_those_and_asks_in_the_whole_cluster() -> None:
+def test_with_some_namespaces_it_reads_only_those() -> None:
     made = own(rendered(ON | {"watchNamespaces": ["team-a", "team-b"]}))
     assert only(made, "ClusterRole")["rules"] == RIGHTS["reviews"]
     roles = {one["metadata"]["namespace"]: one["rules"] for one in of(made, "Role")}
@@ -148,3 +150,19 @@ def test_common_labels_and_where_pods_may_run_hold_for_it_too() -> None:
     made = rendered(ON | values)
     assert {one["metadata"]["labels"]["cost-centre"] for one in own(made)} == {"42"}
     assert pod(made)["nodeSelector"] == {"pool": "system"} and pod(made)["imagePullSecrets"] == [{"name": "r"}]
+
+
+def test_the_command_of_the_docs_installs_it() -> None:
+    text = (CHART.parents[1] / "docs/dashboard.md").read_text()
+    (line,) = re.findall(
+        r"^helm upgrade --install lorarl helm/lorarl (.*?)\n(?=kubectl)", text.replace("\\\n", " "), re.MULTILINE
+    )
+    flags = shlex.split(line.replace("--reset-then-reuse-values", ""))
+    done = helm("template", "lorarl", str(CHART), *flags)
+    assert done.returncode == 0, done.stderr
+    made = [one for one in yaml.load_all(done.stdout, yaml.CSafeLoader) if one]
+    (container,) = pod(made)["containers"]
+    assert container["args"][-1] == "s3://team/adapters"
+    assert container["envFrom"] == [{"secretRef": {"name": "s3-keys"}}]
+    name, port = re.findall(r"service/(\S+) 8400:(\d+)", text)[0]
+    assert only(made, "Service", name)["spec"]["ports"][0]["port"] == int(port)

@@ -153,7 +153,7 @@ def test_a_record_is_named_as_those_of_its_job_are(record: str, folder: str) -> 
     assert job_folder(row, "s3://team/adapters") == folder
 
 
-def test_an_answer_is_kept_longer_while_the_server_is_away_and_not_after_it_refused() -> None:
+def test_an_answer_is_kept_longer_while_the_server_is_away() -> None:
     clock = [0.0]
     asked: list[str] = []
     failing: list[ApiError] = []
