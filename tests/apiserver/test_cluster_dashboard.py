@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from html.parser import HTMLParser
 from http import HTTPStatus
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from unit.trainer.dashboard.recorded import Client, Reply, recorded
 
 SECONDS = 40.0
 WAITS = "Kueue: no quota for 8 GPUs in the flavor h100"
+ATTACK = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 READERS = ("alice", "bob", "nobody-yet")
 
 
@@ -348,6 +350,46 @@ def test_a_job_opens_its_report_and_no_one_elses(site: Cluster, tmp_path: Path) 
     finally:
         for name in names:
             site.api.delete("LoRARLJob", name, "team-a")
+
+
+def test_no_text_of_a_job_is_markup_and_each_tag_is_closed(site: Cluster, page: Page) -> None:
+    sweep = {"apiVersion": "lorarl.io/v1alpha1", "kind": "LoRARLSweep", "name": "rank", "uid": "u", "controller": True}
+    manifest = lorarljob("team-b", "attack", model={"uri": f"hf://{ATTACK}"})
+    for name in ("attack", "attack-2"):
+        manifest["metadata"] |= {"name": name, "ownerReferences": [sweep]}
+        site.api.create(manifest)
+        report(site, "team-b", name, phase="Failed", conditions=[running("Failed", ATTACK)], record=ATTACK)
+        report(site, "team-b", name, failure={"reason": "Failed", "message": ATTACK})
+    bob = token_of(site, "bob")
+    page.shows(bob, "sweep/rank/")
+    try:
+        listed = page.shows(bob, "&lt;script&gt;alert(1)", "?maker=sweep/rank&namespace=team-b").text
+        for text in (listed, page.get(bob).text, page.get(bob, "job/team-b/attack/").text):
+            assert "<script>alert" not in text and "<img" not in text
+            assert "script-src 'sha256-" in text or "<script" not in text
+            assert unclosed(text) == []
+    finally:
+        for name in ("attack", "attack-2"):
+            site.api.delete("LoRARLJob", name, "team-b")
+
+
+def unclosed(text: str) -> list[str]:
+    """Tags that are not closed where they should be."""
+    open_tags: list[str] = []
+    wrong: list[str] = []
+
+    class Parser(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: object) -> None:
+            if tag not in ("meta", "link", "input"):
+                open_tags.append(tag)
+
+        def handle_endtag(self, tag: str) -> None:
+            if not open_tags or open_tags.pop() != tag:
+                wrong.append(f"{tag} at {self.getpos()}")
+
+    parser = Parser()
+    parser.feed(re.sub("<option[^>]*>[^<]*(</option>)?", "", text))
+    return wrong + open_tags
 
 
 def test_the_commands_of_the_docs_let_a_reader_in(site: Cluster, page: Page) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from click.testing import CliRunner
 
 from lorarl_trainer.cli import main
 from lorarl_trainer.dashboard.cluster.access import AGAIN_SECONDS, FRESH_SECONDS, LONGEST_SECONDS, Access
-from lorarl_trainer.dashboard.cluster.api import ApiError
+from lorarl_trainer.dashboard.cluster.api import GONE, ApiError
 from lorarl_trainer.dashboard.cluster.jobs import QUEUE_LABEL, JobRow, job_row
 from lorarl_trainer.dashboard.cluster.records import job_folder
 from lorarl_trainer.dashboard.cluster.usage import by_namespace, by_queue
 from lorarl_trainer.dashboard.cluster.view import COLUMNS, JobView, Made, chosen, grouped
+from lorarl_trainer.dashboard.cluster.watch import WatchedJobs
 from lorarl_trainer.dashboard.serve import KEY
 
 ROOT = Path(__file__).parents[4]
@@ -185,6 +187,70 @@ def test_an_answer_is_kept_longer_while_the_server_is_away() -> None:
     clock[0] += FRESH_SECONDS
     with pytest.raises(ApiError, match="refused"):
         access.reader("token")
+
+
+class Served:
+    """An API server's answers, in order: pages of lists, then the events of watches."""
+
+    def __init__(self, pages: list[dict[str, Any]], watches: list[list[dict[str, Any] | ApiError]]) -> None:
+        self.pages, self.watches = pages, watches
+        self.versions: list[str] = []
+        self.queries: list[dict[str, str]] = []
+
+    def get(self, path: str, query: dict[str, str]) -> dict[str, Any]:
+        self.queries.append(dict(query))
+        return self.pages.pop(0)
+
+    def watch(self, path: str, version: str) -> Iterator[dict[str, Any]]:
+        self.versions.append(version)
+        return self._events(self.watches.pop(0))
+
+    def _events(self, events: list[dict[str, Any] | ApiError]) -> Iterator[dict[str, Any]]:
+        for event in events:
+            if isinstance(event, ApiError):
+                raise event
+            yield event
+
+
+def listed(version: str, *names: str, more: str = "") -> dict[str, Any]:
+    meta = {"resourceVersion": version} | ({"continue": more} if more else {})
+    return {"metadata": meta, "items": [named(name, version) for name in names]}
+
+
+def named(name: str, version: str) -> dict[str, Any]:
+    return job(metadata={"name": name, "resourceVersion": version})
+
+
+def test_jobs_are_listed_in_pages_and_then_watched_from_there() -> None:
+    events: list[dict[str, Any] | ApiError] = [
+        {"type": "ADDED", "object": named("c", "11")},
+        {"type": "DELETED", "object": named("a", "12")},
+        {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "30"}}},
+    ]
+    api = Served([listed("10", "a", more="next"), listed("10", "b")], [events, []])
+    jobs = WatchedJobs(api)  # type: ignore[arg-type]
+    jobs.look()
+    assert [row.name for row in jobs.rows()] == ["b", "c"] and jobs.listed
+    assert [query.get("continue") for query in api.queries] == [None, "next"]
+    jobs.look()
+    assert api.versions == ["10", "30"], "a watch that ended continues, without another list"
+
+
+def test_after_missed_changes_the_jobs_are_listed_again() -> None:
+    class Ended(BaseException):
+        """Ends the thread that follows, which nothing else does."""
+
+    class Ending(Served):
+        def watch(self, path: str, version: str) -> Iterator[dict[str, Any]]:
+            if not self.watches:
+                raise Ended
+            return super().watch(path, version)
+
+    api = Ending([listed("10", "a", "b"), listed("20", "b", "c")], [[ApiError(GONE, "too old")], []])
+    jobs = WatchedJobs(api)  # type: ignore[arg-type]
+    with pytest.raises(Ended):
+        jobs.follow()
+    assert [row.name for row in jobs.rows()] == ["b", "c"] and api.versions == ["10", "20"] and jobs.problem == ""
 
 
 def test_its_command_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
