@@ -11,6 +11,7 @@ import yaml
 
 from lorarl_trainer.cli.dashboard import command
 from lorarl_trainer.dashboard.cluster.site import HEALTH
+from support.cluster import audit
 from support.helm import CHART, Object, helm, of, only, rendered
 
 NAME = "lorarl-dashboard"
@@ -55,6 +56,8 @@ def test_it_may_read_jobs_and_ask_who_may_see_them() -> None:
 def test_with_some_namespaces_it_reads_only_those() -> None:
     made = own(rendered(ON | {"watchNamespaces": ["team-a", "team-b"]}))
     assert only(made, "ClusterRole")["rules"] == RIGHTS["reviews"]
+    installer = yaml.safe_load((CHART.parent / "installer-role.yaml").read_text())
+    assert audit.granted(RIGHTS["jobs"]) <= audit.granted(installer["rules"]), "who installs may grant it"
     roles = {one["metadata"]["namespace"]: one["rules"] for one in of(made, "Role")}
     assert roles == {"team-a": RIGHTS["jobs"], "team-b": RIGHTS["jobs"]}
     assert {"--namespace=team-a", "--namespace=team-b"} <= set(pod(made)["containers"][0]["args"])
