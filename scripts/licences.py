@@ -35,7 +35,7 @@ _HEAD = """\
 
 lorarl itself is under Apache-2.0.
 It contains uPlot (MIT), which draws the report's curves, with its licence beside it.
-This table lists each package that `lorarl setup` or `lorarl[operator]` installs.
+This table lists each package that `lorarl setup` installs or the operator's image has.
 Its licence is what the package's metadata names.
 `make generate` writes it from `requirements/*.lock`; do not edit it.
 

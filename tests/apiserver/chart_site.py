@@ -132,12 +132,12 @@ def can(site: Site, user: str, verb: str, resource: str, namespace: str) -> bool
     )
 
 
-def require_rights(site: Site, verb: str, resource: str, allowed: dict[str, bool]) -> None:
-    """Wait until the operator may do this in exactly the namespaces where it should."""
+def require_rights(site: Site, verb: str, resource: str, allowed: dict[str, bool], user: str = "") -> None:
+    """Wait until a user, usually the operator, may do this in exactly the namespaces where it should."""
     until(
         10,
         f"{verb} {resource}: {allowed}",
-        lambda: {name: can(site, account(), verb, resource, name) for name in allowed} == allowed,
+        lambda: {name: can(site, user or account(), verb, resource, name) for name in allowed} == allowed,
     )
 
 

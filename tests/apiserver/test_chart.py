@@ -42,6 +42,8 @@ from support.cluster.tools import tools_or_skip
 from support.helm import CHART, TIMEOUT_SECONDS, flags, helm, only, rendered
 
 ROOT = CHART.parents[1]
+PAGE = f"{INSTANCE},app.kubernetes.io/component=dashboard"
+PAGES_ACCOUNT = f"system:serviceaccount:{NAMESPACE}:dashboard-lorarl"
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +122,19 @@ def test_an_installation_without_a_replica_is_pointed_out(site: Site) -> None:
         arguments = ("-n", NAMESPACE, "--create-namespace", "--dry-run=client", *flags({"replicas": replicas}))
         done = site.helm("install", "lorarl", str(CHART), *arguments)
         assert ("replicas is 0: no operator runs" in done.stdout) == is_told, done.stderr
+
+
+def test_the_teams_page_comes_with_the_way_to_it_and_goes(site: Site) -> None:
+    api = site.cluster.api
+    with site.release({"dashboard.enabled": True, "dashboard.stores": ["s3://team/adapters"]}) as notes:
+        assert "kubectl port-forward -n lorarl-system service/lorarl-dashboard 8400:80" in notes
+        until(20, "its pod is made", lambda: api.list("Pod", NAMESPACE, labels=PAGE))
+        established(site)
+        require_rights(site, "watch", "lorarljobs.lorarl.io", {"team-a": True, "default": True}, PAGES_ACCOUNT)
+        require_rights(site, "create", "lorarljobs.lorarl.io", {"team-a": False}, PAGES_ACCOUNT)
+        require_rights(site, "get", "secrets", {"team-a": False, NAMESPACE: False}, PAGES_ACCOUNT)
+        site.upgrade({"dashboard.enabled": False})
+        until(20, "it is gone", lambda: not [one for one in site.of_release() if "dashboard" in one])
 
 
 def test_namespaced_mode_from_install_to_uninstall(site: Site) -> None:

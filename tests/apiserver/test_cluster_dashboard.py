@@ -8,67 +8,38 @@ import re
 import shlex
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from html.parser import HTMLParser
 from http import HTTPStatus
 from pathlib import Path
 
 import jwt
 import pytest
 
-from lorarl_trainer.dashboard.cluster.access import FRESH_SECONDS, LONGEST_SECONDS, Access
-from lorarl_trainer.dashboard.cluster.api import Api
+from apiserver.dashboard_site import (
+    SECONDS,
+    Page,
+    account,
+    dashboard,
+    grant,
+    job,
+    may_list,
+    report,
+    running,
+    token_of,
+    unclosed,
+)
+from lorarl_trainer.dashboard.cluster.access import FRESH_SECONDS, LONGEST_SECONDS
 from lorarl_trainer.dashboard.cluster.jobs import QUEUE_LABEL
-from lorarl_trainer.dashboard.cluster.serve import serving
-from lorarl_trainer.dashboard.serve import Address
-from lorarl_trainer.storage import LocalStore, Store
-from lorarl_trainer.threads import begin
-from support.cluster.client import ApiError, Object, path_of
+from lorarl_trainer.storage import LocalStore
+from support.cluster.client import Object, path_of
 from support.cluster.control_plane import SERVICE_ACCOUNT_KEY, Cluster
 from support.cluster.lorarljobs import lorarljob
 from support.cluster.processes import until
 from support.helm import CHART, of, rendered
-from support.tcp_gate import TcpGate
-from unit.trainer.dashboard.recorded import Client, Reply, recorded
+from unit.trainer.dashboard.recorded import recorded
 
-SECONDS = 40.0
 WAITS = "Kueue: no quota for 8 GPUs in the flavor h100"
 ATTACK = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 READERS = ("alice", "bob", "nobody-yet")
-
-
-@dataclass
-class Clock:
-    """The age of reviews, without waiting for it."""
-
-    ahead: float = 0.0
-
-    def __call__(self) -> float:
-        return time.monotonic() + self.ahead
-
-
-@dataclass(frozen=True)
-class Page:
-    """A dashboard, its clock, and what is between it and the API server."""
-
-    client: Client
-    gate: TcpGate
-    clock: Clock = field(default_factory=Clock)
-
-    def get(self, token: str, path: str = "") -> Reply:
-        return self.client.get(path, Authorization=f"Bearer {token}")
-
-    def shows(self, token: str, text: str, path: str = "") -> Reply:
-        """The answer, as soon as it has a text."""
-        last: list[Reply] = []
-
-        def probe() -> bool:
-            last[:] = [self.get(token, path)]
-            return text in last[0].text
-
-        until(SECONDS, f"the page shows {text!r}", probe)
-        return last[0]
 
 
 @pytest.fixture(scope="module")
@@ -91,63 +62,6 @@ def site(cluster: Cluster) -> Cluster:
     report(cluster, "team-a", "waits", phase="Pending", conditions=[running("Queued", WAITS)])
     job(cluster, "team-b", "quiet")
     return cluster
-
-
-def account(namespace: str, name: str) -> Object:
-    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}}
-
-
-def grant(cluster: Cluster, namespace: str, reader: str) -> str:
-    """Let a reader list the jobs of a namespace; return the binding's name."""
-    rules = [{"apiGroups": ["lorarl.io"], "resources": ["lorarljobs"], "verbs": ["list"]}]
-    meta = {"name": f"sees-{reader}", "namespace": namespace}
-    rbac = "rbac.authorization.k8s.io"
-    cluster.api.apply({"apiVersion": f"{rbac}/v1", "kind": "Role", "metadata": meta, "rules": rules})
-    subject = {"kind": "ServiceAccount", "name": reader, "namespace": "team-a"}
-    ref = {"apiGroup": rbac, "kind": "Role", "name": meta["name"]}
-    binding = {"apiVersion": f"{rbac}/v1", "kind": "RoleBinding", "metadata": meta, "roleRef": ref}
-    cluster.api.apply({**binding, "subjects": [subject]})
-    return meta["name"]
-
-
-def job(cluster: Cluster, namespace: str, name: str, *, labels: dict[str, str] | None = None) -> Object:
-    return cluster.api.create(lorarljob(namespace, name, labels=labels))
-
-
-def report(cluster: Cluster, namespace: str, name: str, **status: object) -> None:
-    cluster.api.request(
-        "PATCH", path_of("LoRARLJob", namespace, name, "status"), {"status": status}, "application/merge-patch+json"
-    )
-
-
-def running(reason: str, message: str) -> Object:
-    at = "2026-01-01T00:00:00Z"
-    return {"type": "Running", "status": "False", "reason": reason, "message": message, "lastTransitionTime": at}
-
-
-def token_of(cluster: Cluster, reader: str) -> str:
-    return cluster.service_account_token("team-a", reader)
-
-
-@contextmanager
-def dashboard(cluster: Cluster, stores: list[Store] | None = None, namespaces: tuple[str, ...] = ()) -> Iterator[Page]:
-    """A dashboard with the chart's own rights, which reaches the API server through a gate."""
-    from kubernetes.client import Configuration
-    from kubernetes.config import load_kube_config
-
-    clock = Clock()
-    with TcpGate(cluster.port) as gate:
-        token = cluster.service_account_token("lorarl-system", "dashboard-lorarl")
-        path = gate.kubeconfig(cluster, token)
-        configuration = Configuration()
-        load_kube_config(str(path), client_configuration=configuration)
-        api = Api(configuration)
-        with serving(api, stores or [], namespaces, Address(port=0), Access(api, clock)) as server:
-            begin(server.serve_forever)
-            try:
-                yield Page(Client(f"http://127.0.0.1:{server.server_address[1]}/"), gate, clock)
-            finally:
-                server.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -253,14 +167,6 @@ def test_the_token_of_a_deleted_account_is_refused(site: Cluster, page: Page) ->
         return page.get(dave).status == HTTPStatus.UNAUTHORIZED
 
     until(SECONDS, "the token is refused", refused)
-
-
-def may_list(site: Cluster, token: str) -> bool:
-    try:
-        site.api_as(token).list("LoRARLJob", "team-a")
-    except ApiError:
-        return False
-    return True
 
 
 def test_while_the_api_server_is_away_the_page_shows_what_it_knows(site: Cluster) -> None:
@@ -371,25 +277,6 @@ def test_no_text_of_a_job_is_markup_and_each_tag_is_closed(site: Cluster, page: 
     finally:
         for name in ("attack", "attack-2"):
             site.api.delete("LoRARLJob", name, "team-b")
-
-
-def unclosed(text: str) -> list[str]:
-    """Tags that are not closed where they should be."""
-    open_tags: list[str] = []
-    wrong: list[str] = []
-
-    class Parser(HTMLParser):
-        def handle_starttag(self, tag: str, attrs: object) -> None:
-            if tag not in ("meta", "link", "input"):
-                open_tags.append(tag)
-
-        def handle_endtag(self, tag: str) -> None:
-            if not open_tags or open_tags.pop() != tag:
-                wrong.append(f"{tag} at {self.getpos()}")
-
-    parser = Parser()
-    parser.feed(re.sub("<option[^>]*>[^<]*(</option>)?", "", text))
-    return wrong + open_tags
 
 
 def test_the_commands_of_the_docs_let_a_reader_in(site: Cluster, page: Page) -> None:
