@@ -115,9 +115,21 @@ def dashboard(cluster: Cluster, stores: list[Store] | None = None, namespaces: t
                 server.shutdown()
 
 
-def may_list(site: Cluster, token: str) -> bool:
+def may_list(cluster: Cluster, token: str, namespace: str = "team-a") -> bool:
+    """Whether the API server has taken in what a reader may do, which it does a moment after a grant."""
     try:
-        site.api_as(token).list("LoRARLJob", "team-a")
+        cluster.api_as(token).list("LoRARLJob", namespace)
+    except ApiError:
+        return False
+    return True
+
+
+def may_review(cluster: Cluster) -> bool:
+    """Whether the dashboard's account may ask whose a token is."""
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": "x"}}
+    api = cluster.api_as(cluster.service_account_token("lorarl-system", "dashboard-lorarl"))
+    try:
+        api.request("POST", "/apis/authentication.k8s.io/v1/tokenreviews", review)
     except ApiError:
         return False
     return True
