@@ -35,7 +35,8 @@ from lorarl_trainer.storage import LocalStore
 from support.cluster.client import Object, path_of
 from support.cluster.control_plane import SERVICE_ACCOUNT_KEY, Cluster
 from support.cluster.lorarljobs import lorarljob
-from support.cluster.processes import until
+from support.cluster.processes import find, until
+from support.cluster.tools import tools_or_skip
 from support.helm import CHART, of, rendered
 from unit.trainer.dashboard.recorded import recorded
 
@@ -48,6 +49,8 @@ READERS = ("alice", "bob", "nobody-yet")
 def site(cluster: Cluster) -> Cluster:
     """Two teams, with a reader each, one who may see nothing, and the chart's account for the dashboard."""
     api = cluster.api
+    with tools_or_skip():
+        find("helm")
     for namespace in ("lorarl-system", "team-a", "team-b"):
         api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
     for reader in READERS:
@@ -267,7 +270,7 @@ def test_a_job_opens_its_report_and_no_one_elses(site: Cluster, tmp_path: Path) 
 
 def test_no_text_of_a_job_is_markup_and_each_tag_is_closed(site: Cluster, page: Page) -> None:
     sweep = {"apiVersion": "lorarl.io/v1alpha1", "kind": "LoRARLSweep", "name": "rank", "uid": "u", "controller": True}
-    manifest = lorarljob("team-b", "attack", model={"uri": f"hf://{ATTACK}"})
+    manifest = lorarljob("team-b", "attack", model={"uri": f"s3://{ATTACK}"})
     for name in ("attack", "attack-2"):
         manifest["metadata"] |= {"name": name, "ownerReferences": [sweep]}
         site.api.create(manifest)
