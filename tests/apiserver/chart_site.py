@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from support.cluster.client import Object
-from support.cluster.control_plane import Cluster
+from support.cluster.control_plane import Cluster, control_plane
+from support.cluster.controllers import controllers
 from support.cluster.crds import wait_until_served
-from support.cluster.processes import until
+from support.cluster.kuberay import install_kuberay
+from support.cluster.processes import find, find_share, until
+from support.cluster.tools import tools_or_skip
 from support.helm import CHART, flags, helm
 
 CRD = "lorarljobs.lorarl.io"
@@ -87,6 +90,23 @@ class Site:
 
     def job(self, name: str, namespace: str = "default") -> Object:
         return self.cluster.api.create({**JOB, "metadata": {"name": name, "namespace": namespace}})
+
+
+@contextmanager
+def chart_site(folder: Path) -> Iterator[Site]:
+    """Start a cluster with Kubernetes' controllers, which had no KubeRay when helm was first asked."""
+    with tools_or_skip():
+        find("helm")
+        find_share("ray-operator")
+        with control_plane(folder, service_accounts=True) as cluster, controllers(cluster):
+            refused = helm(
+                "install", "lorarl", str(CHART), "-n", NAMESPACE, "--create-namespace", kubeconfig=cluster.kubeconfig
+            )
+            left = everything(cluster, INSTANCE)
+            install_kuberay(cluster)
+            for namespace in ("team-a", "team-b"):
+                cluster.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+            yield Site(cluster, refused, left)
 
 
 def everything(cluster: Cluster, labels: str) -> list[str]:

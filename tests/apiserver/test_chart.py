@@ -24,22 +24,18 @@ from apiserver.chart_site import (
     Site,
     account,
     can,
+    chart_site,
     columns,
     crd_owner,
     crd_version,
     established,
-    everything,
     older_chart,
     refuses_older,
     require_rights,
 )
 from support.cluster.client import ApiError, Object
-from support.cluster.control_plane import control_plane
-from support.cluster.controllers import controllers
-from support.cluster.kuberay import install_kuberay
-from support.cluster.processes import find, find_share, until
-from support.cluster.tools import tools_or_skip
-from support.helm import CHART, TIMEOUT_SECONDS, flags, helm, only, rendered
+from support.cluster.processes import find, until
+from support.helm import CHART, TIMEOUT_SECONDS, flags, only, rendered
 
 ROOT = CHART.parents[1]
 PAGE = f"{INSTANCE},app.kubernetes.io/component=dashboard"
@@ -48,18 +44,8 @@ PAGES_ACCOUNT = f"system:serviceaccount:{NAMESPACE}:dashboard-lorarl"
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with tools_or_skip():
-        find("helm")
-        find_share("ray-operator")
-        with control_plane(tmp_path_factory.mktemp("chart"), service_accounts=True) as cluster, controllers(cluster):
-            refused = helm(
-                "install", "lorarl", str(CHART), "-n", NAMESPACE, "--create-namespace", kubeconfig=cluster.kubeconfig
-            )
-            left = everything(cluster, INSTANCE)
-            install_kuberay(cluster)
-            for namespace in ("team-a", "team-b"):
-                cluster.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-            yield Site(cluster, refused, left)
+    with chart_site(tmp_path_factory.mktemp("chart")) as found:
+        yield found
 
 
 def test_without_kuberay_the_chart_prints_the_command_for_it(site: Site) -> None:
@@ -129,7 +115,6 @@ def test_the_teams_page_comes_with_the_way_to_it_and_goes(site: Site) -> None:
     with site.release({"dashboard.enabled": True, "dashboard.stores": ["s3://team/adapters"]}) as notes:
         assert "kubectl port-forward -n lorarl-system service/lorarl-dashboard 8400:80" in notes
         until(20, "its pod is made", lambda: api.list("Pod", NAMESPACE, labels=PAGE))
-        established(site)
         require_rights(site, "watch", "lorarljobs.lorarl.io", {"team-a": True, "default": True}, PAGES_ACCOUNT)
         require_rights(site, "create", "lorarljobs.lorarl.io", {"team-a": False}, PAGES_ACCOUNT)
         require_rights(site, "get", "secrets", {"team-a": False, NAMESPACE: False}, PAGES_ACCOUNT)
