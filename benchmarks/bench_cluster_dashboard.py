@@ -1,7 +1,7 @@
 """Measures `lorarl dashboard --cluster` against its targets: many LoRARLJobs at the tests' API server.
 
     make tools
-    python benchmarks/bench_cluster_dashboard.py --jobs 10000        some minutes on two cores
+    python benchmarks/bench_cluster_dashboard.py --jobs 4000         some minutes on two cores
 
 The jobs are spread over 200 namespaces, half of which a reader may see one by one. Their statuses are as long as those
 of real jobs.
@@ -41,7 +41,7 @@ TARGET_SECONDS = 1.0
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--jobs", type=int, default=10_000)
+    arguments.add_argument("--jobs", type=int, default=4000)
     jobs = arguments.parse_args().jobs
     with tempfile.TemporaryDirectory(prefix="lorarl-bench-") as folder, control_plane(Path(folder)) as cluster:
         install_crds(cluster, *CRDS)
