@@ -6,6 +6,7 @@ check what an update may change (`Immutable`), because it knows the previous obj
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -179,6 +180,8 @@ def _escaped(value: Any) -> Any:
             return [_escaped(inner) for inner in value]
         case str():
             return _whole(value)
+        case int() if not -(2**63) <= value < 2**63:
+            return math.inf if value > 0 else -math.inf  # CEL's integers have 64 bits. `faults` refuses this one.
     return value
 
 

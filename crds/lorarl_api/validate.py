@@ -73,7 +73,7 @@ def _faults_in_pods(job: LoRARLJob) -> list[Fault]:
 
 def _kind(document: Any) -> str:
     kind = document.get("kind") if isinstance(document, dict) else None
-    return kind if kind in _WORDS else KIND
+    return kind if isinstance(kind, str) and kind in _WORDS else KIND
 
 
 def _jobs_of(document: dict[str, Any]) -> list[LoRARLJob]:

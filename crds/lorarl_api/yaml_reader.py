@@ -175,6 +175,12 @@ class _Values:
                     return _number(text)
                 case "merge":
                     return text
+                case "str" | "null":
+                    return self._loader.construct_object(node)
+                case "binary" | "timestamp" as tag:
+                    expected = "a text, a number, true, false or null"
+                    hint = "Remove the tag, and put a text in quotes."
+                    raise _Refused(f"the tag !!{tag}", node.start_mark, expected, hint)
                 case _:
                     return self._loader.construct_object(node)
         except ValueError as error:

@@ -14,6 +14,7 @@ from lorarl_api.faults import Fault, ManifestError, from_pydantic, from_rule
 from lorarl_api.hinted import rules_of_wrong_fields
 from lorarl_api.load import faults
 from lorarl_api.rules import broken_rules
+from lorarl_api.schema import job_schema
 from lorarl_api.sweeps.objective import Goal, usual_goal
 from lorarl_api.sweeps.trials import Trial, grid, listed, spec_of, twice
 from lorarl_api.template_schema import sweep_schema
@@ -47,11 +48,13 @@ def _parsed(document: Any) -> LoRARLSweep:
 
 
 def _of_rules(sweep: LoRARLSweep, document: Any) -> Iterator[Fault]:
-    spec = sweep.spec.template.spec
-    # The rules of the objective read these. What is wrong with them otherwise is a fault of the jobs.
-    readable = all(isinstance(spec.get(part) or {}, Mapping) for part in ("checkpoint", "data"))
-    broken = broken_rules(sweep, wanted=lambda path: readable or path[-1] != "objective")
-    return (from_rule(document, path, rule) for path, rule in broken)
+    """The faults by rules. What the template has in place of a group is a fault of the jobs, which rules cannot read."""
+    groups = {name for name, field in job_schema()["properties"]["spec"]["properties"].items() if "properties" in field}
+    readable = sweep.model_copy(deep=True)
+    for name in groups & set(readable.spec.template.spec):
+        if not isinstance(readable.spec.template.spec[name], dict):
+            del readable.spec.template.spec[name]
+    return (from_rule(document, path, rule) for path, rule in broken_rules(readable))
 
 
 def _of_values(sweep: LoRARLSweep) -> Iterator[Fault]:
