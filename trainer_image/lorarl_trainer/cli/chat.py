@@ -10,6 +10,7 @@ import click
 
 from lorarl_trainer.cli import options
 from lorarl_trainer.cli.help import Command
+from lorarl_trainer.errors import InputError
 
 if TYPE_CHECKING:
     from lorarl_trainer.trained_adapters.source import Checkpoint
@@ -63,14 +64,34 @@ def command(
     from lorarl_trainer.trained_adapters.chat import READS, Answerer
     from lorarl_trainer.trained_adapters.source import find_adapter
 
+    prompt = None if prompt_file is None else _prompt(prompt_file)
+    if row is not None and prompt_file is not None:
+        raise InputError("--row", f"{row} beside --prompt-file", "one question", "Leave one of the two out.")
     try:
         source = find_adapter(adapter, job, overrides, base, checkpoint, READS)
         answerer = Answerer(source, max_tokens=max_tokens, temperature=temperature or 0.0, seed=seed)
         if row is not None:
             answerer.ask_row(row, sys.stdout)
-        elif prompt_file is not None:
-            answerer.ask(prompt_file.read_text(encoding="utf-8"), sys.stdout)
+        elif prompt is not None:
+            answerer.ask(prompt, sys.stdout)
         else:
             answerer.chat(sys.stdin, sys.stdout)
     except KeyboardInterrupt:
         print()
+
+
+def _prompt(file: Path) -> str:
+    """Return the text of a file. A line break at its end is not a part of it.
+
+    Raises:
+        InputError: it cannot be read, or has no text.
+    """
+    expected = "a file with a prompt, as text in UTF-8"
+    try:
+        text = file.read_text(encoding="utf-8").removesuffix("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else f"bytes that are not UTF-8 at {error.start}"
+        raise InputError("--prompt-file", f"{file} ({why})", expected, "Name another file, or correct it.") from error
+    if not text.strip():
+        raise InputError("--prompt-file", f"{file}, which is empty", expected, "Write the prompt into it.")
+    return text

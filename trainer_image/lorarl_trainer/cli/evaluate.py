@@ -53,7 +53,12 @@ from lorarl_trainer.cli.help import Command
     type=click.IntRange(min=1),
     help="Longest completion.  [default: the job's]",
 )
-@click.option("--passing", type=float, help="Score with which a completion passes.  [default: the evaluation's, or 1]")
+@click.option(
+    "--passing",
+    type=float,
+    callback=options.finite,
+    help="Score with which a completion passes.  [default: the evaluation's, or 1]",
+)
 @options.seed
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the score of each completion.")
 def command(as_json: bool, job: Path | None, **arguments: Any) -> None:

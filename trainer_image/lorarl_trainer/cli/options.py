@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import click
@@ -10,6 +11,14 @@ from lorarl_trainer.cli.field_option import FieldOption
 
 FILE = click.Path(path_type=Path)
 """A file or folder. Commands check it themselves: their messages name the fix."""
+
+
+def finite(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    """Return the value of an option, unless it is no finite number: click takes nan and inf for floats."""
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value} is no finite number.", ctx, param)
+    return value
+
 
 overrides = click.option(
     "--set",
@@ -21,6 +30,7 @@ overrides = click.option(
 gpu_memory = click.option(
     "--gpu-memory",
     type=click.FloatRange(min=1),
+    callback=finite,
     metavar="GB",
     help="Memory of each GPU that the jobs will get.  [default: that of the GPUs here]",
 )
@@ -49,6 +59,7 @@ temperature = click.option(
     cls=FieldOption,
     fields=["spec.rollout.temperature"],
     type=click.FloatRange(min=0),
+    callback=finite,
     help="0 is greedy.  [default: greedy; several samples take the job's]",
 )
 seed = click.option("--seed", type=int, default=0, show_default=True, help="Of the samples.")

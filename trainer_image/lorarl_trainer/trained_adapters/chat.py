@@ -71,8 +71,8 @@ class Answerer:
                     conversation.append({"role": "assistant", "content": answer})
 
     def ask(self, prompt: str, screen: TextIO) -> None:
-        """Answer one prompt, which may have several lines. A line break at its end is not a part of it."""
-        ids = self._ids([{"role": "user", "content": prompt.removesuffix("\n")}])
+        """Answer one prompt, which may have several lines."""
+        ids = self._ids([{"role": "user", "content": prompt}])
         self._show([ids, ids], screen)
 
     def ask_row(self, number: int, screen: TextIO) -> None:
