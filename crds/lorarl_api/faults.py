@@ -204,7 +204,7 @@ def _function_hint(got: str, pattern: str) -> str:
 
 
 _PLAIN = re.compile(
-    r"(?!(?i:y|n|yes|no|on|off|true|false|null|[-+]?[0-9.]+e[0-9]+|0x[0-9a-f]+|0[ob][0-7]+|[-+]?\.(?:inf|nan))$)"
+    r"(?!(?i:y|n|yes|no|on|off|true|false|null|[-+]?[0-9][0-9_.]*(?:e[-+]?[0-9]+)?|0x[0-9a-f]+|0[ob][0-7]+|[-+]?\.(?:inf|nan))$)"
     r"[A-Za-z0-9_./:-]*[A-Za-z_/][A-Za-z0-9_./:-]*(?<!:)"
 )
 """Texts that YAML reads as such without quotes."""

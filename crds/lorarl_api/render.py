@@ -7,8 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lorarl_api.faults import Fault, ManifestError
 from lorarl_api.load import assign, faults, job_of, load_job
 from lorarl_api.pod_overrides import override_faults
@@ -17,6 +15,7 @@ from lorarl_api.schedules.manifest import checked_schedule, job_document, job_na
 from lorarl_api.templates import Template, merged_keys, merged_spec, reference, require_unlocked, template_of
 from lorarl_api.v1alpha1 import CLUSTER_TEMPLATE_KIND, KIND, SCHEDULE_KIND, TEMPLATE_KIND
 from lorarl_api.yaml_reader import read_documents
+from lorarl_api.yaml_writer import to_yaml
 
 
 def render(manifest: Path, template: Path | None = None, overrides: Sequence[str] = ()) -> str:
@@ -45,7 +44,7 @@ def render(manifest: Path, template: Path | None = None, overrides: Sequence[str
         job = _completed(job, found)
     if broken := override_faults(job_of(job)):
         raise ManifestError(broken)
-    return yaml.safe_dump(job, sort_keys=False, allow_unicode=True)
+    return to_yaml(job)
 
 
 def _next_job(schedule: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

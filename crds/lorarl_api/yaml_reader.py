@@ -11,7 +11,27 @@ import yaml
 
 from lorarl_api.faults import Fault, ManifestError
 
-_TAG = "tag:yaml.org,2002:"
+TAG = "tag:yaml.org,2002:"
+
+
+_RESOLVERS = (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"y|Y|yes|Yes|YES|n|N|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF", list("yYnNtTfFoO")),
+    ("int", r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0o[0-7_]+|0[0-7_]*|[1-9][0-9_]*)", list("-+0123456789")),
+    (
+        "float",
+        r"[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        list("-+0123456789."),
+    ),
+    ("merge", r"<<", ["<"]),
+)
+"""The words and numbers of kubectl."""
+
+
+def add_resolvers(reads: type[yaml.resolver.BaseResolver]) -> None:
+    """Let a loader or a dumper of PyYAML know the words and numbers of kubectl."""
+    for tag, pattern, first in _RESOLVERS:
+        reads.add_implicit_resolver(f"{TAG}{tag}", re.compile(rf"^(?:{pattern})$"), first)
 
 
 class _Loader(yaml.SafeLoader):
@@ -23,18 +43,7 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own class attribute
 
 
-for _tag, _pattern, _first in (
-    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("bool", r"y|Y|yes|Yes|YES|n|N|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF", list("yYnNtTfFoO")),
-    ("int", r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0o[0-7_]+|0[0-7_]*|[1-9][0-9_]*)", list("-+0123456789")),
-    (
-        "float",
-        r"[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
-        list("-+0123456789."),
-    ),
-    ("merge", r"<<", ["<"]),
-):
-    _Loader.add_implicit_resolver(f"{_TAG}{_tag}", re.compile(rf"^(?:{_pattern})$"), _first)
+add_resolvers(_Loader)
 
 
 def read_documents(source: str | Path) -> list[Any]:
@@ -166,7 +175,7 @@ class _Values:
     def _scalar(self, node: yaml.ScalarNode) -> Any:
         text = self._text(node)
         try:
-            match node.tag.removeprefix(_TAG):
+            match node.tag.removeprefix(TAG):
                 case "bool":
                     return text.lower() in ("y", "yes", "true", "on")
                 case "int":
@@ -187,7 +196,7 @@ class _Values:
             raise _Refused(
                 str(error),
                 node.start_mark,
-                f"a value of type {node.tag.removeprefix(_TAG)}",
+                f"a value of type {node.tag.removeprefix(TAG)}",
                 "Correct it, or put it in quotes.",
             ) from error
 

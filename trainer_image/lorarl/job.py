@@ -15,6 +15,7 @@ from lorarl.reward_code import MODULE, importable, module_of
 from lorarl.rows import json_lines
 from lorarl_api.load import assign, documents, load_job
 from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_api.yaml_writer import to_yaml
 from lorarl_trainer.errors import InputError
 
 type JobLike = str | Path | Mapping[str, Any] | LoRARLJob
@@ -168,8 +169,7 @@ def file_uri(path: Path) -> str:
 
 def _yaml(value: Any, name: str, *, flow: bool = True) -> str:
     try:
-        text = yaml.safe_dump(value, default_flow_style=flow, sort_keys=False, width=float("inf"), allow_unicode=True)
+        return to_yaml(value, flow=flow)
     except yaml.YAMLError as error:
         got = " ".join(str(part) for part in error.args)[:200]
         raise InputError(name, got, "texts, numbers, lists and dicts", "Convert it, for example with str().") from None
-    return text.removesuffix("...\n").rstrip("\n") if flow else text

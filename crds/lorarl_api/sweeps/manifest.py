@@ -48,7 +48,7 @@ def _parsed(document: Any) -> LoRARLSweep:
 
 
 def _of_rules(sweep: LoRARLSweep, document: Any) -> Iterator[Fault]:
-    """The faults by rules. What the template has in place of a group is a fault of the jobs, which rules cannot read."""
+    """The faults by rules, which cannot read what the template has in place of a group: a fault of the jobs."""
     groups = {name for name, field in job_schema()["properties"]["spec"]["properties"].items() if "properties" in field}
     readable = sweep.model_copy(deep=True)
     for name in groups & set(readable.spec.template.spec):

@@ -374,9 +374,7 @@ def test_validate_prints_one_line_per_fault(tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("kind", ["[]", "{}", "[LoRARLSweep]", "7"])
-def test_validate_reports_a_kind_that_is_no_name(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_validate_reports_a_kind_that_is_no_name(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (path := tmp_path / "job.yaml").write_text(f"apiVersion: lorarl.io/v1alpha1\nkind: {kind}\n")
     assert validate_files([path]) == 1
     assert "expected LoRARLJob. Write kind: LoRARLJob" in capsys.readouterr().out

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import lorarl
+import lorarl_api
+import lorarl_trainer
+from lorarl_api.faults import in_yaml
 from lorarl_api.load import Fault, ManifestError, faults, load_job
+from lorarl_api.render import render
 from lorarl_api.schedules.manifest import schedule_faults
 from lorarl_api.sweeps.manifest import sweep_faults
+from lorarl_api.yaml_reader import read_value
+from lorarl_api.yaml_writer import to_yaml
 from unit.contract.cases import CASES
 from unit.contract.manifests import changed, manifest
 from unit.contract.schedule_cases import schedule
@@ -111,3 +120,54 @@ def test_a_job_survives_being_written_and_read(case: Any) -> None:
     job = load_job(json.dumps(manifest(case.good)))
     assert load_job(job.model_dump_json(by_alias=True)) == job
     assert load_job(job.model_dump_json(by_alias=True, exclude_none=True)) == job
+
+
+_TEXTS = (
+    st.text()
+    | st.from_regex(r"[-+]?[0-9][0-9_.eExob+-]{0,5}", fullmatch=True)
+    | st.sampled_from(
+        [
+            "y",
+            "N",
+            "on",
+            "Yes",
+            "null",
+            "~",
+            "<<",
+            "=",
+            "09",
+            "1e5",
+            "0o17",
+            "1_000",
+            "12:30",
+            "2026-01-31",
+            ".inf",
+            "a\x85b",
+        ]
+    )
+)
+
+
+@given(_TEXTS, st.booleans())
+def test_a_text_stays_a_text_when_it_is_written(text: str, flow: bool) -> None:
+    assert not text.isprintable() or read_value(in_yaml(text), "it") == text
+    for value in (text, [text], {"a": text, "b": {"c": [text]}}):
+        assert read_value(to_yaml(value, flow=flow), "it") == value
+        assert yaml.safe_load(to_yaml(value, flow=flow)) == value
+
+
+@pytest.mark.parametrize(("prompt", "answer"), [("x", "y"), ("n", "no"), ("1e5", "09"), ("on", "0o17")])
+def test_a_job_whose_columns_look_like_other_values_survives_render(prompt: str, answer: str, tmp_path: Path) -> None:
+    fields = {"uri": "file:a.jsonl", "promptField": prompt, "answerField": answer}
+    document = manifest({"spec.data.train": fields, "metadata.labels": {"run": answer}})
+    (path := tmp_path / "job.yaml").write_text(json.dumps(document))
+    assert yaml.safe_load(rendered := render(path, None, ())) == document
+    assert load_job(rendered) == load_job(path)
+
+
+def test_manifests_are_written_in_one_way() -> None:
+    folders = [Path(place.__file__).parent for place in (lorarl, lorarl_api, lorarl_trainer)]
+    writing = {
+        path.name for folder in folders for path in folder.rglob("*.py") if "yaml.safe_dump(" in path.read_text()
+    }
+    assert writing == {"crdgen.py"}, "use to_yaml: PyYAML leaves y, 09 and 1e5 without quotes"

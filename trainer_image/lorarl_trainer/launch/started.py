@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
-
 from lorarl_api.v1alpha1 import LoRARLJob, LoRARLJobSpec
+from lorarl_api.yaml_writer import to_yaml
 from lorarl_trainer.launch.elsewhere import gpus_in_words
 from lorarl_trainer.launch.inputs import EncodedData
 from lorarl_trainer.launch.resumption import changes_since_last_start
@@ -59,7 +58,7 @@ def run_started(
         out_dir=str(out_dir),
         manifest_folder=str(folder.resolve()),
         changes=tuple(changes_since_last_start(out_dir, job)) if resumed.step else (),
-        manifest=yaml.safe_dump(job.model_dump(by_alias=True, mode="json", exclude_unset=True), sort_keys=False),
+        manifest=to_yaml(job.model_dump(by_alias=True, mode="json", exclude_unset=True)),
         data=DataSummary(
             train=spec.data.origin,
             train_rows=len(rows.train),

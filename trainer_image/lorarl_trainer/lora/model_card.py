@@ -10,10 +10,9 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from lorarl_api.v1alpha1 import served_rank
 from lorarl_api.v1alpha1.algorithm_types import FROM_DATA
+from lorarl_api.yaml_writer import to_yaml
 from lorarl_trainer.loading import ask_server, ask_with_peft, serve_command
 from lorarl_trainer.lora.files import METADATA_FILE, QUANTIZATION
 
@@ -39,7 +38,7 @@ def model_card(
     of values by name, such as the step's mean reward. The ends of a value's 95% interval have its name and _low and
     _high. `chat`: it was trained with the chat template in its folder.
     """
-    front = yaml.safe_dump(_front_matter(metadata), sort_keys=False, allow_unicode=True)
+    front = to_yaml(_front_matter(metadata))
     body = "\n\n".join(_sections(metadata, config, results, chat=chat))
     return f"---\n{front}---\n\n{body}\n".encode()
 
@@ -90,7 +89,7 @@ def _sections(
         yield _table(["package", "version"], [[name, version] for name, version in versions.items()])
     if manifest := metadata.get("manifest"):
         yield "## Manifest"
-        yield f"```yaml\n{yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True)}```"
+        yield f"```yaml\n{to_yaml(manifest)}```"
     yield f"`{METADATA_FILE}` has the same for programs. Look at the base model's licence before you share the adapter."
 
 
@@ -158,7 +157,7 @@ def _facts(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[lis
         yield [f"data, {name}", f"`{uri}`{digest}"]
     for name in ("reward", "rewards"):
         if spec.get(name):
-            yield [name, f"`{yaml.safe_dump(spec[name], default_flow_style=True, width=1_000_000).strip()}`"]
+            yield [name, f"`{to_yaml(spec[name], flow=True)}`"]
     for name, digest in metadata.get("rewardCode", {}).items():
         yield [f"reward code `{name}`", f"SHA-256 `{digest}`"]
 
