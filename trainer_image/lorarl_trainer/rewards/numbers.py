@@ -1,9 +1,9 @@
 r"""What a number is in an answer, and in a completion, for the rewards `numeric` and `math_verify`. Pure.
 
 A number is a sign (+, -, or another dash that people type), a currency's sign, digits with commas or thin spaces
-between thousands, decimals after a point, and a power of ten (1.5e-3, 1.5 \times 10^{-3}); or a fraction of whole
-numbers (3/4, \frac{3}{4}, ½), also after a whole number (3 1/2). 50% is 50. What only contains digits is none: the
-exponent of a unit (cm^2), an index (x_1), a time (10:30), a root, a power.
+between thousands, decimals after a point, and a power of ten (1.5e-3, 1.5 \times 10^{-3}, 1.5 × 10⁻³); or a fraction
+of whole numbers (3/4, \frac{3}{4}, ½), also after a whole number (3 1/2). 50% is 50. What only contains digits is none:
+the exponent of a unit (cm^2), an index (x_1), a time (10:30), a root, a power.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ _CONTEXT = 16
 """Characters before a number that may make it a part of something."""
 
 # One spelling
-_UNUSUAL = re.compile(rf"[\\{CURRENCY}{_DASHES}\u00bc-\u00be\u2150-\u215e\u2009\u202f\u00a0{{]")
+_UNUSUAL = re.compile(rf"[\\{CURRENCY}{_DASHES}\u00bc-\u00be\u2150-\u215e\u2009\u202f\u00a0{{⁰¹²³⁴-⁹]")
 _THIN = re.compile(r"(?<=\d)(?:\\[,;:! ]|[\u2009\u202f\u00a0]|\{,\})(?=\d{3}(?!\d))")
+_RAISED = re.compile("(?<=10)([⁺⁻]?)([⁰¹²³⁴-⁹]+)")
 _VULGAR = re.compile("[\u00bc-\u00be\u2150-\u215e]")
 _FRAC = re.compile(r"\\[dt]?frac\s*(?:\{\s*(-?\d+)\s*\}|(\d))\s*(?:\{\s*(-?\d+)\s*\}|(\d))")
 _OPERAND = re.compile(r"[\w.)\]}+-]\s*$")
@@ -98,12 +99,15 @@ def answer_in(completion: str) -> str:
 
 
 def normalized(text: str) -> str:
-    r"""Return a text with one spelling of dashes, fractions and thousands: 1\,200 is 1200, \frac34 and ¾ are 3/4."""
+    r"""Return a text with one spelling of dashes, fractions, thousands and powers of ten.
+
+    1\,200 is 1200, \frac34 and ¾ are 3/4, and 10⁻³ is 10^{-3}.
+    """
     if not _UNUSUAL.search(text):
         return text
     for dash in _DASHES:
         text = text.replace(dash, "-")
-    text = _THIN.sub("", text.replace("\\!", "").replace("\\$", "$"))
+    text = _RAISED.sub(_plain_power, _THIN.sub("", text.replace("\\!", "").replace("\\$", "$")))
     return _FRAC.sub(_plain_fraction, _VULGAR.sub(_plain_vulgar, text))
 
 
@@ -247,6 +251,11 @@ def _plain_fraction(found: re.Match[str]) -> str:
 def _plain_vulgar(found: re.Match[str]) -> str:
     value = Fraction(unicodedata.numeric(found[0])).limit_denominator(1000)
     return f"{_gap(found)}{value.numerator}/{value.denominator}"
+
+
+def _plain_power(found: re.Match[str]) -> str:
+    sign = "-" if found[1] == "⁻" else ""
+    return f"^{{{sign}{''.join(str(unicodedata.digit(one)) for one in found[2])}}}"
 
 
 def _gap(found: re.Match[str]) -> str:

@@ -60,7 +60,16 @@ def test_math_verify_compares_what_is_meant(math_verify, completion, answer, rew
 SAME = [
     *[
         ("1200", one)
-        for one in (r"1\,200", "1,200", "1\N{THIN SPACE}200", "€1,200", "£ 1200", "+1200", "1.2 \\times 10^3")
+        for one in (
+            r"1\,200",
+            "1,200",
+            "1\N{THIN SPACE}200",
+            "€1,200",
+            "£ 1200",
+            "+1200",
+            "1.2 \\times 10^3",
+            "1.2 × 10³",
+        )
     ],
     *[("3 1/2", one) for one in ("3.5", r"3\frac{1}{2}", "3½", "7/2", r"\frac72", "€3.50")],
     *[("-5", one) for one in ("-5", "\N{MINUS SIGN}5", "\N{EN DASH}5", "-5.0", "-€5", r"-\$5")],

@@ -75,6 +75,11 @@ from lorarl_trainer.rewards.numbers import last_number, one_number
         ("1\N{NARROW NO-BREAK SPACE}200", 1200),
         (r"3 \times 10^{8}", 3 * 10**8),
         ("10^6", 10**6),
+        ("3 × 10⁵ km", 3 * 10**5),
+        ("1.5·10⁻³", "0.0015"),
+        ("10⁺²", 100),
+        ("110⁵", None),
+        ("2¹⁰", None),
         ("<answer>5</answer>", 5),
         ("- 5 apples\n- 7 pears", 7),
         ("It is 3/\n4", "3/4"),
@@ -102,7 +107,16 @@ def test_a_number_is_found_at_the_end_of_any_text(number, before):
     assert last_number(f"{before} {number}") == last_number(f"{before} = {number:,}!") == Fraction(number)
 
 
-PARTS = [*list("0123456789.,eE+-/ x\n\t\N{NO-BREAK SPACE}½²٣^({})"), r"\frac", r"\times 10^", "1 1/2", "{-3}", "{04}"]
+PARTS = [
+    *list("0123456789.,eE+-/ x\n\t\N{NO-BREAK SPACE}½²٣^({})"),
+    "10⁻",
+    "⁵",
+    r"\frac",
+    r"\times 10^",
+    "1 1/2",
+    "{-3}",
+    "{04}",
+]
 
 
 @given(st.lists(st.sampled_from(PARTS), max_size=30).map("".join))
