@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 
-_LESS = re.compile(r"(eval_(.+/)?)?loss|(teacher/)?kl")
+_LESS = re.compile(r"(eval_(.+/)?|critic/)?loss|(teacher/|rollout_)?kl")
 
 
 class Goal(StrEnum):

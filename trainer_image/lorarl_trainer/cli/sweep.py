@@ -110,7 +110,7 @@ def command(
     from lorarl_trainer.dry_run.local_model import judge_local_model
     from lorarl_trainer.launch.run import EXIT_FAILED, EXIT_INTERRUPTED
     from lorarl_trainer.launch.sharing import groups_of
-    from lorarl_trainer.launch.sweep import best, grid, jobs_of, reached, usual_objective
+    from lorarl_trainer.launch.sweep import best, grid, jobs_of, reached, require_evaluated, usual_objective
     from lorarl_trainer.launch.trials import Trials
     from lorarl_trainer.progress import METRICS, read_rows
     from lorarl_trainer.progress.runs import run_folder
@@ -122,6 +122,8 @@ def command(
     folder = out_dir or Path("out") / f"{job.name}-sweep"
     trials = grid(job.name, over, overrides, folder)
     jobs = jobs_of(manifest, trials, judge_local_model)
+    if objective is not None:
+        require_evaluated(objective, jobs)
     steps = {trial: job.spec.trainer.steps for trial, job in zip(trials, jobs, strict=True)}
     stopping = stopping_of(stop, start_after, min_trials, factor, steps, objective)
     groups, lines = groups_of(manifest, trials, jobs, folder, at_once, share=share)

@@ -132,7 +132,7 @@ def _marks(trial: Trial, objective: str, began: str | None) -> tuple[Mark, ...]:
         found = json.loads((trial.folder / _RUNGS).read_text(encoding="utf-8"))
         same = (found["objective"], found["began"]) == (objective, began)
         return tuple(Mark(**one) for one in found["rungs"]) if same else ()
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError, KeyError, TypeError):  # what cannot be read is found again from the values
         return ()
 
 

@@ -26,7 +26,8 @@ from lorarl_trainer.progress.results import LATEST
 from lorarl_trainer.samples.columns import eval_column
 
 _OPENING, _CLOSING, _QUOTES = "[{", "]}", "'\""
-_EVALUATION = re.compile(r"eval_(.+/)?(score|loss)")
+_EVALUATION = "eval_"
+"""What each column of an evaluation begins with: its score or loss, pass@k, and parts of a reward."""
 _TRAINED = ("reward_mean", "preference/accuracy", "teacher/kl", "loss")
 """What says whether a training without evaluations worked: the first that its steps have."""
 _NO_FILE = re.compile(r"[^\w.,=+-]+")
@@ -132,6 +133,20 @@ def jobs_of(
     return list(jobs.values())
 
 
+def require_evaluated(objective: str, jobs: Collection[LoRARLJob]) -> None:
+    """Refuse a column of an evaluation that no job makes: all trials would be trained, and none compared.
+
+    Raises:
+        InputError: there is none.
+    """
+    there = {eval_column(name, ""): name for job in jobs for name, _ in job.spec.data.evaluations}
+    if objective.startswith(_EVALUATION) and not any(map(objective.startswith, there)):
+        got = f"{objective}, of an evaluation that no trial has"
+        known = ", ".join(f"{column}score" for column in there)
+        hint = f"Name one of these: {known}." if there else "Add data.eval to the job, or name a column of its steps."
+        raise InputError("--objective", got, "a column that a trial has", hint)
+
+
 def shares(jobs: Sequence[LoRARLJob], at_once: int) -> list[dict[str, str]]:
     """Return the environment of each job that runs at a time: its GPUs, or nothing on a CPU.
 
@@ -177,7 +192,7 @@ def reached(rows: Sequence[Mapping[str, Any]], objective: str) -> Value | None:
     points = [(step, value) for step, value in curve(rows, objective) if math.isfinite(value)]
     if not points:
         return None
-    if not _EVALUATION.fullmatch(objective):
+    if not objective.startswith(_EVALUATION):
         return Value(objective, points[-1][1], 0)
     best = usual_goal(objective).best(*(value for _, value in points))
     return Value(objective, best, max(step for step, value in points if value == best))
@@ -190,7 +205,7 @@ def curve(rows: Sequence[Mapping[str, Any]], objective: str) -> list[tuple[int, 
     if one of the last steps has a number. Of an evaluation each result counts by itself, but that before training.
     """
     found = [(int(row["step"]), _number(row[objective])) for row in rows if objective in row]
-    if _EVALUATION.fullmatch(objective):
+    if objective.startswith(_EVALUATION):
         return [(step, value) for step, value in found if step > 0]
     return [
         (step, _mean([value for _, value in found[max(0, end - 2 * LATEST) : end]]))

@@ -13,12 +13,24 @@ import yaml
 
 from lorarl_api.load import load_job
 from lorarl_api.sweeps.halving import HalvingRule
+from lorarl_api.sweeps.objective import Goal, usual_goal
 from lorarl_api.sweeps.stopping import MedianRule, Verdict
 from lorarl_trainer.devices import nvidia_smi
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch.early_stopping import HalvingStopping, MedianStopping, Present, Reached, forget, stopped
-from lorarl_trainer.launch.sweep import Trial, Value, best, curve, grid, jobs_of, reached, shares, usual_objective
-from unit.contract.manifests import manifest
+from lorarl_trainer.launch.sweep import (
+    Trial,
+    Value,
+    best,
+    curve,
+    grid,
+    jobs_of,
+    reached,
+    require_evaluated,
+    shares,
+    usual_objective,
+)
+from unit.contract.manifests import Changes, manifest
 
 OUT = Path("out/sums-sweep")
 
@@ -145,6 +157,49 @@ def test_the_best_trial_has_the_best_evaluation_or_the_best_last_steps() -> None
     assert reached([{"step": 0, "eval_score": 1.0}], "eval_score") is None, "nothing was trained yet"
 
 
+@pytest.mark.parametrize(
+    ("objective", "goal", "value"),
+    [
+        ("eval_pass_at_4", Goal.MAXIMIZE, 0.7),
+        ("eval_reward/keys", Goal.MAXIMIZE, 0.7),
+        ("eval_hard/margin", Goal.MAXIMIZE, 0.7),
+        ("eval_hard/loss", Goal.MINIMIZE, 0.4),
+        ("critic/loss", Goal.MINIMIZE, 0.6),
+        ("rollout_kl", Goal.MINIMIZE, 0.6),
+        ("reward/loss", Goal.MAXIMIZE, 0.6),
+    ],
+)
+def test_a_column_is_compared_as_what_it_is(objective: str, goal: Goal, value: float) -> None:
+    """Of evaluations the best counts, and not the one before training; less of each loss and divergence is better."""
+    rows = [{"step": step, objective: value} for step, value in enumerate((0.9, 0.7, 0.4))]
+    assert usual_goal(objective) is goal
+    if not objective.startswith("eval_"):
+        assert reached(rows, objective) == Value(objective, pytest.approx(2 / 3), 0)
+        return
+    assert reached(rows, objective) == Value(objective, value, 1 if goal is Goal.MAXIMIZE else 2)
+    assert reached(rows[:1], objective) is None, "nothing was trained yet"
+
+
+def test_an_objective_is_of_an_evaluation_that_a_trial_has(tmp_path: Path) -> None:
+    hard = {"name": "hard", "uri": "file:hard.jsonl", "reward": {"type": "exact"}}
+
+    def refused(objective: str, changes: Changes) -> str:
+        (path := tmp_path / "job.yaml").write_text(yaml.safe_dump(manifest(changes)))
+        with pytest.raises(InputError) as error:
+            require_evaluated(objective, [load_job(path)])
+        return str(error.value)
+
+    assert refused("eval_score", {}) == (
+        "--objective: got eval_score, of an evaluation that no trial has, expected a column that a trial has. "
+        "Add data.eval to the job, or name a column of its steps."
+    )
+    assert "Name one of these: eval_hard/score." in refused("eval_score", {"spec.data.evals": [hard]})
+    assert "Name one of these: eval_hard/score." in refused("eval_harder/score", {"spec.data.evals": [hard]})
+    job = load_job(tmp_path / "job.yaml")
+    for column in ("eval_hard/score", "eval_hard/pass_at_4", "reward_mean", "kl"):
+        require_evaluated(column, [job])
+
+
 def reports(trial: Trial, *rows: dict[str, float | None]) -> None:
     trial.folder.mkdir(exist_ok=True)
     with (trial.folder / "metrics.jsonl").open("a") as file:
@@ -194,6 +249,9 @@ def test_halving_is_remembered_and_a_value_that_is_no_number_is_the_worst(tmp_pa
     assert judge(trials[2]) == [True, None, None], "the next best takes the place of one that failed"
     assert judge() == [True, None, None], "and keeps it"
     assert judge(objective="reward_mean") == [None, None, None], "rungs are those of an objective"
+    for broken in ("", "[]", "{}", '{"objective": "eval_loss", "began": null, "rungs": [1]}'):
+        (trials[1].folder / "rungs.json").write_text(broken)
+        assert judge(trials[2]) == [True, None, None], "found again from the values"
 
 
 def test_rungs_are_those_of_one_training(tmp_path: Path) -> None:
