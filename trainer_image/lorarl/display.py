@@ -46,7 +46,7 @@ def plot(folder: Path, columns: Sequence[str]) -> Plot:
     Raises:
         InputError: a column has no numbers in metrics.jsonl.
     """
-    rows, summary = read_rows(folder / METRICS), read_summary(folder)
+    rows, summary = read_rows(folder / METRICS), read_summary(folder, ["algorithm", "job"])
     if not columns:
         return Plot(lambda: outcome(rows, summary["algorithm"], title=summary["job"]))
     for column in columns:
@@ -62,7 +62,7 @@ def html(folder: Path, state: str, lines: Sequence[str] = ()) -> str:
     `lines`: the newest of its output.
     """
     began = state != "starting" and (folder / SUMMARY).exists()
-    summary = read_summary(folder) if began else {}
+    summary = read_summary(folder, ["algorithm", "job"]) if began else {}
     parts = [f"<b>{escape(str(summary.get('job', folder.name)))}</b>: {state}"]
     if began:
         line = run_line(folder)

@@ -55,7 +55,7 @@ def command(job: str, overrides: tuple[str, ...], yes: bool, until: datetime | N
     from lorarl_trainer.progress.runs import run_folder
 
     run = None if Path(job).is_file() else run_folder(job)
-    found = load_job(str(read_summary(run)["manifest"]) if run else Path(job), overrides, READS)
+    found = load_job(str(read_summary(run, ["manifest"])["manifest"]) if run else Path(job), overrides, READS)
     try:
         if until is None and (there := outlook(found)):
             print(there, file=sys.stderr, flush=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -287,17 +287,20 @@ class UnreadableSummaryError(InputError, ValueError):
     """A run_summary.json is not as a run wrote it."""
 
 
-def read_summary(out_dir: Path) -> dict[str, Any]:
-    """Return the run_summary.json in `out_dir`.
+def read_summary(out_dir: Path, needs: Collection[str] = ()) -> dict[str, Any]:
+    """Return the run_summary.json in `out_dir`. `needs`: what its reader cannot do without.
 
     Raises:
         OSError: there is none.
-        UnreadableSummaryError: it is not whole. A run replaces it as one, so a copy or a disk failed.
+        UnreadableSummaryError: it is not whole. A run replaces it as one, so a copy or a disk failed, or another
+            program wrote it.
     """
     try:
         summary = json.loads((out_dir / SUMMARY).read_bytes())
         if not isinstance(summary, dict):
             raise TypeError(f"a JSON {type(summary).__name__}")
+        if absent := [key for key in needs if key not in summary]:
+            raise ValueError(f"it lacks {', '.join(absent)}")
     except (ValueError, TypeError, RecursionError) as error:
         got, hint = f"{out_dir}, whose {SUMMARY} is not whole ({error})", "Copy the folder again, or leave it out."
         raise UnreadableSummaryError("RUN", got, "the folder of a run, with the files that it wrote", hint) from error

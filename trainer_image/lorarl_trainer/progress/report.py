@@ -51,6 +51,13 @@ def report_page(data: Mapping[str, Any], *, live: str = "", home: str = "") -> s
     return page("report", data, title=data["summary"]["job"], live=live, home=home, run=data, results=reached)
 
 
+_SHOWN = (
+    *("job", "state", "base_model", "base_revision", "algorithm", "adapter", "adapter_uri", "total_steps"),
+    *("warnings", "manifest"),
+)
+"""What the report needs of a summary."""
+
+
 def report_data(out_dir: Path, *, samples: bool = True) -> dict[str, Any]:
     """Return what the report shows, as JSON values.
 
@@ -58,8 +65,9 @@ def report_data(out_dir: Path, *, samples: bool = True) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: `out_dir` has no run_summary.json.
+        UnreadableSummaryError: it is not whole.
     """
-    summary, rows = read_summary(out_dir), read_rows(out_dir / METRICS)
+    summary, rows = read_summary(out_dir, _SHOWN), read_rows(out_dir / METRICS)
     steps = [row for row in rows if "loss" in row]
     return {
         "summary": {"starts": [], "finished_at": None, "data": None, "reward": None, **summary},

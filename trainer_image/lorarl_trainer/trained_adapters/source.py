@@ -185,7 +185,7 @@ def _base_of(job: LoRARLJob, secrets: Secrets) -> str:
 def _summary(folder: Path) -> dict[str, Any]:
     """Return the summary of a run's folder."""
     try:
-        return read_summary(folder)
+        return read_summary(folder, ["manifest"])
     except ValueError as error:
         raise _not_an_adapter(f"{folder}, whose {SUMMARY} cannot be read ({error})") from error
 

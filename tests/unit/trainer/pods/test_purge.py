@@ -81,6 +81,14 @@ def test_a_runs_folder_means_its_own_job(tmp_path: Path) -> None:
     assert purge(tmp_path / "out").stdout == f"deleted the checkpoints in file://{tmp_path}/adapters/tiny\n"
 
 
+def test_a_run_whose_job_is_not_known_is_named(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/run_summary.json").write_text("{}")
+    done = purge(tmp_path / "out")
+    assert done.returncode == 1 and done.stderr.startswith(f"lorarl: RUN: got {tmp_path}/out, whose run_summary.json")
+    assert "it lacks manifest" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_on_a_terminal_it_asks_first(tmp_path: Path) -> None:
     manifest = checkpoints_of("mine", tmp_path)
     there = tmp_path / "adapters/tiny"

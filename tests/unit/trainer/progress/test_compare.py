@@ -124,6 +124,18 @@ def test_a_summary_that_is_not_whole_is_named_and_hides_no_other_run(tmp_path: P
             use()
 
 
+@pytest.mark.parametrize("key", ["job", "state", "base_model", "algorithm", "adapter", "adapter_uri", "manifest"])
+def test_a_summary_that_lacks_what_is_shown_is_named(tmp_path: Path, key: str) -> None:
+    """As that of another program does."""
+    whole, lacking = (made_run(tmp_path / name, steps=3) for name in ("whole", "lacking"))
+    summary = json.loads((lacking / "run_summary.json").read_text())
+    del summary[key]
+    (lacking / "run_summary.json").write_text(json.dumps(summary))
+    for use in (lambda: compare_runs([whole, lacking]), lambda: report(lacking)):
+        with pytest.raises(InputError, match=re.escape(f"RUN: got {lacking}, whose run_summary.json is not whole (")):
+            use()
+
+
 def test_a_run_whose_process_is_gone_is_not_running(tmp_path: Path) -> None:
     """kill -9 leaves a summary that says running."""
     here = this_environment()
