@@ -258,6 +258,27 @@ def test_calls_of_one_turn_are_joined_though_their_outputs_lie_between(tmp_path:
     assert outputs == sorted(outputs)
 
 
+def test_calls_that_are_sent_again_beside_the_response_that_made_them_are_made_once(tmp_path: Path) -> None:
+    talk = Talk(tmp_path, [CALL + CALL, "It is bright.", "Another."], **LONG)
+
+    async def play() -> None:
+        async with talk.client() as client:
+            first = await client.responses.create(model=MODEL, input="Go.", tools=[TOOL])
+            again: Any = []
+            for item in first.output:
+                assert item.type == "function_call"
+                output = {"type": "function_call_output", "call_id": item.call_id, "output": item.call_id}
+                again += [item.model_dump(mode="json"), output]
+            other = [{**one, "arguments": '{"word": "moon"}'} if "arguments" in one else one for one in again]
+            for items in (again, other):
+                await client.responses.create(model=MODEL, input=items, tools=[TOOL], previous_response_id=first.id)
+
+    asyncio.run(play())
+    (_, whole, trained), (prompt, _, later) = talk.sequences()
+    assert trained == f"{CALL}{CALL}<|im_end|>It is bright.<|im_end|>" and whole.count("<tool_response>") == 2
+    assert prompt.count("moon") == 2 and later == "Another.<|im_end|>", "what was changed is another history"
+
+
 def test_metadata_comes_back(tmp_path: Path) -> None:
     async def play() -> None:
         async with Talk(tmp_path).client() as client:

@@ -107,7 +107,8 @@ def difference(places: Sequence[Place], asked: ChatRequest, session: str) -> str
 def with_joined_calls(messages: Sequence[Message], turns: Mapping[str, int]) -> list[Message]:
     """Return messages in which the calls of one turn are one message, in their order, as the model made them.
 
-    Some clients send each call by itself, with its answer behind it, or in the order in which the answers came.
+    Some clients send each call by itself, with its answer behind it, or in the order in which the answers came. Some send
+    a call again beside `previous_response_id`, which brings it already: it is made once.
 
     Args:
         messages: of an agent.
@@ -126,8 +127,8 @@ def with_joined_calls(messages: Sequence[Message], turns: Mapping[str, int]) -> 
             continue
         at = last[0] if last is not None and turn == last[1] else len(joined)
         first = joined[at] if at < len(joined) else {**message, "tool_calls": []}
-        whole = sorted([*first["tool_calls"], *calls], key=lambda call: order[call["id"]])
-        joined[at : at + 1] = [{**first, "tool_calls": whole}]
+        once = {call["id"]: call for call in [*first["tool_calls"], *calls]}
+        joined[at : at + 1] = [{**first, "tool_calls": sorted(once.values(), key=lambda call: order[call["id"]])}]
         last = at, turn
     return joined
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
@@ -131,15 +131,13 @@ def _chat(body: Any, rollout: RolloutSpec) -> ChatRequest:
     given = as_object(body, "the body")
     require_model(given.get("model"))
     require_drawn_alike(given, rollout, _OF_CHAT)
-    messages, tools = given.get("messages"), given.get("tools") or []
+    messages = given.get("messages")
     if not isinstance(messages, list) or not messages:
         raise RefusedError("messages must be a list of messages with role and content", param="messages")
-    if not isinstance(tools, list):
-        raise RefusedError("tools must be a list of functions", param="tools")
     limits = [positive(given, name) for name in ("max_tokens", "max_completion_tokens")]
     return ChatRequest(
         in_unicode([_message(one, f"messages[{number}]") for number, one in enumerate(messages)], "messages"),
-        in_unicode([read_tool(one, f"tools[{number}]") for number, one in enumerate(tools)], "tools"),
+        tools_of(given, read_tool),
         min(filter(None, limits), default=None),
         stream=switch(given, "stream"),
         usage=switch(as_object(given.get("stream_options") or {}, "stream_options"), "include_usage"),
@@ -300,6 +298,14 @@ def read_call(value: Any, where: str) -> dict[str, Any]:
         message = f"{where} has a tool call without a function and JSON arguments"
         raise RefusedError(message, param=where.partition("[")[0]) from None
     return {"id": value.get("id"), "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def tools_of(given: Mapping[str, Any], read: Callable[[Any, str], dict[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """Return the tools of a request, each as `read` returns it. It also gets where the tool is, for errors."""
+    tools = given.get("tools") or []
+    if not isinstance(tools, list):
+        raise RefusedError("tools must be a list of functions", param="tools")
+    return in_unicode([read(one, f"tools[{number}]") for number, one in enumerate(tools)], "tools")
 
 
 def read_tool(value: Any, where: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from lorarl_trainer.rollout.endpoint.requests import (
     require_drawn_alike,
     require_model,
     switch,
+    tools_of,
 )
 
 _READ = frozenset(
@@ -70,13 +71,11 @@ def _response(body: Any, rollout: RolloutSpec) -> ResponseRequest:
     given = as_object(body, "the body")
     require_model(given.get("model"))
     require_drawn_alike(given, rollout, _READ, _NEUTRAL)
-    items, tools, included = given.get("input"), given.get("tools") or [], given.get("include") or []
+    items, included = given.get("input"), given.get("include") or []
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
     if not isinstance(items, list) or not items:
         raise RefusedError("input must be a text, or a list of items", param="input")
-    if not isinstance(tools, list):
-        raise RefusedError("tools must be a list of functions", param="tools")
     if unknown := [one for one in included if one not in (_LOGPROBS, _ENCRYPTED)]:
         raise RefusedError(f"include has {brief(unknown[0])}; only {_LOGPROBS} is there to include", param="include")
     for name in ("instructions", "previous_response_id"):
@@ -87,7 +86,7 @@ def _response(body: Any, rollout: RolloutSpec) -> ResponseRequest:
     before: list[Message] = [] if instructions is None else [{"role": "system", "content": instructions}]
     return ResponseRequest(
         in_unicode(list(_joined(items)), "input"),
-        in_unicode([_tool(one, f"tools[{number}]") for number, one in enumerate(tools)], "tools"),
+        tools_of(given, _tool),
         positive(given, "max_output_tokens"),
         stream=switch(given, "stream"),
         logprobs=_LOGPROBS in included,
