@@ -180,6 +180,8 @@ def _write(got: Any, meant: Any, path: Path) -> str:
         return "Put it in quotes, so that YAML reads a string."
     if isinstance(meant, str) and isinstance(got, dict):
         return f"Write the name alone: {in_yaml(meant)}."
+    if isinstance(meant, str) and isinstance(got, str) and re.search("[A-Za-z]", got):
+        return f"Write {in_yaml(meant)}."
     if isinstance(meant, str):
         return f"Add a unit: {in_yaml(meant)}."
     if isinstance(got, str) and not isinstance(meant, list):
@@ -192,7 +194,9 @@ def _write(got: Any, meant: Any, path: Path) -> str:
 
 def _function_hint(got: str, pattern: str) -> str:
     """What to do about a name that is almost `package.module:function`; empty where that is not clear."""
-    module, _, function = got.partition(":")
+    module, colon, function = got.partition(":")
+    if not colon and not module.endswith(".py") and "/" not in module:
+        module, _, function = module.rpartition(".") if "." in module else (module, "", "")
     named = module.rpartition("/")[2].removesuffix(".py")
     plain = re.sub(r"[-\s]", "_", named)
     meant = f"{plain}:{function or 'score'}"

@@ -37,6 +37,8 @@ def _candidates(got: Any, schema: Schema) -> list[Any]:
         return [str(got), _with_unit(str(got))]
     if wanted == "string" and isinstance(got, str) and re.fullmatch(r"[0-9.]+", got):
         return [_with_unit(got)]
+    if wanted == "string" and isinstance(got, str) and (size := re.fullmatch(r"([0-9.]+)\s*([KMGT]i?)[bB]?", got)):
+        return [f"{size[1]}{size[2]}"]
     if wanted in ("integer", "number", "boolean") and isinstance(got, str):
         return _unquoted(got)
     return []

@@ -82,6 +82,10 @@ class AdapterSpec(Model):
         "canonical_lora",
         description="canonical_lora: a separate adapter for each of q, k, v, gate and up, as in PEFT. "
         "lora: one adapter for the fused QKV and one for the fused gate and up, each with a shared A.",
+        json_schema_extra={
+            "hint": "Use canonical_lora or lora. For DoRA, rsLoRA or a quantized base, set adapter.dora: true, "
+            "adapter.rslora: true or model.quantization: nf4 beside it."
+        },
     )
     rank: int = Field(
         32,

@@ -25,6 +25,27 @@ from unit.contract.manifests import manifest
             "function: mine:score.",
         ),
         (
+            {"spec.reward": {"function": "my.rewards.right"}},
+            'spec.reward.function: got "my.rewards.right", expected package.module:function. Name its module and its '
+            "function: my.rewards:right.",
+        ),
+        (
+            {"spec.reward": {"function": "my_rewards"}},
+            'spec.reward.function: got "my_rewards", expected package.module:function. Name its module and its '
+            "function: my_rewards:score.",
+        ),
+        (
+            {"spec.cluster.memoryPerNode": "64 GB"},
+            'spec.cluster.memoryPerNode: got "64 GB", expected a memory quantity with a unit, such as 512Mi or 64Gi. '
+            "Write 64G.",
+        ),
+        (
+            {"spec.adapter.type": "dora"},
+            'spec.adapter.type: got "dora", expected canonical_lora or lora. Use canonical_lora or lora. For DoRA, '
+            "rsLoRA or a quantized base, set adapter.dora: true, adapter.rslora: true or model.quantization: nf4 "
+            "beside it.",
+        ),
+        (
             {"spec.reward": {"function": "1+1"}},
             'spec.reward.function: got "1+1", expected package.module:function. Use a value such as '
             "my_package.rewards:score.",

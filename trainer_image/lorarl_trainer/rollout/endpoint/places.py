@@ -107,8 +107,8 @@ def difference(places: Sequence[Place], asked: ChatRequest, session: str) -> str
 def with_joined_calls(messages: Sequence[Message], turns: Mapping[str, int]) -> list[Message]:
     """Return messages in which the calls of one turn are one message, in their order, as the model made them.
 
-    Some clients send each call by itself, with its answer behind it, or in the order in which the answers came. Some send
-    a call again beside `previous_response_id`, which brings it already: it is made once.
+    Some clients send each call by itself, with its answer behind it, or in the order in which the answers came. Some
+    send a call again beside `previous_response_id`, which brings it already: it is made once.
 
     Args:
         messages: of an agent.
