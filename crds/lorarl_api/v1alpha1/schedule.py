@@ -106,7 +106,7 @@ class LoRARLScheduleSpec(Checked):
             "continueFrom",
             "self.continueFrom != 'best' || has(self.template.spec.checkpoint.keepBest)",
             "not be best unless the jobs choose a best checkpoint",
-            "Add checkpoint.keepBest: {} to the template, or write last.",
+            "Add checkpoint.keepBest: {} to the template, with data.eval to choose by, or write last.",
         ),
         Rule(
             "continueFrom",
