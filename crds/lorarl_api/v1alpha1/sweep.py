@@ -227,8 +227,8 @@ class LoRARLSweepSpec(Checked):
             "!has(self.objective) || self.objective.metric != 'best' || "
             f"({_KEEPS_BEST}) || {_set_by_trials('spec.checkpoint')}",
             "name a value that the jobs report: best needs checkpoint.keepBest",
-            "Add checkpoint.keepBest: {} to the template, with data.eval to choose by, or name evalScore, reward, kl or "
-            "tokensPerSecond.",
+            "Add checkpoint.keepBest: {} to the template, with data.eval to choose by, or name evalScore, reward, kl "
+            "or tokensPerSecond.",
         ),
         Rule(
             "objective",

@@ -23,11 +23,12 @@ from lorarl_trainer.errors import InputError, LorarlError
 from lorarl_trainer.launch.local import refuse_cluster_jobs
 from lorarl_trainer.progress.evaluations import evaluations_of
 from lorarl_trainer.progress.results import LATEST
-from lorarl_trainer.samples.columns import eval_column
+from lorarl_trainer.samples.columns import COMPONENT, eval_column
 
 _OPENING, _CLOSING, _QUOTES = "[{", "]}", "'\""
 _EVALUATION = "eval_"
 """What each column of an evaluation begins with: its score or loss, pass@k, and parts of a reward."""
+_OF_A_NAME = re.compile(r"eval_([^/]+)/(?:score|loss|pass_at_\d+)")
 _TRAINED = ("reward_mean", "preference/accuracy", "teacher/kl", "loss")
 """What says whether a training without evaluations worked: the first that its steps have."""
 _NO_FILE = re.compile(r"[^\w.,=+-]+")
@@ -139,8 +140,11 @@ def require_evaluated(objective: str, jobs: Collection[LoRARLJob]) -> None:
     Raises:
         InputError: there is none.
     """
-    there = {eval_column(name, ""): name for job in jobs for name, _ in job.spec.data.evaluations}
-    if objective.startswith(_EVALUATION) and not any(map(objective.startswith, there)):
+    names = dict.fromkeys(name for job in jobs for name, _ in job.spec.data.evaluations)
+    there = [eval_column(name, "") for name in names]
+    named = _OF_A_NAME.fullmatch(objective)
+    is_other = named is not None and named[1] not in names and named[1] != COMPONENT.rstrip("/")
+    if objective.startswith(_EVALUATION) and (is_other or not any(map(objective.startswith, there))):
         got = f"{objective}, of an evaluation that no trial has"
         known = ", ".join(f"{column}score" for column in there)
         hint = f"Name one of these: {known}." if there else "Add data.eval to the job, or name a column of its steps."

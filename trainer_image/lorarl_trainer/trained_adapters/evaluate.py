@@ -15,6 +15,7 @@ import numpy as np
 
 from lorarl_api.v1alpha1 import EvalSpec
 from lorarl_trainer.data.encoding import EncodedRow
+from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.rollouts import episodes_of
 from lorarl_trainer.progress import show_downloads
@@ -27,7 +28,7 @@ from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.storage.secrets import secrets_on_demand
 from lorarl_trainer.trained_adapters.model import AdaptedModel, Decoding, load_adapted
 from lorarl_trainer.trained_adapters.play import play
-from lorarl_trainer.trained_adapters.request import READS, Request, Task, resolve, settings
+from lorarl_trainer.trained_adapters.request import READS, Request, Task, of_other_rows, resolve, settings
 from lorarl_trainer.trained_adapters.result import Result, Side
 from lorarl_trainer.trained_adapters.source import find_adapter
 
@@ -48,7 +49,7 @@ def evaluate(request: Request) -> Result:
         not_yet: Any = scorers.reward  # what plays episodes needs the model's vocabulary
         evaluation = Evaluation.of(task.name, task.source, task.field, (), not_yet, task.spec.rollout)
         evaluation = settings(request, evaluation, task)
-        with show_downloads(sys.stderr) as on_bytes:
+        with _told(task), show_downloads(sys.stderr) as on_bytes:
             secrets = secrets_on_demand(task.spec)
             rows = inputs.read_source(task.spec, task.source, field=task.field, secrets=secrets, on_bytes=on_bytes)
         asyncio.run(scorers.ready())
@@ -59,7 +60,8 @@ def evaluate(request: Request) -> Result:
         print(f"loading {source.base} and {source.label}", file=sys.stderr, flush=True)
         model = load_adapted(source, seed=request.seed)
         encoder = inputs.prompt_encoder(task.spec, model.vocabulary)
-        fitting, warnings = inputs.encode_source(task.spec, task.source, rows[: request.rows], task.field, encoder)
+        with _told(task):
+            fitting, warnings = inputs.encode_source(task.spec, task.source, rows[: request.rows], task.field, encoder)
         for warning in warnings:
             print(f"warning: {warning}", file=sys.stderr)
         evaluation = replace(evaluation, rows=fitting)
@@ -70,6 +72,15 @@ def evaluate(request: Request) -> Result:
         decoding = Decoding(evaluation.samples, rollout.max_response_tokens, evaluation.sampling, tuple(rollout.stop))
         base, adapter = asyncio.run(_sides(model, decoding, evaluation, task.spec.trainer.seed))
     return Result(source=source, task=task, evaluation=evaluation, base=base, adapter=adapter)
+
+
+@contextlib.contextmanager
+def _told(task: Task) -> Iterator[None]:
+    """Let errors about rows name what can be changed."""
+    try:
+        yield
+    except InputError as error:
+        raise of_other_rows(error, task) from error
 
 
 @contextlib.contextmanager

@@ -77,6 +77,7 @@ class Task:
         name: of the evaluation; empty for `data.eval`.
         others: names of the job's other evaluations.
         of_job: whether the rows are the job's own.
+        columns: path of the job's source that says the columns of other rows; None if there is none to change.
     """
 
     spec: LoRARLJobSpec
@@ -84,6 +85,7 @@ class Task:
     source: EvalSource
     others: tuple[str, ...]
     of_job: bool
+    columns: str | None = None
 
     @property
     def field(self) -> str:
@@ -99,6 +101,19 @@ class Task:
         """Return whether a column of metrics.jsonl, that of a score, loss or pass@k, has this evaluation's results."""
         metric = column.rpartition("/")[2].removeprefix("eval_")
         return self.of_job and column == eval_column(self.name, metric)
+
+
+def of_other_rows(error: InputError, task: Task) -> InputError:
+    """Return an error about the rows of an evaluation as one that names what can be changed where --data names them."""
+    if task.of_job or not error.field.startswith(f"{task.field}."):
+        return error
+    if error.field == f"{task.field}.uri":
+        return InputError("--data", error.got, error.expected, error.hint)
+    if task.columns is None:
+        hint = "Rename a column, or name a job with --job whose spec.data.train names them."
+        return InputError("--data", error.got, error.expected, hint)
+    field, hint = (text.replace(task.field, task.columns) for text in (error.field, error.hint))
+    return InputError(field, error.got, error.expected, hint)
 
 
 def resolve(request: Request, job: LoRARLJob | None) -> Task:
@@ -129,7 +144,8 @@ def resolve(request: Request, job: LoRARLJob | None) -> Task:
     if request.data:
         _replace_evaluations(spec, request)
         _require_valid(manifest, "--data", request.data)
-    return _chosen(load_job(json.dumps(manifest)).spec, request)
+    columns = "spec.data.train" if job and request.data and "train" in spec["data"] else None
+    return replace(_chosen(load_job(json.dumps(manifest)).spec, request), columns=columns)
 
 
 def _forget_episodes(data: Mapping[str, Any], request: Request) -> None:

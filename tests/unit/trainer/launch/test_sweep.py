@@ -195,6 +195,11 @@ def test_an_objective_is_of_an_evaluation_that_a_trial_has(tmp_path: Path) -> No
     )
     assert "Name one of these: eval_hard/score." in refused("eval_score", {"spec.data.evals": [hard]})
     assert "Name one of these: eval_hard/score." in refused("eval_harder/score", {"spec.data.evals": [hard]})
+    assert "eval_score, eval_hard/score" in refused(
+        "eval_harder/pass_at_2", {"spec.data.evals": [hard], "spec.data.eval": {"uri": "file:e.jsonl"}}
+    )
+    for column in ("eval_score", "eval_reward/score", "eval_tools/calls"):
+        require_evaluated(column, [load_job(tmp_path / "job.yaml")])
     job = load_job(tmp_path / "job.yaml")
     for column in ("eval_hard/score", "eval_hard/pass_at_4", "reward_mean", "kl"):
         require_evaluated(column, [job])

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from lorarl_api.load import load_job
-from lorarl_trainer.trained_adapters.request import Request, resolve
+from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.launch import inputs
+from lorarl_trainer.trained_adapters.request import Request, of_other_rows, resolve
 
 JOB = """
 apiVersion: lorarl.io/v1alpha1
@@ -48,3 +53,23 @@ def test_the_games_of_an_evaluation_are_those_of_the_run() -> None:
     """They follow from the run's seed."""
     changes = ["spec.algorithm.type=grpo", "spec.environment.function='my_env:Episode'", "spec.trainer.seed=5"]
     assert resolve(Request("out/examples"), load_job(JOB, changes)).spec.trainer.seed == 5
+
+
+def test_an_error_of_other_rows_names_what_can_be_changed(tmp_path: Path) -> None:
+    """The job's own evaluation is replaced by `--data`, so no field of it can be set beside that."""
+    (file := tmp_path / "rows.jsonl").write_text('{"asked": "1+1=", "answer": "2"}\n')
+
+    def read(data: Path, job: LoRARLJob | None) -> str:
+        task = resolve(Request("out/examples", data=f"file:{data}", reward="exact"), job)
+        try:
+            return f"{len(inputs.read_source(task.spec, task.source, field=task.field, secrets={}))} rows"
+        except InputError as error:
+            return str(of_other_rows(error, task))
+
+    job = load_job(JOB, ["spec.data.train.promptField=question"])
+    said = read(file, job)
+    assert said.startswith("spec.data.train.promptField: got question, which row 1 of")
+    assert said.endswith("Set spec.data.train.promptField to one of them, or add the column.")
+    assert read(file, load_job(JOB, ["spec.data.train.promptField=asked"])) == "1 rows", "the hint works"
+    assert read(tmp_path / "no.jsonl", job).startswith(f"--data: got file:{tmp_path}/no.jsonl, which does not exist")
+    assert read(file, None).startswith("--data: got prompt, which row 1 of") and "--job" in read(file, None)
