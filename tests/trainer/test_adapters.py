@@ -135,6 +135,25 @@ def test_an_evaluation_scores_base_and_adapter_as_peft_computes_them(
     assert (found["rows"], found["samples"], found["temperature"]) == (4, 1, 0.0)
 
 
+def test_an_adapter_of_a_base_without_a_chat_template_is_asked_the_prompts_as_they_are(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No job says so, and a hint to change a job could not be followed."""
+    monkeypatch.chdir(folder)
+    shutil.copytree(folder / "base", tmp_path / "plain")
+    write_tokenizer(tmp_path / "plain", template=None)
+    assert not AutoTokenizer.from_pretrained(tmp_path / "plain").chat_template
+    (folder / "job.yaml").write_text(JOB)
+    words = ("evaluate", "adapter", "--base", tmp_path / "plain", "--data", "rows.jsonl", "--reward", "thirds:score")
+    done = lorarl(*words, "--max-tokens", "6", "--json")
+    assert done.exit_code == 0, done.output
+    assert "prompts are used as they are" in done.stderr
+    with_job = lorarl(*words, "--max-tokens", "6", "--job", "job.yaml")
+    assert "Set spec.data.chatTemplate to false" in with_job.output
+    plain = lorarl(*words, "--max-tokens", "6", "--json", "--job", "job.yaml", "--set", "spec.data.chatTemplate=false")
+    assert json.loads(plain.stdout)["adapter_scores"] == json.loads(done.stdout)["adapter_scores"], plain.output
+
+
 def test_samples_give_pass_at_k_and_a_seed_repeats_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     words = ("evaluate", "adapter", "--data", "rows.jsonl", "--reward", "thirds:score", "--max-tokens", "6")

@@ -28,7 +28,15 @@ from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.storage.secrets import secrets_on_demand
 from lorarl_trainer.trained_adapters.model import AdaptedModel, Decoding, load_adapted
 from lorarl_trainer.trained_adapters.play import play
-from lorarl_trainer.trained_adapters.request import READS, Request, Task, of_other_rows, resolve, settings
+from lorarl_trainer.trained_adapters.request import (
+    READS,
+    Request,
+    Task,
+    of_other_rows,
+    resolve,
+    settings,
+    without_template,
+)
 from lorarl_trainer.trained_adapters.result import Result, Side
 from lorarl_trainer.trained_adapters.source import find_adapter
 
@@ -59,6 +67,9 @@ def evaluate(request: Request) -> Result:
             rows = [replace(row, tools=scorers.environment.tools) for row in rows]
         print(f"loading {source.base} and {source.label}", file=sys.stderr, flush=True)
         model = load_adapted(source, seed=request.seed)
+        if source.job is None and not model.tokenizer.chat_template:
+            print("prompts are used as they are: the model has no chat template", file=sys.stderr, flush=True)
+            task = without_template(task)
         encoder = inputs.prompt_encoder(task.spec, model.vocabulary)
         with _told(task):
             fitting, warnings = inputs.encode_source(task.spec, task.source, rows[: request.rows], task.field, encoder)

@@ -103,6 +103,12 @@ class Task:
         return self.of_job and column == eval_column(self.name, metric)
 
 
+def without_template(task: Task) -> Task:
+    """Return a task whose prompts are used as they are."""
+    data = task.spec.data.model_copy(update={"chat_template": False})
+    return replace(task, spec=task.spec.model_copy(update={"data": data}))
+
+
 def of_other_rows(error: InputError, task: Task) -> InputError:
     """Return an error about the rows of an evaluation as one that names what can be changed where --data names them."""
     if task.of_job or not error.field.startswith(f"{task.field}."):
