@@ -135,7 +135,7 @@ def test_an_evaluation_scores_base_and_adapter_as_peft_computes_them(
     assert (found["rows"], found["samples"], found["temperature"]) == (4, 1, 0.0)
 
 
-def test_an_adapter_of_a_base_without_a_chat_template_is_asked_the_prompts_as_they_are(
+def test_without_a_job_and_a_chat_template_prompts_are_asked_as_they_are(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No job says so, and a hint to change a job could not be followed."""

@@ -20,6 +20,7 @@ from lorarl_api.load import Fault, ManifestError, faults, load_job
 from lorarl_api.render import render
 from lorarl_api.schedules.manifest import schedule_faults
 from lorarl_api.sweeps.manifest import sweep_faults
+from lorarl_api.validate import validate_files
 from lorarl_api.yaml_reader import read_value
 from lorarl_api.yaml_writer import to_yaml
 from unit.contract.cases import CASES
@@ -97,6 +98,13 @@ def test_an_odd_value_in_a_sweep_or_a_schedule_is_a_fault_or_fine(value: Any) ->
         assert all(isinstance(fault, Fault) for fault in sweep_faults(sweep({"spec.over": [axis]})))
     for place in _OF_SCHEDULES:
         assert all(isinstance(fault, Fault) for fault in schedule_faults(changed(schedule(), {place: value})))
+
+
+@pytest.mark.parametrize("kind", ["[]", "{}", "[LoRARLSweep]", "7"])
+def test_validate_reports_a_kind_that_is_no_name(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (path := tmp_path / "job.yaml").write_text(f"apiVersion: lorarl.io/v1alpha1\nkind: {kind}\n")
+    assert validate_files([path]) == 1
+    assert "expected LoRARLJob. Write kind: LoRARLJob" in capsys.readouterr().out
 
 
 def test_a_large_number_is_a_fault_also_beside_another_one() -> None:

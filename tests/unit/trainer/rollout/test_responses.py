@@ -258,7 +258,7 @@ def test_calls_of_one_turn_are_joined_though_their_outputs_lie_between(tmp_path:
     assert outputs == sorted(outputs)
 
 
-def test_calls_that_are_sent_again_beside_the_response_that_made_them_are_made_once(tmp_path: Path) -> None:
+def test_calls_sent_again_beside_their_response_are_made_once(tmp_path: Path) -> None:
     talk = Talk(tmp_path, [CALL + CALL, "It is bright.", "Another."], **LONG)
 
     async def play() -> None:
