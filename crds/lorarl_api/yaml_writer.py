@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import yaml
@@ -28,6 +29,6 @@ def to_yaml(value: Any, *, flow: bool = False) -> str:
     Raises:
         yaml.YAMLError: YAML has no such value.
     """
-    style = {"default_flow_style": flow, "sort_keys": False, "width": float("inf"), "allow_unicode": True}
+    style: dict[str, Any] = {"default_flow_style": flow, "sort_keys": False, "width": math.inf, "allow_unicode": True}
     text: str = yaml.dump(value, Dumper=_Dumper, **style)
     return text.removesuffix("...\n").rstrip("\n") if flow else text
