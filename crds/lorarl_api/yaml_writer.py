@@ -21,6 +21,8 @@ def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
 
 add_resolvers(_Dumper)
 _Dumper.add_representer(str, _text)
+for _other in (bytes, set):  # YAML has tags for them, and JSON nothing
+    _Dumper.add_representer(_other, yaml.SafeDumper.represent_undefined)
 
 
 def to_yaml(value: Any, *, flow: bool = False) -> str:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from lorarl.job import JobLike, asked, assignments
-from lorarl_api.load import ManifestError, load_job
+from lorarl_api.load import ManifestError, assign, load_job
 from lorarl_trainer.errors import InputError
 from unit.contract.manifests import manifest
 
@@ -119,3 +119,17 @@ def test_rows_may_be_a_data_set_or_a_table() -> None:
         asked(JOB, data=pd.DataFrame(ROWS))
     with pytest.raises(InputError, match="train"):
         asked(JOB, data=datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)}))
+
+
+@pytest.mark.parametrize("value", [b"x", {"q_proj"}, object(), [{"a": b"x"}]], ids=repr)
+def test_a_value_that_no_manifest_has_is_refused_with_its_field(value: object) -> None:
+    with pytest.raises(InputError, match=r"spec.x: got .*expected texts, numbers, lists and dicts. Convert it"):
+        assignments({"spec.x": value})
+
+
+@pytest.mark.parametrize("value", ["y", "09", "1e5", "a: b", "", ["n", "no"], {"on": "off"}, 1e-5, True, None])
+def test_a_value_of_python_is_that_value_in_the_manifest(value: object) -> None:
+    (assignment,) = assignments({"spec.x": value})
+    document: dict[str, object] = {}
+    assign(document, [assignment])
+    assert document == {"spec": {"x": value}}
