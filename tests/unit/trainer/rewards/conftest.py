@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,3 +31,11 @@ def scorer(tmp_path: Path) -> Iterator[Callable[..., Scorer]]:
     for each in made:
         each.close()
     assert set(psutil.Process().children()) <= before
+
+
+@pytest.fixture
+def children_ignored() -> Iterator[None]:
+    """Ignore ended children, as Ray does in each of its processes when the raylet is a subreaper."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGCHLD, before)

@@ -54,6 +54,16 @@ def test_a_function_changes_its_arguments_for_itself_alone(scorer, tmp_path, key
     assert (prompt, row["parts"]) == ([{"role": "user", "content": "p"}], [])
 
 
+@pytest.mark.usefixtures("children_ignored")
+def test_a_program_that_a_function_runs_keeps_its_exit_code(scorer, tmp_path):
+    (tmp_path / "runs.py").write_text(
+        "import subprocess\n"
+        "def score(prompt, completion, answer, row):\n"
+        "    return subprocess.run(['sh', '-c', completion], check=False).returncode\n"
+    )
+    assert score(scorer("runs:score"), "exit 3", "true").rewards.tolist() == [3, 0]
+
+
 def test_an_object_with_an_async_call_is_async(scorer, tmp_path):
     (tmp_path / "judge.py").write_text(
         "class Judge:\n"

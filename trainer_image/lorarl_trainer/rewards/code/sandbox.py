@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -35,6 +36,7 @@ _CHUNK = 65_536
 
 def main() -> None:
     """Serve until the trainer closes the connection or is gone."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a trainer that ignores it passes that on: how a test ends is lost
     lines = _lines(0)
     settings, parent = next(lines), os.getppid()
     if refusal := confine(settings):

@@ -217,6 +217,16 @@ def test_no_secret_of_the_environment_is_there(sandbox: Sandbox, monkeypatch: py
         own.close()
 
 
+@pytest.mark.usefixtures("children_ignored")
+def test_a_trainer_that_ignores_its_ended_children_starts_a_sandbox_that_does_not() -> None:
+    own = Sandbox(memory_bytes=MEMORY, require_landlock=True)
+    try:
+        own.start()
+        assert own.run("print(1)", None, "", 20.0).passed("1")
+    finally:
+        own.close()
+
+
 def test_a_sandbox_ends_with_the_trainer(tmp_path: Path) -> None:
     """Also while a program runs, which the trainer cannot tell to end once it is killed."""
     script = f"""

@@ -109,6 +109,12 @@ def test_each_fault_has_its_cause_and_costs_its_episode_alone(environment: Make,
         psutil.Process(int((tmp_path / "child.txt").read_text())).wait(30)
 
 
+@pytest.mark.usefixtures("children_ignored")
+def test_how_an_episode_ended_is_known_to_a_trainer_that_ignores_its_children(environment: Make) -> None:
+    found = asyncio.run(fault_of(environment("Odd", timeout_seconds=30.0), {"how": "leaves"}))
+    assert found == ("crash", "the process exited with code 3 in step")
+
+
 def test_an_async_step_that_waits_is_cut_too(environment: Make) -> None:
     found = asyncio.run(fault_of(environment("Hungry", timeout_seconds=0.5), {}))
     assert found == ("timeout", "step took more than 0.5 s, the environment's timeoutSeconds")
