@@ -94,7 +94,10 @@ export RAY_USAGE_STATS_ENABLED=0 RAY_AUTH_MODE=disabled
 seen() { # FOLDER [VARIABLE=VALUE]: a busy machine needs several tries until Ray starts
   for try in 1 2 3 4 5; do
     mkdir -p "$work/$1$try"
-    if env "${@:2}" .venv/bin/python stay.py "$work/$1$try" 2> said.txt > found.txt; then cat found.txt; return; fi
+    if env "${@:2}" .venv/bin/python stay.py "$work/$1$try" 2> said.txt > found.txt; then
+      grep '^ray.kill:\|^SIGKILL:\|^after' found.txt  # Ray prints that a worker died
+      return
+    fi
   done
   tail -5 said.txt >&2
   exit 2

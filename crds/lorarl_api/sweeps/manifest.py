@@ -48,7 +48,7 @@ def _parsed(document: Any) -> LoRARLSweep:
 
 
 def _of_rules(sweep: LoRARLSweep, document: Any) -> Iterator[Fault]:
-    """The faults by rules, which cannot read what the template has in place of a group: a fault of the jobs."""
+    """The faults by rules. They cannot read a template with another value in place of a group; jobs refuse that."""
     groups = {name for name, field in job_schema()["properties"]["spec"]["properties"].items() if "properties" in field}
     readable = sweep.model_copy(deep=True)
     for name in groups & set(readable.spec.template.spec):
