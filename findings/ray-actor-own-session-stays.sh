@@ -11,11 +11,11 @@
 # other programs away: ray-subreaper-exit-codes-lost.sh.
 #
 # Versions: ray 2.60.0, Python 3.12, Linux.
-# Seen 12 s after the actor's end:
-#   cleanup as it is by default, ray.kill: child ended, grandchild ended, orphan ended, child's session ended, orphan's session runs
-#   cleanup as it is by default, SIGKILL:  child ended, grandchild ended, orphan ended, child's session runs, orphan's session runs
-#   cleanup off, ray.kill: child ended, grandchild runs, orphan runs, child's session ended, orphan's session runs
-#   cleanup off, SIGKILL:  child runs, grandchild runs, orphan runs, child's session runs, orphan's session runs
+# Seen 12 s after the actor's end (child, grandchild, orphan, child's session, orphan's session):
+#   cleanup as it is by default, ray.kill: ended, ended, ended, ended, runs
+#   cleanup as it is by default, SIGKILL:  ended, ended, ended, runs, runs
+#   cleanup off, ray.kill: ended, runs, runs, ended, runs
+#   cleanup off, SIGKILL:  runs, runs, runs, runs, runs
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -71,7 +71,8 @@ def runs(pid):
 
 
 folder = sys.argv[1]
-ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=1 << 27, _temp_dir=folder)
+options = {"include_dashboard": False, "log_to_driver": False, "object_store_memory": 1 << 27}
+ray.init("local", num_cpus=1, _temp_dir=folder, **options)
 left = []
 for name, end in (("ray.kill", ray.kill), ("SIGKILL", lambda actor: actor.crash.remote())):
     actor = Starter.remote()

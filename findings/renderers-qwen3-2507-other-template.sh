@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # renderers 0.1.12 renders Qwen3's Instruct-2507 and Thinking-2507 models by the first Qwen3's template.
 #
-# prime-rl and the training client of verifiers make prompts and samples with this package. It finds a model's renderer by the
-# exact name, because models of one architecture may have other templates, and falls back to the tokenizer's own
+# prime-rl and the training client of verifiers make prompts and samples with this package. It finds a model's renderer
+# by the exact name, because models of one architecture may have other templates, and otherwise takes the tokenizer's
 # template. Its table has the 4B and 30B-A3B of 2507 as "qwen3" all the same:
 # - Instruct-2507 has no thoughts. Supervised samples of it begin their last answer with an empty one, which is trained.
 # - Thinking-2507's own template opens the thought in the prompt, as its model card says. The renderer does not.

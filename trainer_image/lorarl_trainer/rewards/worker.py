@@ -86,8 +86,7 @@ def main() -> None:
 
 def loaded(connection: Connection, load: Callable[[str, Sequence[str], str], Callable[..., Any]]) -> Any:
     """Return what the trainer names in its first message; None if it cannot be used, which is reported."""
-    # Ray's subreaper makes the trainer ignore this signal, and its processes inherit that. Then each program that the
-    # user's code starts would end with code 0.
+    # Inherited from a trainer where Ray's subreaper ignores it, so that exit codes of the user's programs are lost.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     name, search_path, places, source = connection.recv()
     sys.path[:] = search_path

@@ -218,7 +218,7 @@ def test_no_secret_of_the_environment_is_there(sandbox: Sandbox, monkeypatch: py
 
 
 @pytest.mark.usefixtures("children_ignored")
-def test_a_trainer_that_ignores_its_ended_children_starts_a_sandbox_that_does_not() -> None:
+def test_a_sandbox_works_where_the_trainer_ignores_its_children() -> None:
     own = Sandbox(memory_bytes=MEMORY, require_landlock=True)
     try:
         own.start()

@@ -110,7 +110,7 @@ def test_each_fault_has_its_cause_and_costs_its_episode_alone(environment: Make,
 
 
 @pytest.mark.usefixtures("children_ignored")
-def test_how_an_episode_ended_is_known_to_a_trainer_that_ignores_its_children(environment: Make) -> None:
+def test_an_end_has_its_cause_where_the_trainer_ignores_its_children(environment: Make) -> None:
     found = asyncio.run(fault_of(environment("Odd", timeout_seconds=30.0), {"how": "leaves"}))
     assert found == ("crash", "the process exited with code 3 in step")
 
