@@ -82,6 +82,7 @@ class CodeProcess:
         """Start the process unless it is running. It imports the function's module in the background.
 
         Raises:
+            InputError: the program's interpreter is not there; see `_python`.
             LorarlError: `close` was called.
         """
         with self._starting:
@@ -89,6 +90,7 @@ class CodeProcess:
                 raise LorarlError(ENDED)
             if self._process is not None:
                 return
+            python = self._python()
             ours, theirs = socket.socketpair()
             # While a function holds the interpreter, nothing is read. Sending more than the socket's buffer takes waits
             # no longer than this.
@@ -96,7 +98,7 @@ class CodeProcess:
             with theirs:
                 # -P: neither the folder of worker.py nor the working directory may shadow the standard library.
                 command = [
-                    self._python(),
+                    python,
                     "-P",
                     str(self.program),
                     str(theirs.fileno()),

@@ -37,6 +37,7 @@ from unit.contract.manifests import manifest
 from unit.trainer.rewards.test_pool_end import wait_for
 
 pytestmark = pytest.mark.slow
+CALL = '<tool_call>{"name": "adder_add", "arguments": {"a": 2, "b": 3}}</tool_call>'
 
 
 def of(taskset: str) -> Environment:
@@ -54,9 +55,14 @@ def refused(taskset: str) -> str:
     return str(error.value)
 
 
-def played(folder: Path, taskset: str, *numbers: int, said: str, first: str = "") -> list[tuple[Outcome, str]]:
+def played(
+    folder: Path, taskset: str, *numbers: int, said: str, first: str = "", turns: int = 8
+) -> list[tuple[Outcome, str]]:
     """Play tasks with a model that says one thing, or another at first; return outcomes, and texts that are trained."""
-    changes = {"spec.reward": None, "spec.environment": {"verifiers": taskset, "timeoutSeconds": 120}}
+    changes = {
+        "spec.reward": None,
+        "spec.environment": {"verifiers": taskset, "timeoutSeconds": 120, "maxTurns": turns},
+    }
     spec = load_job(json.dumps(manifest(changes))).spec
     vocabulary = Vocabulary(load_tokenizer(write_tokenizer(folder / "base", template=TOOLS_CHATML)), (3,))
     environment, agents = of(taskset), Agents(spec, speech_of(spec, vocabulary))
@@ -114,13 +120,19 @@ def test_what_fails_has_a_cause_and_what_an_episode_started_ends_with_it(tmp_pat
 @needs_verifiers
 @pytest.mark.usefixtures("offline")
 def test_a_tool_of_a_task_answers_and_its_server_ends_with_the_episode(tmp_path: Path) -> None:
-    call = '<tool_call>{"name": "adder_add", "arguments": {"a": 2, "b": 3}}</tool_call>'
-    ((outcome, trained),) = played(tmp_path, "tools-v1", 0, said="It is 5.", first=call)
+    ((outcome, trained),) = played(tmp_path, "tools-v1", 0, said="It is 5.", first=CALL)
     assert outcome == Outcome(1.0), trained
     assert "<|im_start|>user\nWhat is 2 + 3?<|im_end|>" in trained
     server = re.search(r"<tool_response>\n5, by (\d+)\n</tool_response>", trained)
     assert server is not None, trained
     wait_for(lambda: not psutil.pid_exists(int(server[1])), 60.0)
+
+
+@needs_verifiers
+@pytest.mark.usefixtures("offline")
+def test_an_episode_that_max_turns_ends_is_no_failure(tmp_path: Path) -> None:
+    ((outcome, _),) = played(tmp_path, "tools-v1", 0, said="It is 5.", first=CALL, turns=1)
+    assert outcome == Outcome(0.0)
 
 
 @needs_verifiers
