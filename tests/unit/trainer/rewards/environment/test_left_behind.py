@@ -69,7 +69,7 @@ asyncio.run(play())
 @pytest.fixture
 def environment(tmp_path: Path) -> Iterator[Environment]:
     (tmp_path / "leaves.py").write_text(LEAVES)
-    made = Environment(EnvironmentSpec(function="leaves:Leaves", timeout_seconds=5.0), CodeFolders((str(tmp_path),)))
+    made = Environment(EnvironmentSpec(function="leaves:Leaves", timeout_seconds=15.0), CodeFolders((str(tmp_path),)))
     try:
         yield made
     finally:
