@@ -121,7 +121,7 @@ def test_rows_may_be_a_data_set_or_a_table() -> None:
         asked(JOB, data=datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)}))
 
 
-@pytest.mark.parametrize("value", [b"x", {"q_proj"}, object(), [{"a": b"x"}]], ids=repr)
+@pytest.mark.parametrize("value", [b"x", {"q_proj"}, object(), [{"a": b"x"}]], ids=["bytes", "set", "object", "list"])
 def test_a_value_that_no_manifest_has_is_refused_with_its_field(value: object) -> None:
     with pytest.raises(InputError, match=r"spec.x: got .*expected texts, numbers, lists and dicts. Convert it"):
         assignments({"spec.x": value})

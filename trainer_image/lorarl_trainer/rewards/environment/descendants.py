@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 _SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
+_EXITING = 0x4  # of linux/sched.h
 
 
 def adopt_orphans() -> None:
@@ -60,22 +61,39 @@ def mark(name: str) -> None:
 def end_orphans(name: str, pid: int, others: Collection[int]) -> None:
     """End what a process has left, which has ended and has not been waited for: its group, and what it marked.
 
-    `others`: children of this process that are like it, and are not looked at.
+    Children of this process that have ended are waited for, whoever left them, so that none stays as a zombie.
+
+    `others`: further children of this process, which are not looked at.
     """
-    for child in {*_children(os.getpid())} - {pid, *others}:
-        if _is_left_by(child, name, pid):
+    marked, seen = f"{name}={pid}".encode(), {pid, *others}
+    while left := {child for child in children_here() - seen if _is_ending(child) or marked in _environment(child)}:
+        for child in left:
             wait_for_all(end_with_descendants(child))
+        seen |= left  # others may have become children of this process meanwhile
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
 
 
-def _is_left_by(child: int, name: str, pid: int) -> bool:
-    """Return whether a process is of another's group, also if it has ended, or is marked by it."""
-    with contextlib.suppress(OSError):  # it has ended, or is another user's
-        if os.getpgid(child) == pid:
-            return True
-        return f"{name}={pid}".encode() in Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
-    return False
+def children_here() -> set[int]:
+    """Return the children of this process."""
+    return set(_children(os.getpid()))
+
+
+def _is_ending(pid: int) -> bool:
+    """Return whether a process has ended, or does so now: it has no environment any more."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return state == "Z" or bool(int(fields[5]) & _EXITING)
+
+
+def _environment(pid: int) -> Collection[bytes]:
+    """Return the variables of a process as NAME=VALUE; none if it has ended, or is another user's."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return ()
 
 
 def _children(pid: int) -> Iterator[int]:

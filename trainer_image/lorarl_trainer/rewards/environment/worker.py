@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from lorarl_trainer.rewards.environment.descendants import (
     adopt_orphans,
+    children_here,
     end_descendants,
     end_orphans,
     end_with_descendants,
@@ -129,7 +130,7 @@ def _serve(connection: Connection, kind: Callable[[], Any], children: dict[int, 
 
     Each key is a descriptor of the fork's process, and each value its id and its socket.
     """
-    poller, ended = select.poll(), dict[int, list[int]]()
+    poller, own = select.poll(), children_here()  # those of the module
     poller.register(connection.fileno(), select.POLLIN)
     while True:
         for descriptor, _ in poller.poll():
@@ -148,16 +149,15 @@ def _serve(connection: Connection, kind: Callable[[], Any], children: dict[int, 
                 poller.unregister(descriptor)
                 with contextlib.suppress(KeyError):
                     poller.unregister(handle)
-                end_orphans(_EPISODE, pid, {other for other, _ in children.values()})
+                end_orphans(_EPISODE, pid, {*own, *(other for other, _ in children.values())})
                 _, status = os.waitpid(pid, 0)
-                wait_for_all(ended.pop(pid, ()))
                 with socket.socket(fileno=handle) as episode, contextlib.suppress(OSError):
                     _say(episode, {"ended": _words(os.waitstatus_to_exitcode(status))})
                 os.close(descriptor)
             else:  # the trainer wants no more of the episode
                 for pid in [pid for pid, handle in children.values() if handle == descriptor]:
                     poller.unregister(descriptor)
-                    ended[pid] = end_with_descendants(pid)
+                    end_with_descendants(pid)
 
 
 def _fork(handle: int) -> int | None:
