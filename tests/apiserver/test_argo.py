@@ -7,11 +7,12 @@ import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 
+from lorarl_api.v1alpha1 import LoRARLJobStatus
 from support.argo import ACCOUNT, EXAMPLE, NOT_YET, RIGHTS, Step, alone, substituted
 from support.cluster.audit import Right, account, granted, refused, used
 from support.cluster.client import Object
@@ -26,7 +27,7 @@ from support.cluster.tools import tools_or_skip
 pytestmark = pytest.mark.long
 
 PAGE = (EXAMPLE.parents[2] / "docs/pipelines.md").read_text()
-PHASES = {"Pending", "Starting", "Running", "Suspending", "Suspended", "Restarting", "Succeeded", "Failed"}
+PHASES = {one for part in get_args(LoRARLJobStatus.model_fields["phase"].annotation) for one in get_args(part)}
 ADAPTER = {"uri": "s3://team/adapters/x/iter_0000004/lora_adapter", "sha256": "ab" * 32, "step": 4, "version": 5}
 FOUND = {"adapter": ADAPTER["uri"], "sha256": ADAPTER["sha256"], "score": "0.8125"}
 LOOKS = Right("", "namespaces", "get")
