@@ -4,8 +4,8 @@ SHELL := bash
 # Not PYTHON: a user may set that one to name the interpreter that .venv is made with.
 VENV_PYTHON := .venv/bin/python
 PYTEST := $(VENV_PYTHON) -m pytest
-# Several processes share these tiers. The tests of a file stay together: some continue another. So do files that share
-# a platform (tests/support/one_platform.py).
+# Several processes share these tiers. The tests of a file stay together: some continue another.
+# So do files that share a platform (tests/support/one_platform.py).
 TIERS := unit storage apiserver trainer run
 BY_FILE := --dist loadfile --no-loadscope-reorder
 SHARED = $(if $(filter $(TIERS),$(T)),-n 2 $(BY_FILE))

@@ -52,7 +52,7 @@ def find_share(tool: str) -> Path:
 def free_ports(count: int) -> list[int]:
     """Free ports of loopback, which no connection gets meanwhile: connections have ports from 32768.
 
-    Each process of pytest-xdist has a thousand of its own, so that two never choose the same before either listens.
+    Each process of pytest-xdist has its own thousand, so that two never choose the same before either listens.
     """
     first = 20_000 + 1000 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 10)
     found: list[int] = []

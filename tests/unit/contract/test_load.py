@@ -19,7 +19,8 @@ from unit.contract.traps import PYTHON_IS_STRICTER, TRAPS, Trap
 
 FOLDER = Path(__file__).parents[3] / "examples"
 EXAMPLES = sorted(
-    set(FOLDER.rglob("*.yaml")) - {path for kind in ("sweeps", "schedules") for path in (FOLDER / kind).iterdir()}
+    set(FOLDER.rglob("*.yaml"))
+    - {path for kind in ("sweeps", "schedules", "pipelines") for path in (FOLDER / kind).iterdir()}
 )
 GOOD = json.dumps(SMALLEST)
 TYPES = get_args(AlgorithmType)

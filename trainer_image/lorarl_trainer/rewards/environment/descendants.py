@@ -61,7 +61,7 @@ def mark(name: str) -> None:
 def end_orphans(name: str, pid: int, others: Collection[int]) -> None:
     """End what a process has left, which has ended and has not been waited for: its group, and what it marked.
 
-    Children of this process that have ended are waited for, whoever left them, so that none stays as a zombie.
+    All children of this process that have ended are waited for, so that none stays as a zombie.
 
     `others`: further children of this process, which are not looked at.
     """

@@ -22,9 +22,9 @@ type Make = Callable[..., Environment]
 TOLD = {
     "raises": "Error: KeyError: 'level'",
     "leaves": "Error: SystemExit: 3",
-    "sleeps": "Error: odd took more than 1 s",
-    "loops": "Error: odd took more than 1 s",
-    "waits for a child": "Error: odd took more than 1 s",
+    "sleeps": "Error: odd took more than 5 s",
+    "loops": "Error: odd took more than 5 s",
+    "waits for a child": "Error: odd took more than 5 s",
     "floods": "Error: odd returned a text of 10,000,000 characters; at most 1,000,000",
     "no unicode": "Error: odd returned a text that is no Unicode (surrogates not allowed)",
     "nan": "Error: odd returned nan, with a number that is not finite",
@@ -95,12 +95,12 @@ def test_arguments_that_a_tool_does_not_take_are_told_as_malformed(tools: Make, 
 
 
 def test_each_fault_of_a_tool_is_told_and_the_episode_goes_on(tools: Make) -> None:
-    environment = tools("odd", "add", "waits", timeout_seconds=1.0)
+    environment = tools("odd", "add", "waits", timeout_seconds=5.0)
     calls = [("odd", {"how": how}) for how in TOLD]
     *results, waited, last = asyncio.run(called(environment, *calls, ("waits", {}), ("add", {"x": 1})))
     assert [result.text for result in results] == list(TOLD.values())
     assert {result.fault for result in results} == {"failed"}
-    assert waited == Result("Error: waits took more than 1 s", "failed")
+    assert waited == Result("Error: waits took more than 5 s", "failed")
     assert last == Result("3", "")
 
 
