@@ -25,7 +25,7 @@ from lorarl_trainer.storage import Store, open_store
 from support.fault_proxy import FOREVER, FaultProxy
 from support.records import record_run
 from support.s3_server import S3Server
-from support.stores import QUICK
+from support.stores import QUICK, STEADY
 from unit.trainer.dashboard.recorded import Client, served
 from unit.trainer.dashboard.recorded import until as until_within
 from unit.trainer.progress.runs import grpo_run, grpo_step, run_finished, run_started, sampled
@@ -185,9 +185,8 @@ def test_a_store_that_goes_away_is_not_asked_for_every_run(
 ) -> None:
     for number in range(2 * AWAY):
         s3_store.put(f"r{number}/events.jsonl", b'{"event": "Began"}\n')
-    hasty = open_store(
-        f"s3://{bucket}/team/adapters", s3.secret(proxy.url), retries=replace(QUICK, read_deadline_seconds=0.0)
-    )
+    once = replace(STEADY, read_deadline_seconds=0.0)
+    hasty = open_store(f"s3://{bucket}/team/adapters", s3.secret(proxy.url), retries=once)
     fault = proxy.answer(503, times=FOREVER, path="events.jsonl")
     place = looked(hasty, tmp_path / "cache")
     assert len(place.problem) > 0 and f" {2 * AWAY} runs" not in place.problem
