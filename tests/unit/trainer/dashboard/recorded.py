@@ -87,6 +87,6 @@ def _answering(server: ThreadingHTTPServer) -> Iterator[Client]:
         thread.join()
 
 
-def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     """Wait for what a page says: a place is looked at in the background."""
     wait(seconds, "the page says so", condition, patience=1.0)

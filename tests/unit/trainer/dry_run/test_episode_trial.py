@@ -157,11 +157,11 @@ def test_it_warns_of_an_episode_without_a_reward_or_without_room(show: Show) -> 
     ("how", "opening", "found"),
     [
         ("raises", "Guess.", r"game:Game, which fails in an episode of row 7 .*exception: step: ValueError: I do not"),
-        ("hangs", "Guess.", r"timeout: step took more than 0.5 s"),
+        ("hangs", "Guess.", r"timeout: step took more than 3 s"),
         ("plays", "", r"wrong_type: reset returned ''"),
         ("plays", "x" * 2000, r"spec.rollout.maxPromptTokens: got 512, but reset opens the episode of row 7 with"),
     ],
 )
 def test_it_refuses_an_environment_that_fails(show: Show, how: str, opening: str, found: str) -> None:
     with pytest.raises(InputError, match=found):
-        show(how, opening, timeout=0.5 if how == "hangs" else 60.0)
+        show(how, opening, timeout=3.0 if how == "hangs" else 60.0)

@@ -266,7 +266,7 @@ def test_the_training_begins_without_an_engine_that_gets_no_pod(warnings: list[s
     failures: list[RolloutServerError] = []
 
     async def whole() -> None:
-        async with in_pods(there, absent, warnings=warnings, seconds=0.2) as engines:
+        async with in_pods(there, absent, warnings=warnings, seconds=2.0) as engines:
             await engines.ready(failures.append, "")
             assert "the training begins without engine 1, which has not answered within" in warnings[0]
             await engines.ready(failures.append, "")  # as new workers do
@@ -282,10 +282,10 @@ def test_the_training_begins_without_an_engine_that_gets_no_pod(warnings: list[s
 
 def test_without_any_pod_the_start_ends_as_a_loss(warnings: list[str]) -> None:
     async def whole() -> None:
-        async with in_pods(Pods("lost", "none"), Pods("none", number=1), warnings=warnings, seconds=0.2) as engines:
+        async with in_pods(Pods("lost", "none"), Pods("none", number=1), warnings=warnings, seconds=2.0) as engines:
             await engines.ready(lambda _: None, "")
 
-    with pytest.raises(EnginesLostError, match=r"no engine has had a pod for rollout.serverTimeoutSeconds, 0.2 s"):
+    with pytest.raises(EnginesLostError, match=r"no engine has had a pod for rollout.serverTimeoutSeconds, 2 s"):
         asyncio.run(whole())
 
 

@@ -101,7 +101,7 @@ def test_scoring_processes_stay_small(scorer, tmp_path):
         ("leave", "exception", "SystemExit: 3"),
         ("exit", "crash", "exited with code 3"),
         ("segfault", "crash", "SIGSEGV"),
-        ("hang", "timeout", "took more than 1 s"),
+        ("hang", "timeout", "took more than 3 s"),
         ("nan", "non_finite", "returned nan"),
         ("inf", "non_finite", "returned -inf"),
         ("huge", "non_finite", "returned int, which is too large for a float"),
@@ -113,7 +113,7 @@ def test_scoring_processes_stay_small(scorer, tmp_path):
 @pytest.mark.parametrize("function", ["misbehave", "misbehave_async"])
 def test_a_sample_that_cannot_be_scored_costs_itself_only(scorer, function, bad, cause, message):
     scores = score(
-        scorer(f"my_rewards:{function}", timeout_seconds=1.0), *["int", "true"] * 5, bad, *["true", "int"] * 5
+        scorer(f"my_rewards:{function}", timeout_seconds=3.0), *["int", "true"] * 5, bad, *["true", "int"] * 5
     )
     assert math.isnan(scores.rewards[10])
     assert scores.rewards[[*range(10), *range(11, 21)]].tolist() == [2, 1] * 5 + [1, 2] * 5
@@ -123,7 +123,7 @@ def test_a_sample_that_cannot_be_scored_costs_itself_only(scorer, function, bad,
 
 def test_failures_are_counted_by_cause_with_the_first_message_of_each(scorer):
     scores = score(
-        scorer("my_rewards:misbehave", timeout_seconds=1.0),
+        scorer("my_rewards:misbehave", timeout_seconds=3.0),
         "int",
         "none",
         "exit",
@@ -141,7 +141,7 @@ def test_failures_are_counted_by_cause_with_the_first_message_of_each(scorer):
 
 
 def test_a_function_scores_on_after_a_hang(scorer):
-    hanging = scorer("my_rewards:misbehave", timeout_seconds=1.0, processes=1)
+    hanging = scorer("my_rewards:misbehave", timeout_seconds=3.0, processes=1)
     assert score(hanging, "hang", "int").failures["timeout"].count == 1
     assert score(hanging, "int", "true").rewards.tolist() == [2, 1]
 
@@ -201,7 +201,7 @@ def test_a_sync_function_scores_parts_that_come_later_beside_a_slow_sample(score
 )
 def test_a_sample_that_ends_its_process_costs_no_sample_of_another_part(scorer, function, bad):
     parts = [samples("int", bad, "true"), samples(*["int"] * 20), samples(bad, "true")]
-    scores = score_parts(scorer(f"my_rewards:{function}", timeout_seconds=1.0), *parts)
+    scores = score_parts(scorer(f"my_rewards:{function}", timeout_seconds=3.0), *parts)
     assert [[None if math.isnan(reward) else reward for reward in each.rewards] for each in scores] == [
         [2, None, 1],
         [2] * 20,
@@ -215,12 +215,12 @@ def test_parts_wait_for_a_function_that_holds_the_interpreter(scorer):
         ["backtrack"] + ["int"] * 200,
         ["long" + "x" * (100_000 + i) for i in range(20)],
     )  # more than the connection holds
-    holding = scorer("my_rewards:misbehave_async", timeout_seconds=0.5, processes=1)
+    holding = scorer("my_rewards:misbehave_async", timeout_seconds=2.0, processes=1)
     score(holding, "int")
     start = time.perf_counter()
     scores = score_parts(holding, samples(*first), samples(*second), seconds=0.1)
-    assert time.perf_counter() - start < 20, (
-        "it is ended at the limit, and not by its own clock for all that it was given: 105 s"
+    assert time.perf_counter() - start < 60, (
+        "it is ended at the limit, and not by its own clock for all that it was given: 420 s"
     )
     assert math.isnan(scores[0].rewards[0])
     assert scores[1].rewards.tolist() == [100_004 + i for i in range(20)]
@@ -228,7 +228,7 @@ def test_parts_wait_for_a_function_that_holds_the_interpreter(scorer):
 
 
 def test_async_calls_past_the_limit_are_left_out_and_cost_no_process(scorer):
-    waiting = scorer("my_rewards:misbehave_async", timeout_seconds=1.0, processes=1)
+    waiting = scorer("my_rewards:misbehave_async", timeout_seconds=3.0, processes=1)
     score(waiting, "int")
     before = psutil.Process().children()
     scores = score(waiting, *["int", "wait"] * 20)

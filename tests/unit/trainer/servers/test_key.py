@@ -121,7 +121,7 @@ def test_a_run_without_a_server_that_takes_the_key_stops_with_the_reason() -> No
             await of.generate(1)
 
         with pytest.raises(RolloutServerError, match=r"refuses the key of spec\.rollout\.credentialsSecret") as stopped:
-            run(with_key([server]), revoke, seconds=0.2, secret=SECRET)
+            run(with_key([server]), revoke, seconds=2.0, secret=SECRET)
     assert KEY not in str(stopped.value)
 
 

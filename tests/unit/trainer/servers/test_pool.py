@@ -202,15 +202,15 @@ def test_a_slow_server_is_named_and_its_requests_go_to_others() -> None:
             slow.hangs = slow.hangs or number == 3
 
         slow.before = stall
-        found = run([slow, other], two_versions, seconds=0.5)
-    assert any(slow.url in text and "took more than 0.5 s" in text for text in found.warnings)
+        found = run([slow, other], two_versions, seconds=3.0)
+    assert any(slow.url in text and "took more than 3 s" in text for text in found.warnings)
 
 
 def test_a_run_without_any_server_stops_and_says_why() -> None:
     with servers_of(2) as (down, refusing):
         down.down, refusing.refuses = True, True
         with pytest.raises(RolloutServerError, match="--max-lora-rank") as stopped:
-            run([down, refusing], lambda of: of.version(1), seconds=0.2)
+            run([down, refusing], lambda of: of.version(1), seconds=2.0)
         assert f"{down.url} cannot be reached" in str(stopped.value)
         assert "the next start resumes" in str(stopped.value)
 
@@ -285,5 +285,5 @@ def test_if_all_have_lost_their_machines_the_job_is_not_at_fault() -> None:
                 await run.generate(1)
 
             with pytest.raises(kind, match="got no server that generates with the newest adapter"):
-                run([server], steps, seconds=0.3, are_lost=lambda lost=lost: lost)
+                run([server], steps, seconds=2.0, are_lost=lambda lost=lost: lost)
     assert EnginesLostError.reason == NodeLostError.reason

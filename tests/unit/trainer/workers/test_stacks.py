@@ -61,7 +61,7 @@ def test_a_stopped_process_and_one_that_has_ended_are_described() -> None:
         os.kill(stopped, signal.SIGSTOP)
         os.kill(ended, signal.SIGKILL)
         os.waitpid(ended, 0)
-        first, second, third = stacks_of([stopped, ended, other], seconds=1)
+        first, second, third = stacks_of([stopped, ended, other], seconds=5)
         os.kill(stopped, signal.SIGCONT)
     assert first.startswith(f"process {stopped}, state: T (stopped)")
     assert "writes no stacks: it is stopped" in first

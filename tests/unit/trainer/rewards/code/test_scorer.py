@@ -73,7 +73,7 @@ def test_a_completion_without_a_program_is_a_wrong_one(scorer) -> None:
 
 
 def test_attacks_score_0_by_cause_and_the_others_are_scored(scorer) -> None:
-    made = scorer(seconds_per_test=0.5, memory_mib=256)
+    made = scorer(seconds_per_test=3.0, memory_mib=256)
     attacks = {
         "stopped_timeout": "while True: pass",
         "stopped_memory": "x = bytearray(10**10)",
@@ -88,8 +88,8 @@ def test_attacks_score_0_by_cause_and_the_others_are_scored(scorer) -> None:
 
 
 def test_all_tests_of_a_completion_have_one_limit(scorer) -> None:
-    made = scorer(score="share", timeout_seconds=6.0, seconds_per_test=5.0)
-    [outcome] = score(made, "import time\ndef add(a, b): time.sleep(2.4); return a + b")
+    made = scorer(score="share", timeout_seconds=15.0, seconds_per_test=10.0)
+    [outcome] = score(made, "import time\ndef add(a, b): time.sleep(6); return a + b")
     assert outcome.value == 0.5, "two of four tests ended in time"
     assert outcome.components["stopped_timeout"] == 1.0
 
