@@ -22,7 +22,7 @@ from lorarl_api.v1alpha1 import LoRARLJob
 
 CONTAINERS = {"head": "ray-head", "worker": "ray-worker", "engine": "ray-engine"}
 """Ray's container, by the pod that it is in."""
-_QUEUE = "kueue.x-k8s.io/queue-name"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _WHOLE = ("V1PodSpec", "V1PodTemplateSpec")
 """Types of which an override has only a part, so that nothing is required."""
 _TAKES: Mapping[str, tuple[tuple[type, ...], str, str]] = {
@@ -92,7 +92,7 @@ def _limit_faults(asked: Mapping[str, Any], where: str) -> Iterator[Fault]:
 
 def _own(job: LoRARLJob, role: str) -> dict[str, Any]:
     """Return Ray's container with what lorarl gives it that a check looks at."""
-    queued = _QUEUE in (job.metadata.labels or {})
+    queued = QUEUE_LABEL in (job.metadata.labels or {})
     asked = {
         "head": lambda: head_resources(job.spec),
         "worker": lambda: worker_resources(job.spec, queued=queued),

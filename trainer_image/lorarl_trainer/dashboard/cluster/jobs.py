@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+from lorarl_api.pod_overrides import QUEUE_LABEL
+
 RAN, WAITS = ("Running", "Suspending"), ("Pending", "Starting", "Restarting")
 """Phases of a job that holds GPUs, and of one that will."""
-FINISHED = ("Succeeded", "Failed")
 MAKERS = {"LoRARLSweep": "sweep", "LoRARLSchedule": "schedule"}
 """What makes jobs, and how the page calls it."""
 LONGEST_MESSAGE = 300

@@ -57,6 +57,10 @@ class _Seen:
     problems: list[str]
     doing: list[str]
 
+    def row(self, job_id: str) -> JobRow | None:
+        """Return a job; None if there is none that the reader may see."""
+        return next((row for row in self.rows if row.id == job_id), None)
+
 
 class ClusterSite:
     """Answers requests. Safe to use from several threads."""
@@ -86,8 +90,7 @@ class ClusterSite:
 
     def _page(self, path: str, query: Query, seen: _Seen) -> Answer | None:
         def find(job_id: str) -> Found | None:
-            row = next((row for row in seen.rows if row.id == job_id), None)
-            return None if row is None else self._records.find(row)
+            return None if (row := seen.row(job_id)) is None else self._records.find(row)
 
         if path == "/":
             return self._list(JobView.of_query(query), seen)
@@ -98,8 +101,7 @@ class ClusterSite:
         job_id = f"{asked[1]}/{asked[2]}"
         if asked[3]:
             return self._reports.of_run(job_id, find, "../../../../", as_data=asked[4] is not None)
-        row = next((row for row in seen.rows if row.id == job_id), None)
-        if row is None:
+        if (row := seen.row(job_id)) is None:
             said = "There is no such job, or you may not see it."
             return message("No such job", said, HTTPStatus.NOT_FOUND, "../../../")
         return self._job(row)

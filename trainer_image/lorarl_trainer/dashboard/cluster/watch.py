@@ -38,11 +38,6 @@ class WatchedJobs:
         with self._lock:
             return list(self._rows.values())
 
-    def row_of(self, namespace: str, name: str) -> JobRow | None:
-        """Return a job; None if there is none."""
-        with self._lock:
-            return self._rows.get(f"{namespace}/{name}")
-
     def follow(self) -> None:
         """Follow the jobs. Does not return."""
         while True:
