@@ -2,9 +2,10 @@
 
 python benchmarks/bench_sharing.py               20 minutes on two CPU cores; prints the rows of docs/sweeps.md
 python benchmarks/bench_sharing.py --kinds ppo   one of the kinds
+python benchmarks/bench_sharing.py --base DIR    a model of one's own on one GPU, with 64 prompts x 8 completions a step
 
-The base models are tiny and random: the times are those of starts, turns and steps, and nothing is learned. Both ways
-run in turn, so that what else the machine does disturbs both. What is expected of sharing is one start and
+Without --base, models are tiny and random: the times are those of starts, turns and steps, and nothing is learned.
+Both ways run in turn, so that what else the machine does disturbs both. What is expected of sharing is one start and
 the training of all trials. Both are taken from the trials that ran one by one.
 """
 
@@ -21,7 +22,7 @@ from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-STEPS = 4
+STEPS, STEPS_ON_A_GPU = 4, 20
 OVER = ["--over", "spec.trainer.seed=3,4", "--over", "spec.trainer.learningRate=1e-3,5e-3"]
 TRIALS = 4
 _SIZES = (
@@ -47,41 +48,44 @@ def make_base(folder: Path, experts: int) -> None:
     model.save_pretrained(folder)
 
 
-def write_job(folder: Path, algorithm: str) -> Path:
-    """Write a job of a few steps, and its rows."""
-    rows = (json.dumps({"prompt": f"{number}+{number}=", "answer": str(2 * number)}) for number in range(10, 42))
+def write_job(folder: Path, algorithm: str, base: Path | None) -> Path:
+    """Write a job of a few steps, and its rows. With a base model of one's own, it is one for a GPU."""
+    rows = (json.dumps({"prompt": f"{number}+{number}=", "answer": str(2 * number)}) for number in range(10, 74))
     (folder / "train.jsonl").write_text("\n".join(rows) + "\n")
+    group, prompts, tokens, steps = (4, 4, (16, 12), STEPS) if base is None else (8, 64, (32, 16), STEPS_ON_A_GPU)
     spec = {
-        "model": {"uri": f"file:{folder / 'base'}"},
+        "model": {"uri": f"file:{base or folder / 'base'}"},
         "adapter": {"rank": 8, "alpha": 16, "targetModules": ["all-linear"]},
-        "algorithm": {"type": algorithm, "groupSize": 4},
+        "algorithm": {"type": algorithm, "groupSize": group},
         "reward": {"type": "exact"},
         "data": {"train": {"uri": f"file:{folder / 'train.jsonl'}"}, "chatTemplate": False},
-        "rollout": {"promptsPerStep": 4, "maxPromptTokens": 16, "maxResponseTokens": 12},
-        "trainer": {"steps": STEPS},
+        "rollout": {"promptsPerStep": prompts, "maxPromptTokens": tokens[0], "maxResponseTokens": tokens[1]},
+        "trainer": {"steps": steps},
         "checkpoint": {"uri": f"file:{folder / 'checkpoints'}"},
+        "cluster": {"gpusPerNode": 0 if base is None else 1},
     }
     job = {"apiVersion": "lorarl.io/v1alpha1", "kind": "LoRARLJob", "metadata": {"name": "bench"}, "spec": spec}
     (folder / "job.json").write_text(json.dumps(job))
     return folder / "job.json"
 
 
-def sweep(folder: Path, algorithm: str, *options: str) -> float:
+def sweep(folder: Path, algorithm: str, base: Path | None, *options: str) -> float:
     """Run the trials in a folder; return the seconds that they took."""
-    job, began = write_job(folder, algorithm), time.monotonic()
+    job, began = write_job(folder, algorithm, base), time.monotonic()
     command = [sys.executable, "-m", "lorarl_trainer.cli", "sweep", str(job), *OVER, "--out", str(folder / "out")]
     subprocess.run([*command, *options], check=True, cwd=folder, stdout=subprocess.DEVNULL)
     return time.monotonic() - began
 
 
-def measure(kind: str) -> str:
-    """Return the row of a kind."""
+def measure(kind: str, base: Path | None = None) -> str:
+    """Return the row of a kind, or of a base model of one's own."""
     algorithm, experts = KINDS[kind]
     seconds = {}
     for name, options in (("share", ("--share", "--at-once", str(TRIALS))), ("alone", ())):
         with tempfile.TemporaryDirectory() as made:
-            make_base(Path(made) / "base", experts)
-            seconds[name] = sweep(Path(made), algorithm, *options)
+            if base is None:
+                make_base(Path(made) / "base", experts)
+            seconds[name] = sweep(Path(made), algorithm, base, *options)
             files = Path(made).glob("out/*/run_summary.json")
             starts = [json.loads(file.read_text())["startup"]["first_update_seconds"] for file in files]
     start = statistics.median(starts)
@@ -89,15 +93,17 @@ def measure(kind: str) -> str:
     expected = (
         f"{start + TRIALS * training:.0f}: one start of {start:.0f} s, and {training:.0f} s of training for each trial"
     )
-    return f"| {kind} | {seconds['alone']:.0f} | {expected} | {seconds['share']:.0f} |"
+    return f"| {base.name if base else kind} | {seconds['alone']:.0f} | {expected} | {seconds['share']:.0f} |"
 
 
 def main() -> None:
     """Print a row for each kind."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="+", choices=sorted(KINDS), default=list(KINDS))
-    for kind in parser.parse_args().kinds:
-        print(measure(kind), flush=True)
+    parser.add_argument("--base", type=Path, help="folder of a base model, for one GPU")
+    arguments = parser.parse_args()
+    for kind in arguments.kinds:
+        print(measure(kind, arguments.base and arguments.base.resolve()), flush=True)
 
 
 if __name__ == "__main__":
