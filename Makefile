@@ -4,6 +4,8 @@ SHELL := bash
 # Not PYTHON: a user may set that one to name the interpreter that .venv is made with.
 VENV_PYTHON := .venv/bin/python
 PYTEST := $(VENV_PYTHON) -m pytest
+# A fresh clone checks types again only where they changed.
+export MYPY_CACHE_DIR ?= $(or $(LORARL_CACHE),$(HOME)/.cache/lorarl)/mypy
 # Several processes share these tiers. The tests of a file stay together: some continue another.
 # So do files that share a platform (tests/support/one_platform.py).
 TIERS := unit storage apiserver trainer run
