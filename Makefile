@@ -82,6 +82,8 @@ dist: ## Build the wheel into dist/, with locked tools: docs/releasing.md
 
 .PHONY: test
 test: setup $(if $(T),,lint) ## Run all that CI checks (T=trainer: one tier; T=unit/docs: a part)
+	@# Thousands of processes follow. With PYTHONDONTWRITEBYTECODE, each would compile it again.
+	@$(VENV_PYTHON) -m compileall -q crds trainer_image operator tests/support
 ifdef T
 	$(if $(filter unit storage apiserver run,$(T)),@scripts/tools.sh $(T))
 	$(PYTEST) $(strip $(SHARED) $(foreach part,$(T),$(or $(wildcard tests/$(part)),$(part))))
