@@ -1,9 +1,9 @@
 r"""What a number is in an answer, and in a completion, for the rewards `numeric` and `math_verify`. Pure.
 
 A number is a sign (+, -, or another dash that people type), a currency's sign, digits with commas or thin spaces
-between thousands, decimals after a point, and a power of ten (1.5e-3, 1.5 \times 10^{-3}, 1.5 × 10⁻³); or a fraction
-of whole numbers (3/4, \frac{3}{4}, ½), also after a whole number (3 1/2). 50% is 50. What only contains digits is none:
-the exponent of a unit (cm^2), an index (x_1), a time (10:30), a root, a power.
+between thousands, decimals after a point, and a power of ten (1.5e-3, 1.5 \times 10^{-3}, 1.5 × 10⁻³, 1.5 million); or
+a fraction of whole numbers (3/4, \frac{3}{4}, ½), also after a whole number (3 1/2). 50% is 50. What only contains
+digits is none: the exponent of a unit (cm^2), an index (x_1), a time (10:30), a root, a power, a bound (<5), 5k.
 """
 
 from __future__ import annotations
@@ -24,7 +24,14 @@ _CONTEXT = 16
 """Characters before a number that may make it a part of something."""
 
 # One spelling
-_UNUSUAL = re.compile(rf"[\\{CURRENCY}{_DASHES}\u00bc-\u00be\u2150-\u215e\u2009\u202f\u00a0{{⁰¹²³⁴-⁹]")
+_ZEROS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_WORDS = "(?i:" + "|".join(_ZEROS) + ")"
+_UNUSUAL = re.compile(
+    rf"[\\{CURRENCY}{_DASHES}\u00bc-\u00be\u2150-\u215e\u2009\u202f\u00a0{{⁰¹²³⁴-⁹]|\d 0\d\d|\d(?:\s+|-){_WORDS}"
+)
+_IN_WORDS_TOO = re.compile(rf"(?<![\w.,/])(\d{{1,15}}(?:,\d{{3}})*(?:\.\d{{1,15}})?)(?:\s+|-)({_WORDS})s?(?![^\W_])")
+# A plain space is one between thousands only if a group has a leading zero, so that it is no number by itself.
+_SPACED = re.compile(r"(?<![\w.,/])(?<!\d )\d{1,3}(?: \d{3})* 0\d\d(?: \d{3})*(?! ?\d)")
 _THIN = re.compile(r"(?<=\d)(?:\\[,;:! ]|[\u2009\u202f\u00a0]|\{,\})(?=\d{3}(?!\d))")
 _RAISED = re.compile("(?<=10)([⁺⁻]?)([⁰¹²³⁴-⁹]+)")
 _VULGAR = re.compile("[\u00bc-\u00be\u2150-\u215e]")
@@ -46,22 +53,23 @@ _DIGIT = re.compile("[\\d\u00bc-\u00be\u2150-\u215e]")
 _AFTER_A_WORD = re.compile(r"(?<![\\\w])[A-Za-z]{2,}\s+(-?\d{1,15})$")
 _WHOLE = re.compile(r"\s*(-?\d{1,15})\s*")
 """How most numbers and most answers are written, which is found ten times faster."""
-_GOES_ON = re.compile(r"[^.!,;\s*]|\s*[^.!,;\s*A-Za-z]|\s*[A-Za-z](?!\w)")
+_GOES_ON = re.compile(rf"[^.!,;\s*]|\s*[^.!,;\s*A-Za-z]|\s*[A-Za-z](?!\w)|\s*{_WORDS}")
 
 # Digits that are no number by themselves
 _EXPONENT_OR_INDEX = re.compile(r"(?:[A-Za-z\}]\s*\^\s*\{?\s*-?|_\s*\{?\s*)$")
 _UNIT = re.compile(r"\b(?:[mcdk]?m|in|ft|yd|mi|s)$")
 _PART_BEFORE = re.compile(
     r"(?:\d\s*\^\s*\{?\s*|\d\s?:|\\sqrt\s*(?:\[[^\]]*\])?\s*\{?\s*|√\s*\(?|\b(?:sqrt|log|ln|sin|cos|tan)\s*\(\s*|\}\s*\{\s*|[A-Za-z)]\s?/\s?|(?:\\pm|±)\s*"
-    r"|(?:≤|≥|\\leq?|\\geq?|\\lt|\\gt|\w\s*<=?|\w\s+>=?)\s*|\d\s*[*×·]\s*)$"
+    r"|(?:≤|≥|\\leq?|\\geq?|\\lt|\\gt|<=?|>=|\w\s+>)\s*|(?:^|[\s(:$])>|\d\s*[*×·]\s*)$"
 )
-_PART_AFTER = re.compile(r"\s?(?:\^|[²³¹⁰⁴-⁹]|:\d|\\pi\b|π|\\sqrt|√|[xyzn](?!\w))")
+_PART_AFTER = re.compile(r"\s?(?:\^|[²³¹⁰⁴-⁹]|:\d|\\pi\b|π|\\sqrt|√|[xyzn](?!\w))|(?:k|[mb]n)(?!\w)")
 _TUPLE_BEFORE = re.compile(r"[(\[]\s*[^()\[\]]*\d\s*[,;]\s*$")
 _TUPLE_AFTER = re.compile(r"\s*[)\]]")
 
 # What may be around an answer's number
 _SAYS = re.compile(r"(?i)\banswer(?: is)?\b:?")
 _AROUND = re.compile(r"[*_`#$\s\"']+|\\(?:boxed|text|mathrm|mathbf|left|right|quad|approx)\b|\\[,;:! ]|[{}]")
+_EQUALS = re.compile(r"(?<![<>!])=")
 _VARIABLE = re.compile(r"^\s*[A-Za-z]\w?\s*=\s*")
 _IN_WORDS = re.compile(r"\w-\w|-(?=[A-Za-z])|[:,](?=\s)")
 _OPERATOR = re.compile(r"[-+*/^<>≤≥±√π∞|:×·²³]|\\(?!%)|\d|\b(?:or|to|and)\b|[A-Za-z]\(")
@@ -101,13 +109,14 @@ def answer_in(completion: str) -> str:
 def normalized(text: str) -> str:
     r"""Return a text with one spelling of dashes, fractions, thousands and powers of ten.
 
-    1\,200 is 1200, \frac34 and ¾ are 3/4, and 10⁻³ is 10^{-3}.
+    1\,200 and 1.2 thousand are 1200, 1 000 is 1000, \frac34 and ¾ are 3/4, and 10⁻³ is 10^{-3}.
     """
     if not _UNUSUAL.search(text):
         return text
     for dash in _DASHES:
         text = text.replace(dash, "-")
     text = _RAISED.sub(_plain_power, _THIN.sub("", text.replace("\\!", "").replace("\\$", "$")))
+    text = _IN_WORDS_TOO.sub(_plain_words, _SPACED.sub(lambda found: found[0].replace(" ", ""), text))
     return _FRAC.sub(_plain_fraction, _VULGAR.sub(_plain_vulgar, text))
 
 
@@ -183,8 +192,8 @@ def _final(answer: str) -> str:
     answer = _SAYS.split(answer.rpartition("####")[2])[-1]
     if (inside := boxed(answer)) is not None:
         return inside
-    right = answer.rpartition("=")[2]
-    return right if answer.count("=") == 1 and has_digits(right) else answer
+    *left, right = _EQUALS.split(answer)
+    return right if len(left) == 1 and has_digits(right) else answer
 
 
 def _last(text: str) -> _Number | None:
@@ -246,6 +255,13 @@ def _plain_fraction(found: re.Match[str]) -> str:
     # A sign within a fraction is its own, where nothing comes before it that has one or is multiplied.
     negative = "-" if over.startswith("-") != under.startswith("-") else ""
     return found[0] if _OPERAND.search(_before(found)) else f"{negative}{over.lstrip('-')}/{under.lstrip('-')}"
+
+
+def _plain_words(found: re.Match[str]) -> str:
+    whole, _, decimals = found[1].replace(",", "").partition(".")
+    zeros = _ZEROS[found[2].lower()]
+    digits, rest = whole + decimals[:zeros].ljust(zeros, "0"), decimals[zeros:]
+    return f"{digits}.{rest}" if rest else digits
 
 
 def _plain_vulgar(found: re.Match[str]) -> str:
