@@ -9,10 +9,12 @@ from __future__ import annotations
 from lorarl_api.faults import ManifestError
 from lorarl_operator.decide.attempt_end import next_attempt
 from lorarl_operator.decide.decision import Decision, Event
+from lorarl_operator.decide.kept_image import with_each_name
 from lorarl_operator.decide.models import RayJob
 from lorarl_operator.decide.reasons import Waiting
 from lorarl_operator.decide.snapshot import Snapshot
 from lorarl_operator.decide.status import Draft
+from lorarl_operator.decide.valid_spec import checked_spec
 from lorarl_operator.manifests.digests import passed_digest, pods_digest
 
 
@@ -36,9 +38,10 @@ def _pods_changed(snapshot: Snapshot, ray_job: RayJob) -> bool:
     if not ray_job.pods_digest or ray_job.generation == snapshot.job.generation:
         return False
     try:
-        return pods_digest(snapshot.kept_spec()) != ray_job.pods_digest
+        asked = with_each_name(checked_spec(snapshot.job), snapshot.status.get("trainerImage", ""))
     except ManifestError:  # No RayJob can be created from this spec.
         return False
+    return ray_job.pods_digest not in map(pods_digest, asked)
 
 
 def _labels_changed(snapshot: Snapshot, ray_job: RayJob) -> bool:

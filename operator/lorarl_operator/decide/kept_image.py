@@ -13,10 +13,29 @@ from lorarl_operator.decide.models import Pod
 
 def with_kept_image(spec: LoRARLJobSpec, kept: str) -> LoRARLJobSpec:
     """The spec with the image of earlier attempts, unless the user has named another one since."""
+    return _with_image(spec, kept) if _keeps(spec, kept) else spec
+
+
+def with_each_name(spec: LoRARLJobSpec, kept: str) -> list[LoRARLJobSpec]:
+    """The spec with each name of the image that it asks for.
+
+    The first attempt began before any image was kept: with that of the operator, of a template, or with a tag.
+    """
+    return [_with_image(spec, image) for image in (None, *_names(kept))] if _keeps(spec, kept) else [spec]
+
+
+def _keeps(spec: LoRARLJobSpec, kept: str) -> bool:
     wanted = spec.cluster.image
-    if not kept or (wanted and wanted not in (kept, kept.partition("@")[0])):
-        return spec
-    return spec.model_copy(update={"cluster": spec.cluster.model_copy(update={"image": kept})})
+    return bool(kept) and (not wanted or wanted in _names(kept))
+
+
+def _names(kept: str) -> tuple[str, str]:
+    """The tag that a job began with stands for the digest that it keeps."""
+    return kept, kept.partition("@")[0]
+
+
+def _with_image(spec: LoRARLJobSpec, image: str | None) -> LoRARLJobSpec:
+    return spec.model_copy(update={"cluster": spec.cluster.model_copy(update={"image": image})})
 
 
 def image_in_use(pods: Sequence[Pod]) -> str | None:

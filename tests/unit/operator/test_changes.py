@@ -166,3 +166,28 @@ def test_the_image_that_a_job_keeps_is_no_change():
     world.settle()
     assert list(world.ray_jobs) == ["demo-1"]
     assert "deletionTimestamp" not in world.ray_jobs["demo-1"]["metadata"]
+
+
+KEPT = "registry.example.com/lorarl/trainer:0.0.9@sha256:" + "a" * 64
+
+
+@pytest.mark.parametrize("began_with", [None, KEPT.partition("@")[0], KEPT])
+def test_a_queues_preemption_and_another_change_keep_the_place_in_the_queue(began_with):
+    """The job keeps an image since it ran. Its RayJob has the operator's, a template's, or that of an earlier one."""
+    world = waiting(QUEUE)
+    if began_with:
+        digest = pods_digest(checked_spec(parse.job(raw_job({"cluster": {"image": began_with}}))))
+        world.ray_jobs["demo-1"]["metadata"]["annotations"]["lorarl.io/pods"] = digest
+    world.ray_jobs["demo-1"]["spec"]["suspend"] = False
+    world.bring_up()
+    world.settle()
+    world.touch(status=world.job["status"] | {"trainerImage": KEPT})
+    world.ray_jobs["demo-1"]["spec"]["suspend"] = True
+    world.touch(spec={"backoffLimit": 5})
+    world.settle()
+    assert (world.phase, conditions_of(world)["Running"]["reason"]) == ("Pending", "Queued")
+    assert world.job["status"]["rayJobName"] == "demo-1"
+    # A real change still takes its place.
+    world.touch(spec={"cluster": {"image": "registry.example.com/lorarl/trainer:0.1.0"}})
+    world.settle()
+    assert conditions_of(world)["Running"]["reason"] == "Changed"
