@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lorarl_api.schema import Schema, job_schema
-
-_SPEC = "spec"
+from lorarl_api.schema import Schema
+from lorarl_api.template_schema import spec_schema
+from lorarl_api.v1alpha1 import KIND
 
 
 def explicit(spec: dict[str, Any]) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def explicit(spec: dict[str, Any]) -> dict[str, Any]:
 
     Any version that has this default, and any older one that lacks the field, reads the same from it.
     """
-    found: dict[str, Any] = _explicit(spec, job_schema()["properties"][_SPEC])
+    found: dict[str, Any] = _explicit(spec, spec_schema(KIND))
     return found
 
 
@@ -35,9 +35,9 @@ def _explicit(value: Any, schema: Schema) -> Any:
     }
 
 
-def knows(spec: dict[str, Any]) -> bool:
-    """Whether this version of the contract knows all keys of a spec."""
-    return _knows(spec, job_schema()["properties"][_SPEC])
+def knows(spec: dict[str, Any], kind: str = KIND) -> bool:
+    """Whether this version of the contract knows all keys of a spec of this kind."""
+    return _knows(spec, spec_schema(kind))
 
 
 def _knows(value: Any, schema: Schema) -> bool:
@@ -49,14 +49,14 @@ def _knows(value: Any, schema: Schema) -> bool:
     return all(key in fields and _knows(inner, fields[key]) for key, inner in value.items())
 
 
-def readable(spec: dict[str, Any], served: Schema) -> dict[str, Any]:
-    """A spec without the fields that this version does not know and that have their default in the served schema.
+def readable(spec: dict[str, Any], served: Schema, kind: str = KIND) -> dict[str, Any]:
+    """A spec of this kind without the fields that this version does not know and that have their default in the served schema.
 
     A field with any other value stays, so that it is refused: to ignore it would be another training.
 
     `served`: The schema of the spec in the CRD that the API server serves.
     """
-    found: dict[str, Any] = _readable(spec, job_schema()["properties"][_SPEC], served)
+    found: dict[str, Any] = _readable(spec, spec_schema(kind), served)
     return found
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from functools import cache
 
 from lorarl_api.schema import Schema, inlined_schema, job_schema
-from lorarl_api.v1alpha1 import PARTS, LoRARLSchedule, LoRARLSweep, TemplateSpec, fields_of
+from lorarl_api.v1alpha1 import (
+    KIND,
+    PARTS,
+    SCHEDULE_KIND,
+    SWEEP_KIND,
+    LoRARLSchedule,
+    LoRARLSweep,
+    TemplateSpec,
+    fields_of,
+)
 
 _OF_WHOLE_OBJECTS = ("default", "required", "x-kubernetes-validations")
 
@@ -39,6 +48,13 @@ def schedule_schema() -> Schema:
     template = schema["properties"]["spec"]["properties"]["template"]["properties"]
     template["spec"] = _may_change(_without_words(template["spec"])) | {"description": template["spec"]["description"]}
     return schema
+
+
+def spec_schema(kind: str) -> Schema:
+    """The schema of `spec` of a kind that is, or makes, jobs."""
+    whole = {KIND: job_schema, SWEEP_KIND: sweep_schema, SCHEDULE_KIND: schedule_schema}[kind]()
+    spec: Schema = whole["properties"]["spec"]
+    return spec
 
 
 def _may_change(schema: Schema) -> Schema:

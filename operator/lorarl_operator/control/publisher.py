@@ -16,6 +16,7 @@ from lorarl_api.faults import ManifestError
 from lorarl_api.v1alpha1 import SCHEDULE_KIND
 from lorarl_operator.control.cache import Cache, Key
 from lorarl_operator.control.event_recorder import EventRecorder
+from lorarl_operator.control.served_schema import ServedSchema
 from lorarl_operator.control.worker import Worker
 from lorarl_operator.control.workqueue import WorkQueue
 from lorarl_operator.decide.decision import Event
@@ -54,6 +55,7 @@ class Publisher:
     ) -> None:
         """`client` is fenced by the lease. `clock` is monotonic, in seconds."""
         self._client, self._cache, self._recorder, self._clock = client, cache, recorder, clock
+        self._served = ServedSchema(client, clock)
         self._queue: WorkQueue[Key] = WorkQueue(clock)
         self._memories: dict[Key, _Memory] = {}
 
@@ -79,7 +81,7 @@ class Publisher:
             return
         job, memory = observed.job, self._memories.setdefault(key, _Memory())
         try:
-            entries = checked_spec(job).publish or []
+            entries = checked_spec(await self._served.readable(job)).publish or []
         except ManifestError:
             return  # The condition Running says what is wrong.
         gone = superseded(job, self._of_schedule(job))

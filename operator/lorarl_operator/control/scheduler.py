@@ -11,6 +11,7 @@ from collections.abc import Callable
 from lorarl_operator.control.cache import Cache, Key
 from lorarl_operator.control.event_recorder import EventRecorder
 from lorarl_operator.control.made_jobs import MadeJobs
+from lorarl_operator.control.served_schema import ServedSchema
 from lorarl_operator.control.worker import Worker
 from lorarl_operator.control.workqueue import WorkQueue
 from lorarl_operator.decide.blockers import exceeds_quota
@@ -46,6 +47,7 @@ class Scheduler:
         """
         self._client, self._cache, self._recorder = client, cache, recorder
         self._made = MadeJobs(client, cache, jobs, LORARLSCHEDULES, Scheduling)
+        self._served = ServedSchema(client, clock)
         self._has_synced = has_synced
         self._queue: WorkQueue[Key] = WorkQueue(clock)
         self._uids: dict[Key, str] = {}
@@ -79,6 +81,7 @@ class Scheduler:
             self._queue.add_after(key, 1.0)
             return
         self._uids[key] = schedule.uid
+        schedule = await self._served.readable(schedule)
         for one in schedule.read_status().get("active") or ():
             await self._made.known(schedule.namespace, str(one.get("name")))
         jobs, now = self._cache.made_by(schedule), self._client.now()

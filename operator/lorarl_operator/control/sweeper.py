@@ -14,6 +14,7 @@ from lorarl_api.faults import ManifestError
 from lorarl_operator.control.cache import Cache, Key
 from lorarl_operator.control.event_recorder import EventRecorder
 from lorarl_operator.control.made_jobs import MadeJobs
+from lorarl_operator.control.served_schema import ServedSchema
 from lorarl_operator.control.worker import Worker
 from lorarl_operator.control.workqueue import WorkQueue
 from lorarl_operator.decide.decision import Event
@@ -73,6 +74,7 @@ class Sweeper:
         """
         self._client, self._cache, self._recorder, self._clock = client, cache, recorder, clock
         self._made = MadeJobs(client, cache, jobs, LORARLSWEEPS, Sweeping)
+        self._served = ServedSchema(client, clock)
         self._has_synced = has_synced
         self._queue: WorkQueue[Key] = WorkQueue(clock)
         self._memories: dict[Key, _Memory] = {}
@@ -102,7 +104,7 @@ class Sweeper:
         if not self._has_synced(sweep.namespace):  # An unknown job would seem to be deleted.
             self._queue.add_after(key, 1.0)
             return
-        memory = self._memory(key, sweep)
+        sweep, memory = await self._served.readable(sweep), self._memory(key, sweep)
         decision = decide_sweep(sweep, await self._jobs(sweep), memory.not_made, self._client.now())
         if decision.recheck_seconds is not None:
             self._queue.add_after(key, decision.recheck_seconds)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lorarl_api.defaults import knows
 from lorarl_api.faults import ManifestError
 from lorarl_operator.decide import backoff
 from lorarl_operator.decide.attempt_end import fail
@@ -24,7 +23,7 @@ from lorarl_operator.decide.node_changes import nodes_to_ask
 from lorarl_operator.decide.reasons import Ended, Waiting
 from lorarl_operator.decide.snapshot import Snapshot, deletions, soonest
 from lorarl_operator.decide.status import PENDING, Draft
-from lorarl_operator.decide.valid_spec import whole_number
+from lorarl_operator.decide.valid_spec import if_newer, whole_number
 from lorarl_operator.manifests.placement import Avoided
 from lorarl_operator.manifests.rayjob import ray_job as build_ray_job
 
@@ -66,7 +65,7 @@ def _create(snapshot: Snapshot) -> Decision:
         )
     except ManifestError as error:
         hint = "Correct the job and apply it again. Fields that cannot be changed need a new job."
-        newer = "If the CRD is newer than the operator, upgrade the operator." if not knows(snapshot.spec) else ""
+        newer = if_newer(snapshot.spec)
         # The schema that says which unknown fields only have their default may arrive later than the fields.
         again = snapshot.settings.refused_seconds if newer else None
         return blocked(snapshot, Blocker(Waiting.INVALID, sentences(str(error), newer, hint)), again=again)

@@ -15,7 +15,7 @@ from typing import Any
 from lorarl_api.faults import ManifestError
 from lorarl_api.schedules.cron import MOST_MISSED, Due, Times
 from lorarl_api.schedules.manifest import ANNOTATION_TIME, job_document, job_name, metadata_of, time_of
-from lorarl_api.v1alpha1 import LoRARLScheduleSpec
+from lorarl_api.v1alpha1 import SCHEDULE_KIND, LoRARLScheduleSpec
 from lorarl_operator.decide.decision import Event, Manifest
 from lorarl_operator.decide.models import Job
 from lorarl_operator.decide.not_made import NotMade
@@ -24,6 +24,7 @@ from lorarl_operator.decide.schedule_models import Remove, Schedule, ScheduleAct
 from lorarl_operator.decide.schedule_reasons import Scheduling
 from lorarl_operator.decide.schedule_status import Summary, events_of, invalid_status, phase_of, skipped, status_of
 from lorarl_operator.decide.status import FAILED, FINISHED, SUCCEEDED
+from lorarl_operator.decide.valid_spec import SCHEMA_SECONDS, if_newer
 
 _LONGEST_WAIT = 600.0
 """Seconds after which it is looked again. Waits are measured by another clock than times, which may have been set."""
@@ -65,7 +66,9 @@ def decide_schedule(
         spec, times = schedule.checked()
     except ManifestError as error:
         status = invalid_status(schedule, stored, str(error), now)
-        return ScheduleDecision(status if status != stored else None, tuple(events_of(stored, status)))
+        again = SCHEMA_SECONDS if if_newer(schedule.read_spec(), SCHEDULE_KIND) else None
+        news = tuple(events_of(stored, status))
+        return ScheduleDecision(status if status != stored else None, news, recheck_seconds=again)
     seen = _Now(schedule, spec, stored, jobs, now)
     last = _last(seen)
     since = last or schedule.created_at

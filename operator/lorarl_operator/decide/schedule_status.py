@@ -9,7 +9,7 @@ from typing import Any
 
 from lorarl_api.schedules.cron import MOST_MISSED
 from lorarl_api.schedules.manifest import job_name
-from lorarl_api.v1alpha1 import MAX_ACTIVE, LoRARLScheduleSpec
+from lorarl_api.v1alpha1 import MAX_ACTIVE, SCHEDULE_KIND, LoRARLScheduleSpec
 from lorarl_operator.decide.decision import Event
 from lorarl_operator.decide.made_conditions import conditions_of, running_condition
 from lorarl_operator.decide.models import Job
@@ -28,6 +28,7 @@ from lorarl_operator.decide.status import (
     SUSPENDED,
     timestamp,
 )
+from lorarl_operator.decide.valid_spec import if_newer
 
 SCHEDULED, DELETED = "Scheduled", "Deleted"
 _KEPT = ("lastScheduleTime", "lastSuccessfulTime", "lastJob", "lastPhase", "lastAdapter", "skipped", "active")
@@ -84,7 +85,7 @@ def status_of(schedule: Schedule, stored: Mapping[str, Any], summary: Summary, n
 def invalid_status(schedule: Schedule, stored: Mapping[str, Any], why: str, now: datetime) -> dict[str, Any]:
     """The status of a schedule whose spec cannot be used. What was known of its jobs stays."""
     kept = {key: stored[key] for key in _KEPT if key in stored}
-    message = f"The schedule cannot be used. {why}"
+    message = f"The schedule cannot be used. {why} {if_newer(schedule.read_spec(), SCHEDULE_KIND)}".strip()
     conditions = _conditions(schedule, stored, FAILED, Scheduling.INVALID, message, now)
     return kept | {"phase": FAILED, "observedGeneration": schedule.generation, "conditions": conditions}
 

@@ -48,6 +48,7 @@ from lorarl_operator.decide.sweep_trials import (
     said,
     trial_entry,
 )
+from lorarl_operator.decide.valid_spec import SCHEMA_SECONDS, if_newer
 
 _LONGEST_ANNOTATION = 4096
 _LOOKS = 4
@@ -71,7 +72,8 @@ def decide_sweep(
     try:
         spec, trials = sweep.checked()
     except ManifestError as error:
-        return _decided(sweep, stored, invalid_status(sweep, stored, str(error), now), (), None)
+        again = SCHEMA_SECONDS if if_newer(sweep.read_spec(), SWEEP_KIND) else None
+        return _decided(sweep, stored, invalid_status(sweep, stored, str(error), now), (), again)
     before = stored_trials(stored)
     entries = {
         trial.name: trial_entry(

@@ -41,6 +41,11 @@ class Sweep:
     spec: bytes
     status: bytes
 
+    def read_spec(self) -> dict[str, Any]:
+        """The spec as a new dict, as the user wrote it."""
+        found = json.loads(self.spec)
+        return found if isinstance(found, dict) else {}
+
     def read_status(self) -> dict[str, Any]:
         """The status as a new dict."""
         found = json.loads(self.status)

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from lorarl_api.sweeps.halving import stored_verdict
+from lorarl_api.v1alpha1 import SWEEP_KIND
 from lorarl_operator.decide.decision import Event
 from lorarl_operator.decide.made_conditions import conditions_of, running_condition
 from lorarl_operator.decide.reasons import Foreign
@@ -25,6 +26,7 @@ from lorarl_operator.decide.status import (
 from lorarl_operator.decide.sweep_models import Sweep, stored_trials
 from lorarl_operator.decide.sweep_reasons import Sweeping
 from lorarl_operator.decide.sweep_trials import DELETED, ENDED, REFUSED, STOPPED, STOPPING, WAITING
+from lorarl_operator.decide.valid_spec import if_newer
 
 COMPLETE = "Complete"
 """Condition of a sweep whose trials have all ended, and one of which at least succeeded."""
@@ -80,7 +82,9 @@ def status_of(sweep: Sweep, stored: Mapping[str, Any], summary: Summary, now: da
 def invalid_status(sweep: Sweep, stored: Mapping[str, Any], why: str, now: datetime) -> dict[str, Any]:
     """The status of a sweep whose spec cannot be used. What was known of its trials stays."""
     kept = {key: value for key, value in stored.items() if key != "completionTime"}
-    message = f"The sweep cannot be used. {why} Its trials never change: delete it, and apply a corrected one."
+    newer = if_newer(sweep.read_spec(), SWEEP_KIND)
+    mend = newer or "Its trials never change: delete it, and apply a corrected one."
+    message = f"The sweep cannot be used. {why} {mend}"
     conditions = _conditions(sweep, stored, FAILED, Sweeping.INVALID, message, now)
     return kept | {"phase": FAILED, "observedGeneration": sweep.generation, "conditions": conditions}
 

@@ -6,10 +6,14 @@ import json
 from functools import lru_cache
 from typing import Any
 
+from lorarl_api.defaults import knows
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import faults
 from lorarl_api.v1alpha1 import API_VERSION, KIND, RULES_LATER, LoRARLJob, LoRARLJobSpec
 from lorarl_operator.decide.models import Job
+
+SCHEMA_SECONDS = 60.0
+"""When to look again at a spec with unknown fields. The schema that says which have their default may come later."""
 
 
 def checked_spec(job: Job) -> LoRARLJobSpec:
@@ -31,6 +35,11 @@ def _checked(name: str, spec: bytes) -> LoRARLJobSpec | ManifestError:
     if found := faults(document):
         return ManifestError(found)
     return LoRARLJob.model_validate(document, by_alias=True, by_name=False, context=RULES_LATER).spec
+
+
+def if_newer(spec: dict[str, Any], kind: str = KIND) -> str:
+    """What to do about fields that this operator does not know; empty if it knows all."""
+    return "" if knows(spec, kind) else "If the CRD is newer than the operator, upgrade the operator."
 
 
 def whole_number(value: Any, default: int | None = None) -> int | None:

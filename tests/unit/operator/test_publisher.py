@@ -189,3 +189,20 @@ def test_a_refusal_is_written_once():
     events = run(server, looks=20, clock=[0.0])
     assert server.asked.count("status") == 1 and events.reasons == ["Forbidden"]
     assert parse.job(server.raw).read_status()["published"][0]["state"] == "Failed"
+
+
+def test_a_default_of_a_newer_definition_stops_no_publishing():
+    server = Server(publishing())
+    server.raw["spec"]["extra"] = 1
+    server.raw["metadata"]["resourceVersion"] = "7"
+    server.cache.put(LORARLJOBS, copy.deepcopy(server.raw))
+    served = {"properties": {"spec": {"properties": {"extra": {"default": 1}}}}}
+    kind = {"group": "lorarl.io", "version": "v1alpha1", "kind": "LoRARLJob"}
+    document = {"components": {"schemas": {"one": served | {"x-kubernetes-group-version-kind": [kind]}}}}
+
+    async def open_api(group, version):
+        return document
+
+    server.open_api = open_api
+    run(server, looks=5, clock=[0.0])
+    assert [one["metadata"]["name"] for one in server.made] == [model(10)]

@@ -216,3 +216,23 @@ def test_a_status_that_is_not_stored_as_written_is_not_written_forever():
     server.answers = lambda verb, name, raw: whole(verb, name, raw) if verb != "status" else server.drops(whole, raw)
     server.drops = lambda answers, raw: answers("status", "nightly", raw | {"status": {}})
     assert server.works() == ["status nightly"] and "OperatorFault" in server.events
+
+
+def test_a_default_of_a_newer_definition_stops_no_schedule():
+    server = Server()
+    served = {"properties": {"spec": {"properties": {"extra": {"default": 1}}}}}
+    kind = {"group": "lorarl.io", "version": "v1alpha1", "kind": "LoRARLSchedule"}
+    document = {"components": {"schemas": {"one": served | {"x-kubernetes-group-version-kind": [kind]}}}}
+
+    async def open_api(group, version):
+        return document
+
+    server.open_api = open_api
+    server.version += 1
+    server.raw["spec"]["extra"] = 1
+    server.raw["metadata"]["resourceVersion"] = str(server.version)
+    server.cache.put(LORARLSCHEDULES, copy.deepcopy(server.raw))
+    server.works()
+    assert server.raw["status"]["phase"] == "Scheduled"
+    server.seconds = 3600.0
+    assert server.works(notice=False) == [f"create {hour(1)}", "status nightly"]

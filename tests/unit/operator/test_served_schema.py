@@ -8,8 +8,13 @@ import pytest
 
 from lorarl_operator.control.served_schema import FRESH_SECONDS, ServedSchema
 from lorarl_operator.decide import parse
+from lorarl_operator.decide.schedule import decide_schedule
+from lorarl_operator.decide.sweep import decide_sweep
 from lorarl_operator.kube.errors import ApiError
-from unit.operator.observed_world import raw_job
+from unit.operator.observed_world import SPEC as JOB_SPEC
+from unit.operator.observed_world import START, raw_job
+from unit.operator.schedule_world import schedule_spec
+from unit.operator.sweep_world import sweep_spec
 
 KIND = {"group": "lorarl.io", "version": "v1alpha1", "kind": "LoRARLJob"}
 SPEC = {"type": "object", "properties": {"beams": {"type": "integer", "default": 1}}}
@@ -105,3 +110,48 @@ def test_a_field_that_only_the_watch_shows_stops_no_job():
     for stored in (shown, changed, other, None):
         server = Served(DOCUMENT, stored=stored)
         assert "extra" in asyncio.run(ServedSchema(server, server.clock).readable(parse.job(shown))).read_spec()
+
+
+ABOUT = {"namespace": "team", "name": "nightly", "uid": "1", "resourceVersion": "1", "creationTimestamp": "2026-03-01"}
+
+
+def made(kind, **parts):
+    """A sweep or a schedule, as the API server has it whose definition has two more fields."""
+    if kind == "LoRARLSweep":
+        return parse.sweep({"metadata": ABOUT, "spec": sweep_spec() | parts})
+    template = {"spec": JOB_SPEC | {"beams": 1}}
+    return parse.schedule({"metadata": ABOUT, "spec": schedule_spec(template=template) | parts})
+
+
+def served_kinds():
+    """The definition of each kind with the new field `extra`, and that of schedules with one more in its template."""
+    extra = {"extra": {"type": "integer", "default": 1}}
+    template = {"properties": {"spec": SPEC}}
+    return {
+        "components": {
+            "schemas": {
+                kind: {
+                    "x-kubernetes-group-version-kind": [KIND | {"kind": kind}],
+                    "properties": {"spec": {"properties": extra | {"template": template}}},
+                }
+                for kind in ("LoRARLSweep", "LoRARLSchedule")
+            }
+        }
+    }
+
+
+@pytest.mark.parametrize("kind", ["LoRARLSweep", "LoRARLSchedule"])
+def test_new_defaults_stop_no_sweep_and_no_schedule(kind):
+    server = Served(served_kinds())
+    found = asyncio.run(ServedSchema(server, server.clock).readable(made(kind, extra=1)))
+    assert "extra" not in found.read_spec() and b"beams" not in found.spec
+    found.checked()
+    # A field that someone has set is not ignored, and what helps is no deletion.
+    found = asyncio.run(ServedSchema(server, server.clock).readable(made(kind, extra=2)))
+    if kind == "LoRARLSweep":
+        decision = decide_sweep(found, {}, {}, START)
+    else:
+        decision = decide_schedule(found, {}, None, START)
+    message = decision.status["conditions"][0]["message"]
+    assert "spec.extra: got an unknown key" in message and "upgrade the operator" in message
+    assert "delete" not in message and decision.recheck_seconds

@@ -241,3 +241,19 @@ def test_a_sweep_waits_until_all_jobs_of_its_namespace_are_known():
     server = Server()
     server.sweeper = Sweeper(server, server.cache, server.queue, server, has_synced=lambda _: False)
     assert server.works() == []
+
+
+def test_a_default_of_a_newer_definition_stops_no_sweep():
+    server = Server()
+    served = {"properties": {"spec": {"properties": {"extra": {"default": 1}}}}}
+    kind = {"group": "lorarl.io", "version": "v1alpha1", "kind": "LoRARLSweep"}
+    document = {"components": {"schemas": {"one": served | {"x-kubernetes-group-version-kind": [kind]}}}}
+
+    async def open_api(group, version):
+        return document
+
+    server.open_api = open_api
+    server.raw["spec"]["extra"] = 1
+    server.changes()
+    assert f"create {name(0)}" in server.works()
+    assert server.raw["status"]["phase"] in ("Pending", "Running")
