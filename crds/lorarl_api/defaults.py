@@ -50,7 +50,7 @@ def _knows(value: Any, schema: Schema) -> bool:
 
 
 def readable(spec: dict[str, Any], served: Schema, kind: str = KIND) -> dict[str, Any]:
-    """A spec of this kind without the fields that this version does not know and that have their default in the served schema.
+    """A spec of this kind without the unknown fields that have their default in the served schema.
 
     A field with any other value stays, so that it is refused: to ignore it would be another training.
 

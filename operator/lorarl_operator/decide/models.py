@@ -94,6 +94,14 @@ class Job:
         """The status as a new dict."""
         return _mapping(self.status)
 
+    @property
+    def loses_files(self) -> bool:
+        """Whether the job is being deleted, and its checkpoints and adapters with it."""
+        if self.deleted_at is None or FINALIZER not in self.finalizers:
+            return False
+        checkpoint = self.read_spec().get("checkpoint")
+        return isinstance(checkpoint, dict) and checkpoint.get("deletionPolicy") == "Delete"
+
 
 @dataclass(frozen=True, slots=True)
 class RayJob:

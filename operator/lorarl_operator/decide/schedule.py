@@ -155,8 +155,13 @@ def _manifest(seen: _Now, status: Mapping[str, Any], at: datetime) -> Manifest:
 
 
 def _old(seen: _Now) -> Iterator[Job]:
-    """Jobs beyond the limits of the history. One whose adapter an unfinished job started from stays until its end."""
+    """Jobs beyond the limits of the history.
+
+    One whose adapter an unfinished job started from stays until its end, and one from which the next job starts.
+    """
     used = {str((job.read_spec().get("adapter") or {}).get("initFrom")) for job in seen.unfinished}
+    if seen.spec.continue_from != _NOTHING:
+        used.add(str((seen.stored.get("lastAdapter") or {}).get("uri")))
     kept = {SUCCEEDED: seen.spec.successful_jobs_history_limit, FAILED: seen.spec.failed_jobs_history_limit}
     for phase, limit in kept.items():
         ended = sorted((job for job in seen.jobs.values() if phase_of(job) == phase), key=_ended, reverse=True)

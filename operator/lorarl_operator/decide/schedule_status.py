@@ -122,11 +122,12 @@ def _last_success(stored: Mapping[str, Any], jobs: Mapping[str, Job]) -> str | N
 
 
 def _last_adapter(stored: Mapping[str, Any], summary: Summary) -> dict[str, Any] | None:
-    """The adapter of the newest job that succeeded, also if that job is gone."""
+    """The adapter of the newest job that succeeded, also if that job is gone, unless its files go with it."""
     kind = "best" if summary.spec.continue_from == "best" else "adapter"
+    lost = {name for name, job in summary.jobs.items() if job.loses_files}
     before = stored.get("lastAdapter")
-    found = [before] if before else []
-    for job in summary.jobs.values():
+    found = [before] if before and before.get("job") not in lost else []
+    for job in (job for name, job in summary.jobs.items() if name not in lost):
         status = job.read_status()
         adapter = status.get(kind) or {}
         if phase_of(job) == SUCCEEDED and adapter.get("uri") and status.get("completionTime"):

@@ -17,6 +17,8 @@ from lorarl_operator.decide.sweep_reasons import Sweeping
 WAITING, REFUSED, STOPPING, STOPPED, DELETED = "Waiting", "Refused", "Stopping", "Stopped", "Deleted"
 ENDED = frozenset({*FINISHED, REFUSED, STOPPED, DELETED})
 """Phases of trials that the sweep does not wait for."""
+_FILES = ("uri", "sha256")
+"""Where the adapter of a trial is."""
 _LONGEST_MESSAGE = 2048
 _LONGEST_LABEL = 1024
 
@@ -30,7 +32,8 @@ def trial_entry(
     """
     entry = {"name": trial.name, "label": trial.label[:_LONGEST_LABEL]}
     if job is not None and before.get("uid") in (None, job.uid):
-        return {**entry, **_kept(before), **_of_job(job, objective)}
+        entry |= {**_kept(before), **_of_job(job, objective)}
+        return {key: value for key, value in entry.items() if not (job.loses_files and key in _FILES)}
     if before.get("uid"):
         gone = dict(before) | entry
         if before.get("phase") not in ENDED:

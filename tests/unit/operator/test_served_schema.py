@@ -148,10 +148,8 @@ def test_new_defaults_stop_no_sweep_and_no_schedule(kind):
     found.checked()
     # A field that someone has set is not ignored, and what helps is no deletion.
     found = asyncio.run(ServedSchema(server, server.clock).readable(made(kind, extra=2)))
-    if kind == "LoRARLSweep":
-        decision = decide_sweep(found, {}, {}, START)
-    else:
-        decision = decide_schedule(found, {}, None, START)
+    is_sweep = kind == "LoRARLSweep"
+    decision = decide_sweep(found, {}, {}, START) if is_sweep else decide_schedule(found, {}, None, START)
     message = decision.status["conditions"][0]["message"]
     assert "spec.extra: got an unknown key" in message and "upgrade the operator" in message
     assert "delete" not in message and decision.recheck_seconds
