@@ -98,7 +98,8 @@ class MadeJobs:
                 return None  # It is gone, or our own request created it and its answer was lost.
             return self._taken(maker, found)
         if error.refused:
-            reason = self._reasons.REFUSED if error.status in _FOR_GOOD else self._reasons.FORBIDDEN
+            for_good = error.status in _FOR_GOOD and not error.by_webhook
+            reason = self._reasons.REFUSED if for_good else self._reasons.FORBIDDEN
             return self._not_made(reason, f"The API server refuses its job: {redacted(error.message)}")
         raise error
 

@@ -50,6 +50,6 @@ class Scheduling(Row):
     )
     FORBIDDEN = (
         "Forbidden",
-        "The API server does not let the operator create the job now: a quota, or a right that is missing.",
+        "The API server does not let the operator create the job now: a quota, a webhook, or a missing right.",
         "Correct what the message names. It is tried again every minute.",
     )

@@ -60,6 +60,6 @@ class Sweeping(Row):
     )
     FORBIDDEN = (
         "Forbidden",
-        "The API server does not let the operator create a trial's job now: a quota, or a right that is missing.",
+        "The API server does not let the operator create a trial's job now: a quota, a webhook, or a missing right.",
         "Correct what the message names. It is tried again every minute.",
     )

@@ -257,3 +257,21 @@ def test_a_default_of_a_newer_definition_stops_no_sweep():
     server.changes()
     assert f"create {name(0)}" in server.works()
     assert server.raw["status"]["phase"] in ("Pending", "Running")
+
+
+def test_a_webhook_that_refuses_a_trial_may_accept_it_later():
+    """Kyverno's answers are 400, as that of the API server to a spec that it cannot read."""
+    server = Server(parallelism=1)
+    no = 'admission webhook "validate.kyverno.svc-fail" denied the request: no more than 3 jobs of a team'
+    server.errors = {("create", name(0)): ApiError("create", 400, "BadRequest", no)}
+    server.works()
+    assert server.raw["status"]["trials"][0]["phase"] == "Waiting"
+    server.errors = {}
+    server.clock += 61.0
+    server.reports(name(1), phase="Succeeded", step=9)
+    assert f"create {name(0)}" in server.works()
+    # A spec that it cannot read stays so.
+    other = Server(parallelism=1)
+    other.errors = {("create", name(0)): ApiError("create", 400, "BadRequest", "strict decoding error: unknown field")}
+    other.works()
+    assert other.raw["status"]["trials"][0]["phase"] == "Refused"
