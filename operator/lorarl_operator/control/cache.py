@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from lorarl_operator.decide import parse
+from lorarl_operator.decide.awaited import is_noted
 from lorarl_operator.decide.models import (
     LABEL_MANAGED_BY,
     MANAGED_BY,
@@ -195,7 +196,17 @@ class Cache:
             cleanup=next((one for one in children if isinstance(one, CleanupJob)), None),
             budget=next((one for one in children if isinstance(one, Budget)), None),
             kuberay_began=self._kuberay_began,
+            is_noted=self._is_noted(entry.job),
         )
+
+    def _is_noted(self, job: Job) -> bool:
+        """See `Observed`. A status may be long, so it is read only where the job is deleted after its end."""
+        maker = job.maker
+        if maker is None or b'"ttlSecondsAfterFinished"' not in job.spec or b'"completionTime"' not in job.status:
+            return True
+        key = (job.namespace, maker.name)
+        found = self.sweep(key) if maker.kind == LORARLSWEEPS.kind else self.schedule(key)
+        return found is None or found.uid != maker.uid or is_noted(job, found)
 
     def unwatched(self, key: Key) -> list[tuple[Resource, Child]]:
         """Objects that no watch reports: they belong to someone else, and only have a name that the job needs."""

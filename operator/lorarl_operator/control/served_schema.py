@@ -1,7 +1,7 @@
 """The schemas of lorarl's kinds that the API server serves, which may be newer than this operator.
 
 Their CRDs are upgraded before the operator, and stay when the operator is downgraded. Then all jobs, sweeps and
-schedules have new fields with their defaults. Whoever decides by a spec reads it through this.
+schedules have new fields with their defaults. All decisions by a spec read it through this.
 """
 
 from __future__ import annotations

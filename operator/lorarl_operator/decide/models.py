@@ -384,6 +384,8 @@ class Observed:
     evidence: Evidence | None = None
     refusal: Refusal | None = None
     template_fault: TemplateFault | None = None
+    is_noted: bool = True
+    """Whether the sweep or schedule that made the job, if any, has written how it ended."""
 
 
 def _mapping(text: bytes) -> dict[str, Any]:

@@ -52,6 +52,15 @@ def decide_entry(
     return Found(state, reason, message, wanted, answers, tuple(versions), steps)
 
 
+def is_done(entry: PublishSpec, status: Mapping[str, Any], stored: PublishedStatus) -> bool:
+    """Whether the version that is wanted serves, or none is, or another job serves in place of this one."""
+    if stored.reason == Publishing.SUPERSEDED:
+        return True
+    reached = stored.version or next(reversed(stored.versions), None)
+    wanted, _ = _wanted(entry, status, reached, stored.versions, ())
+    return wanted is None or (stored.state == "Serving" and stored.serving == wanted.model)
+
+
 def withdraw(entry: str, items: Sequence[Item]) -> Found | None:
     """Remove all that is left of an entry that the manifest no longer has; None if that is done."""
     if not items:

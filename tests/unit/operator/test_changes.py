@@ -172,7 +172,7 @@ KEPT = "registry.example.com/lorarl/trainer:0.0.9@sha256:" + "a" * 64
 
 
 @pytest.mark.parametrize("began_with", [None, KEPT.partition("@")[0], KEPT])
-def test_a_queues_preemption_and_another_change_keep_the_place_in_the_queue(began_with):
+def test_another_change_after_a_preemption_keeps_the_queues_place(began_with):
     """The job keeps an image since it ran. Its RayJob has the operator's, a template's, or that of an earlier one."""
     world = waiting(QUEUE)
     if began_with:

@@ -280,44 +280,6 @@ def test_each_state_as_kstatus_and_argo_cd_see_it() -> None:
     ]
 
 
-def _delete(world: World, name: str, policy: str) -> None:
-    """Someone deletes a job, whose checkpoints go with it if its policy says so."""
-    job = world.jobs[name]
-    job["spec"] = job["spec"] | {"checkpoint": job["spec"]["checkpoint"] | {"deletionPolicy": policy}}
-    finalizers = {"finalizers": ["lorarl.io/cleanup"]} if policy == "Delete" else {}
-    job["metadata"] |= {"deletionTimestamp": world.now.isoformat(), "deletionGracePeriodSeconds": 0, **finalizers}
-    world.settle()
-
-
-@pytest.mark.parametrize("policy", ["Delete", "Retain"])
-@pytest.mark.parametrize("is_gone", [False, True])
-def test_no_job_starts_from_an_adapter_that_was_deleted_with_its_job(policy: str, is_gone: bool) -> None:
-    world = World(continueFrom="last")
-    for number in (1, 2):
-        world.passes(hours=1)
-        world.ends(hour(number))
-        world.settle()
-    _delete(world, hour(2), policy)
-    if is_gone:
-        del world.jobs[hour(2)]
-        world.settle()
-    world.passes(hours=1)
-    last = hour(1) if policy == "Delete" else hour(2)
-    assert world.jobs[hour(3)]["spec"]["adapter"]["initFrom"] == f"s3://{last}/last"
-
-
-def test_the_next_job_starts_with_a_new_adapter_if_none_is_left() -> None:
-    world = World(continueFrom="last")
-    world.passes(hours=1)
-    world.ends(hour(1))
-    world.settle()
-    _delete(world, hour(1), "Delete")
-    del world.jobs[hour(1)]
-    world.passes(hours=1)
-    assert "initFrom" not in (world.jobs[hour(2)]["spec"].get("adapter") or {})
-    assert "lastAdapter" not in world.status
-
-
 def test_the_job_from_which_the_next_one_starts_is_kept() -> None:
     """The newest job has succeeded before its first evaluation, so it has no best checkpoint."""
     world = World(continueFrom="best", successfulJobsHistoryLimit=1, template={"spec": EVALUATED})

@@ -388,20 +388,3 @@ def test_a_trial_with_values_of_wrong_types_is_refused(path: str, value: Any, me
     world = World(over=None, trials=[{"set": {path: value}, "name": "odd"}, sound], objective={"metric": metric})
     world.settle()
     assert world.phases == ["Refused", "Pending"], world.status
-
-
-def test_a_trial_that_is_deleted_with_its_files_keeps_its_value_and_names_no_adapter() -> None:
-    world = World()
-    world.settle()
-    world.reports(name(0), 10, 0.9)
-    world.set_phase(name(0), "Succeeded")
-    world.settle()
-    assert world.status["best"]["uri"]
-    job = world.jobs[name(0)]
-    job["spec"] = job["spec"] | {"checkpoint": job["spec"]["checkpoint"] | {"deletionPolicy": "Delete"}}
-    job["metadata"] |= {"deletionTimestamp": world.now.isoformat(), "finalizers": ["lorarl.io/cleanup"]}
-    world.settle()
-    del world.jobs[name(0)]
-    world.settle()
-    assert world.status["best"]["value"] == 0.9
-    assert not {"uri", "sha256"} & world.status["best"].keys()
