@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lorarl_operator.decide import backoff
-from lorarl_operator.decide.awaited import is_published
+from lorarl_operator.decide.awaited import AWAITED_SECONDS, is_published
 from lorarl_operator.decide.decision import Decision, DeleteJob, Event
 from lorarl_operator.decide.elastic import node_range
 from lorarl_operator.decide.in_place import STARTS_AGAIN, awaits_its_end, restart_in_place, restartable
@@ -23,8 +23,6 @@ from lorarl_operator.decide.valid_spec import whole_number
 
 _DEFAULT_BACKOFF_LIMIT = 3
 _DEFAULT_FRUITLESS_LIMIT = 20
-_AWAITED_SECONDS = 5.0
-"""When to look again at a job that is deleted as soon as others have what they need of it."""
 
 
 def end_attempt(snapshot: Snapshot, outcome: Outcome) -> Decision:
@@ -140,7 +138,7 @@ def finished(snapshot: Snapshot) -> Decision:
     if left is not None and left <= 0:
         if snapshot.observed.is_noted and is_published(snapshot.job):
             return Decision(actions=(DeleteJob(),))
-        left = _AWAITED_SECONDS
+        left = AWAITED_SECONDS
     actions = deletions(_unneeded(snapshot))
     return snapshot.decision(snapshot.draft(), *too_late(snapshot), actions=actions, recheck=left)
 

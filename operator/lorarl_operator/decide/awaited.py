@@ -1,4 +1,4 @@
-"""Who still needs a job that has ended, so that `ttlSecondsAfterFinished` does not delete it yet.
+"""Who still needs a job that has ended, so that neither a ttl nor a limit of the history deletes it yet.
 
 A sweep or schedule learns from the job how it ended, and where its adapter is. The publisher brings the last version to
 its servers. Each has a queue beside that of jobs, and may be behind.
@@ -15,6 +15,9 @@ from lorarl_operator.decide.sweep_models import Sweep, stored_trials
 from lorarl_operator.decide.sweep_trials import ENDED
 from lorarl_operator.decide.valid_spec import checked_spec
 from lorarl_operator.decide.versions import stored_entries
+
+AWAITED_SECONDS = 5.0
+"""When to look again at what is deleted as soon as others have what they need of it."""
 
 
 def is_noted(job: Job, maker: Sweep | Schedule) -> bool:
@@ -33,6 +36,8 @@ def is_noted(job: Job, maker: Sweep | Schedule) -> bool:
 
 def is_published(job: Job) -> bool:
     """Whether a job has nothing left to publish, nor to withdraw."""
+    if b'"publish' not in job.spec + job.status:
+        return True
     try:
         entries = {one.name: one for one in checked_spec(job).publish or ()}
     except ManifestError:

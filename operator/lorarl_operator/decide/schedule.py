@@ -16,6 +16,7 @@ from lorarl_api.faults import ManifestError
 from lorarl_api.schedules.cron import MOST_MISSED, Due, Times
 from lorarl_api.schedules.manifest import ANNOTATION_TIME, job_document, job_name, metadata_of, time_of
 from lorarl_api.v1alpha1 import SCHEDULE_KIND, LoRARLScheduleSpec
+from lorarl_operator.decide.awaited import is_published
 from lorarl_operator.decide.decision import Event, Manifest
 from lorarl_operator.decide.models import Job
 from lorarl_operator.decide.not_made import NotMade
@@ -157,7 +158,8 @@ def _manifest(seen: _Now, status: Mapping[str, Any], at: datetime) -> Manifest:
 def _old(seen: _Now) -> Iterator[Job]:
     """Jobs beyond the limits of the history.
 
-    One whose adapter an unfinished job started from stays until its end, and one from which the next job starts.
+    One whose adapter an unfinished job started from stays until its end, and one from which the next job starts. So
+    does one that has something to publish.
     """
     used = {str((job.read_spec().get("adapter") or {}).get("initFrom")) for job in seen.unfinished}
     if seen.spec.continue_from != _NOTHING:
@@ -167,7 +169,7 @@ def _old(seen: _Now) -> Iterator[Job]:
         ended = sorted((job for job in seen.jobs.values() if phase_of(job) == phase), key=_ended, reverse=True)
         for job in ended[limit:]:
             adapters = {(job.read_status().get(key) or {}).get("uri") for key in ("adapter", "best")}
-            if job.deleted_at is None and not adapters & used:
+            if job.deleted_at is None and not adapters & used and is_published(job):
                 yield job
 
 

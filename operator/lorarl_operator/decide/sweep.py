@@ -19,6 +19,7 @@ from lorarl_api.sweeps.manifest import goal_of, job_document, stops_none
 from lorarl_api.sweeps.objective import Goal, best_of
 from lorarl_api.sweeps.trials import Trial, spec_of
 from lorarl_api.v1alpha1 import API_VERSION, SWEEP_KIND, LoRARLSweepSpec
+from lorarl_operator.decide.awaited import AWAITED_SECONDS, is_published
 from lorarl_operator.decide.decision import Event, Manifest
 from lorarl_operator.decide.models import Job
 from lorarl_operator.decide.not_made import NotMade
@@ -96,7 +97,8 @@ def decide_sweep(
     status = status_of(sweep, stored, summary, now)
     left = _seconds_left(spec, status, now)
     if left == 0:
-        actions = [DeleteSweep()]
+        is_needed = not all(map(is_published, jobs.values()))
+        left, actions = (AWAITED_SECONDS, actions) if is_needed else (left, [DeleteSweep()])
     waits = [(not_made[name].until - now).total_seconds() for name in not_made if _waits(entries.get(name))]
     recheck = min((max(1.0, one) for one in (*waits, left or 0.0) if one > 0), default=None)
     idle = None if stored.get("observedGeneration") == sweep.generation else stops_none(spec, trials)

@@ -15,11 +15,12 @@ from lorarl_operator.decide.schedule import decide_schedule
 from lorarl_operator.decide.sweep import decide_sweep
 from lorarl_operator.kube.resources import LORARLJOBS, LORARLSCHEDULES, LORARLSWEEPS
 from unit.contract.publish_cases import PUBLISHES
-from unit.operator.observed_world import SETTINGS, START, observed, raw_job
+from unit.operator.observed_world import SETTINGS, SPEC, START, observed, raw_job
 from unit.operator.publishing_world import ENTRY, best, model
-from unit.operator.schedule_world import hour, schedule_spec
+from unit.operator.schedule_world import World, hour, schedule_spec
+from unit.operator.sweep_world import AXIS, sweep_spec
+from unit.operator.sweep_world import World as Trials
 from unit.operator.sweep_world import name as trial_name
-from unit.operator.sweep_world import sweep_spec
 
 ADAPTER = {"uri": "s3://team/adapters/a", "sha256": "a" * 64, "step": 9, "version": 10}
 ENDED = START - timedelta(minutes=5)
@@ -121,6 +122,13 @@ def entry(**parts: Any) -> dict[str, Any]:
     return about | serves | parts
 
 
+def publishing() -> dict[str, Any]:
+    """The parts of a spec whose best adapters are published."""
+    spec = {path.removeprefix("spec."): value for path, value in PUBLISHES.items()}
+    checkpoint = {"uri": "s3://team/adapters", "keepBest": {}, "keepAll": True}
+    return {"publish": [ENTRY], "data": SPEC["data"] | {"eval": spec["data.eval"]}, "checkpoint": checkpoint}
+
+
 @pytest.mark.parametrize(
     ("published", "is_done"),
     [
@@ -134,17 +142,37 @@ def entry(**parts: Any) -> dict[str, Any]:
     ],
 )
 def test_what_a_job_publishes_serves_before_it_is_deleted(published: list[dict[str, Any]], is_done: bool) -> None:
-    spec = {path.removeprefix("spec."): value for path, value in PUBLISHES.items()}
-    job = raw_job({"ttlSecondsAfterFinished": 0}, ended("Succeeded", best=best(10, 0.9), published=published))
-    job["spec"] |= {"publish": [ENTRY], "data": job["spec"]["data"] | {"eval": spec["data.eval"]}}
-    job["spec"]["checkpoint"] = {"uri": "s3://team/adapters", "keepBest": {}, "keepAll": True}
+    status = ended("Succeeded", best=best(10, 0.9), published=published)
+    job = raw_job(publishing() | {"ttlSecondsAfterFinished": 0}, status)
     assert deletes(decide(observed(job), LATER, SETTINGS)) is is_done
 
 
 def test_a_version_that_is_held_back_holds_no_job() -> None:
-    spec = {path.removeprefix("spec."): value for path, value in PUBLISHES.items()}
     for value, published in ((0.1, entry(version=None, versions=[], serving=None, state="HeldBack")), (0.8, entry())):
-        job = raw_job({"ttlSecondsAfterFinished": 0}, ended("Succeeded", best=best(20, value), published=[published]))
-        job["spec"] |= {"publish": [ENTRY], "data": job["spec"]["data"] | {"eval": spec["data.eval"]}}
-        job["spec"]["checkpoint"] = {"uri": "s3://team/adapters", "keepBest": {}, "keepAll": True}
+        status = ended("Succeeded", best=best(20, value), published=[published])
+        job = raw_job(publishing() | {"ttlSecondsAfterFinished": 0}, status)
         assert deletes(decide(observed(job), LATER, SETTINGS))
+
+
+def test_the_history_keeps_a_job_until_its_best_adapter_serves() -> None:
+    world = World(successfulJobsHistoryLimit=0, template={"spec": SPEC | publishing()})
+    world.passes(hours=1)
+    world.ends(hour(1), best=best(10, 0.9))
+    world.settle()
+    assert hour(1) in world.jobs
+    world.jobs[hour(1)]["status"]["published"] = [entry()]
+    world.settle()
+    assert not world.jobs
+
+
+def test_a_sweep_is_kept_until_the_adapters_of_its_trials_serve() -> None:
+    template = {"spec": SPEC | publishing()}
+    world = Trials(ttlSecondsAfterFinished=0, over=[AXIS | {"values": [0]}], template=template)
+    world.settle()
+    world.reports(trial_name(0), 10, 0.9)
+    world.set_phase(trial_name(0), "Succeeded", best=best(10, 0.9))
+    world.settle()
+    assert not world.deleted and world.look().recheck_seconds == 5.0
+    world.jobs[trial_name(0)]["status"]["published"] = [entry()]
+    world.step()
+    assert world.deleted
