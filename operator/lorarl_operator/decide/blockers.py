@@ -109,11 +109,7 @@ def starting(
     """What a RayJob that is not suspended waits for: the first problem, from the RayJob down to its containers."""
     job, evidence = observed.job, observed.evidence
     found = _refused_by_kuberay(ray_job) or no_kuberay(ray_job, job.namespace, observed.kuberay_began, now)
-    if not found:
-        found = next(
-            (_creation_failed(job, each.replica_failure_message) for each in clusters if each.replica_failure_message),
-            None,
-        )
+    found = found or not_created(job, clusters)
     if not found and (loss := newest(lost_early, now)):
         found = Blocker(loss.reason, sentences(loss.message, "KubeRay replaces the pod."))
     found = found or next((blocker for pod in pods if (blocker := of_pod(job, pod, now))), None)
@@ -123,6 +119,12 @@ def starting(
     if ray_job.deployment_status == "Running":
         return Blocker(Waiting.STARTING, "The pods are ready; the training process is starting.", stuck=False)
     return Blocker(Waiting.STARTING, f"KubeRay is starting the pods of RayJob {ray_job.name}.", stuck=False)
+
+
+def not_created(job: Job, clusters: Sequence[RayCluster]) -> Blocker | None:
+    """Why KubeRay cannot create a pod; None if it can."""
+    messages = (each.replica_failure_message for each in clusters)
+    return next((_creation_failed(job, message) for message in messages if message), None)
 
 
 def exceeds_quota(message: str) -> bool:

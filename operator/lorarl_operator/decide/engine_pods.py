@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from lorarl_operator.decide.blockers import of_pod
+from lorarl_operator.decide.blockers import not_created, of_pod
 from lorarl_operator.decide.decision import DeletePod
 from lorarl_operator.decide.early_losses import losses
 from lorarl_operator.decide.messages import sentences
@@ -29,13 +29,20 @@ def missing_engines(snapshot: Snapshot) -> tuple[str, float | None]:
     patience = snapshot.settings.stuck_seconds
     soon = min((patience - age for age in ages if age < patience), default=None)
     missing = [pod for pod, age in zip(waiting, ages, strict=True) if age >= patience]
-    if not missing:
+    # KubeRay says at once that it may not create a pod. Without that, it is about to.
+    refused = not_created(snapshot.job, snapshot.clusters)
+    without = max(0, snapshot.engines - sum(map(_is_there, snapshot.attempt_pods))) if refused else 0
+    if not (count := len(missing) + without):
         return "", soon
-    has = "has no pod that runs" if len(missing) == 1 else "have no pods that run"
+    has = "has no pod that runs" if count == 1 else "have no pods that run"
     found = (of_pod(snapshot.job, pod, snapshot.now) for pod in missing)
-    why = next((blocker.message for blocker in found if blocker), "")
-    told = f"{len(missing)} of {snapshot.engines} engines {has}"
+    why = next((blocker.message for blocker in (refused if without else None, *found) if blocker), "")
+    told = f"{count} of {snapshot.engines} engines {has}"
     return (f"{told}: {why}" if why else f"{told}."), soon
+
+
+def _is_there(pod: Pod) -> bool:
+    return pod.role == "engine" and pod.phase in {"Pending", "Running"} and not pod.deletion_asked_at
 
 
 def _waits(pod: Pod) -> bool:

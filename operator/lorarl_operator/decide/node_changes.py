@@ -16,6 +16,7 @@ attempt that has waited for long asks again for half of its nodes.
 from __future__ import annotations
 
 from lorarl_operator.decide.attempt_end import next_attempt
+from lorarl_operator.decide.blockers import not_created
 from lorarl_operator.decide.decision import Decision, Event, Scale
 from lorarl_operator.decide.elastic import node_range, placed_workers, scaled_cluster
 from lorarl_operator.decide.kueue import stop_of
@@ -93,9 +94,10 @@ def follow_nodes(snapshot: Snapshot, draft: Draft) -> tuple[str, list[Event]]:
     if now == nodes.most:
         return "", events
     grows = "All workers start again, on more of them" if workers and workers.growing else ""
-    return sentences(
-        f"It has {now} of {nodes.most} nodes", grows, refused_change(snapshot, "asks for no others")
-    ), events
+    refused = not_created(snapshot.job, snapshot.clusters)
+    why = f": {refused.message}" if refused else ""
+    told = f"It has {now} of {nodes.most} nodes{why}"
+    return sentences(told, grows, refused_change(snapshot, "asks for no others")), events
 
 
 def refused_change(snapshot: Snapshot, without: str) -> str:

@@ -290,3 +290,13 @@ def test_a_job_that_may_not_ask_for_its_other_nodes_says_so():
     assert decision.actions == ()
     told = "It has 2 of 4 nodes. It asks for no others, because RayCluster cluster-1 is refused: no."
     assert told in conditions(decision)["Running"]["message"]
+
+
+def test_a_job_whose_other_pods_a_quota_refuses_says_so(monkeypatch):
+    world = started(seconds=WAIT + 60)
+    plain = world._cluster
+    quota = 'FailedCreateWorkerPod\npods "cluster-1-workers-worker-ab1" is forbidden: exceeded quota: gpus'
+    failure = condition("ReplicaFailure", True, "FailedCreateWorkerPod", quota)
+    monkeypatch.setattr(world, "_cluster", lambda: plain() | {"status": {"conditions": [failure]}})
+    message = conditions(world.decided())["Running"]["message"]
+    assert "It has 2 of 4 nodes: its pod is forbidden: exceeded quota: gpus." in message

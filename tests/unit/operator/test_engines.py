@@ -11,7 +11,7 @@ from lorarl_api.load import faults
 from lorarl_operator.decide import parse
 from lorarl_operator.decide.decide import decide
 from lorarl_operator.decide.decision import Create, DeletePod
-from lorarl_operator.decide.models import Evidence
+from lorarl_operator.decide.models import Evidence, RayCluster
 from lorarl_operator.manifests.placement import _REQUIRED
 from unit.contract.manifests import manifest
 from unit.operator.built import built, head, workers
@@ -135,11 +135,12 @@ class TestContract:
         assert faults(manifest(changes), in_cluster=True) == []
 
 
-def seen(*pods, status=None, departed=(), spec=GPUS, now=START, evidence=None, **ray_job):
+def seen(*pods, status=None, departed=(), spec=GPUS, now=START, evidence=None, clusters=(), **ray_job):
     gone = tuple(parse.pod(pod) for pod in departed)
     job = raw_job(spec, running_status(**TRAINS) if status is None else status)
     ours = raw_ray_job(**RUNNING | ray_job)
-    return decide(observed(job, ours, pods=[*PODS, *pods], departed=gone, evidence=evidence), now, SETTINGS)
+    rest = {"departed": gone, "evidence": evidence, "ray_clusters": clusters}
+    return decide(observed(job, ours, pods=[*PODS, *pods], **rest), now, SETTINGS)
 
 
 def engine(name="e", **parts):
@@ -240,6 +241,15 @@ class TestAccounting:
         assert [event.reason for event in decision.events] == ["EngineMissing"]
         again = seen(engine("there"), waits, status=decision.status)
         assert again.status is None, "it is told once"
+
+    def test_one_that_a_quota_lets_no_one_create_is_named(self):
+        quota = 'FailedCreateWorkerPod\npods "cluster-1-engines-worker-ab1" is forbidden: exceeded quota: gpus'
+        cluster = RayCluster("cluster-1", "uid", "1", "job-uid", "demo-1", "FailedCreateWorkerPod", quota)
+        decision = seen(engine("there"), clusters=(cluster,))
+        told = conditions(decision)["Running"]["message"]
+        assert "1 of 2 engines has no pod that runs: its pod is forbidden: exceeded quota: gpus" in told
+        assert [event.reason for event in decision.events] == ["EngineMissing"]
+        assert "engines" not in conditions(seen(engine("there")))["Running"]["message"], "KubeRay is about to make it"
 
     def test_one_that_has_just_been_replaced_is_looked_at_again(self):
         status = running_status(**TRAINS, gpus=10, gpusHeldSince=ago(100))
