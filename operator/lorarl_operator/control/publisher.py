@@ -39,8 +39,9 @@ _VALUE = "publish.aibrix.enabled"
 
 @dataclass(slots=True)
 class _Memory:
-    """What is remembered about a job that publishes."""
+    """What is remembered about the job of this uid."""
 
+    uid: str
     seen: str = ""
     """What the last decision followed from, as far as the job says it."""
     due: float = float("-inf")
@@ -79,7 +80,9 @@ class Publisher:
             self._memories.pop(key, None)
             self._queue.remove(key)
             return
-        job, memory = observed.job, self._memories.setdefault(key, _Memory())
+        job, memory = observed.job, self._memories.get(key)
+        if memory is None or memory.uid != job.uid:
+            memory = self._memories[key] = _Memory(job.uid)
         try:
             entries = checked_spec(await self._served.readable(job)).publish or []
         except ManifestError:

@@ -206,3 +206,36 @@ def test_a_default_of_a_newer_definition_stops_no_publishing():
     server.open_api = open_api
     run(server, looks=5, clock=[0.0])
     assert [one["metadata"]["name"] for one in server.made] == [model(10)]
+
+
+def test_a_job_applied_again_begins_without_the_faults_of_the_one_before():
+    server, events = Server(publishing()), Events()
+    publisher = Publisher(server, server.cache, events, clock=lambda: 0.0)
+    create, key = server.create, ("team", server.raw["metadata"]["name"])
+
+    async def refuses(manifest):
+        raise ApiError("create", 403, "Forbidden", "exceeded quota")
+
+    async def look():
+        worker = asyncio.create_task(publisher.work())
+        observed = server.cache.observe(key)
+        assert observed is not None
+        publisher.notice(key, observed.job)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
+
+    async def both():
+        server.create = refuses
+        await look()
+        await look()
+        server.create = create
+        again = publishing(uid="another", resourceVersion="100")
+        server.raw = copy.deepcopy(again)
+        server.cache.put(LORARLJOBS, again)
+        events.reasons.clear()
+        await look()
+
+    asyncio.run(both())
+    assert events.reasons == ["Loading"] and len(server.made) == 1
