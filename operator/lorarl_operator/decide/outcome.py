@@ -23,7 +23,7 @@ from lorarl_operator.decide.pod_ends import (
     named,
     taken,
 )
-from lorarl_operator.decide.reasons import Ended, Foreign
+from lorarl_operator.decide.reasons import Ended, Foreign, foreign
 from lorarl_operator.decide.settings import Settings
 
 PREEMPTED_REASONS: frozenset[str] = frozenset({Ended.INTERRUPTED, Ended.NODE_LOST})
@@ -157,7 +157,7 @@ def _of_ended_ray_job(
     message = redacted(ray_job.message) or f"RayJob {ray_job.name} failed without a message."
     if not ray_job.reason:
         return ended(Ended.RAY_JOB_FAILED, message)
-    return Outcome(Kind.FAILED, Foreign(ray_job.reason), message)
+    return Outcome(Kind.FAILED, foreign(ray_job.reason), message)
 
 
 def _cleaned_up(pod: Pod, ray_job: RayJob) -> bool:

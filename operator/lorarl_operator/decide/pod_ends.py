@@ -9,7 +9,7 @@ from lorarl_api.redaction import redacted
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import Container, Pod
 from lorarl_operator.decide.own_usage import own_usage
-from lorarl_operator.decide.reasons import Counts, Ended, Foreign
+from lorarl_operator.decide.reasons import Counts, Ended, Foreign, foreign
 
 _EVICTIONS = frozenset({"Evicted", "NodeLost", "Shutdown", "NodeShutdown", "Terminated", "Preempting"})
 """Reasons of a pod's phase Failed with which the kubelet ends a pod that it had accepted."""
@@ -90,7 +90,7 @@ def taken(pod: Pod) -> Outcome | None:
     if usage := own_usage(pod):
         return ended(usage[0], sentences(what, usage[1]))
     faulty = pod.node if reason in NODE_DOWN else ""
-    return Outcome(Kind.PREEMPTED, Foreign(reason), sentences(what), faulty, lost_worker=pod.role == "worker")
+    return Outcome(Kind.PREEMPTED, foreign(reason), sentences(what), faulty, lost_worker=pod.role == "worker")
 
 
 def _refused(pod: Pod) -> Outcome | None:

@@ -4,11 +4,12 @@ To add a reason, add its line to a table, here or in `news_reasons.py`, and use 
 `Blocker(Waiting.QUEUED, message)`, `ended(Ended.HEAD_LOST, message)`, `Event("Normal", News.RECOVERED, message)`. Then
 run `make generate`, which writes the tables of docs/jobs.md. mypy refuses a reason that is a plain string.
 
-A reason that another component gave is `Foreign`.
+A reason that another component gave is `Foreign`, and `foreign` makes it one.
 """
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import NewType
 
@@ -20,6 +21,17 @@ from lorarl_operator.decide.sweep_reasons import Sweeping
 
 Foreign = NewType("Foreign", str)
 """A reason that others gave: Kubernetes for a pod, KubeRay for a RayJob, the trainer, or an older status."""
+_LONGEST_REASON = 128
+
+
+def foreign(reason: str) -> Foreign:
+    """A reason in the form that a condition may have; node-maintenance becomes NodeMaintenance.
+
+    Nothing holds the conditions of pods to that form, and the API server would refuse the whole status.
+    """
+    words = re.split(r"[^A-Za-z0-9_]+", reason)
+    found = "".join(f"{word[0].upper()}{word[1:]}" for word in words if word)[:_LONGEST_REASON]
+    return Foreign(found.lstrip("0123456789_").rstrip("_") or "Unknown")
 
 
 class Counts(StrEnum):

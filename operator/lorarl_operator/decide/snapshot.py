@@ -22,7 +22,7 @@ from lorarl_operator.decide.news_reasons import News
 from lorarl_operator.decide.outcome import Report
 from lorarl_operator.decide.parse import time
 from lorarl_operator.decide.pod_ends import Outcome, exited_container, exited_worker
-from lorarl_operator.decide.reasons import Ended, Foreign, Waiting
+from lorarl_operator.decide.reasons import Ended, Waiting, foreign
 from lorarl_operator.decide.recovery import Workers, workers_of
 from lorarl_operator.decide.settings import Settings
 from lorarl_operator.decide.status import PENDING, RUNNING, STARTING, SUSPENDED, SUSPENDING, Draft, well_typed
@@ -163,7 +163,7 @@ class Snapshot:
         reported, began = time(failure.get("time")), self.current.started_at if self.current else None
         if reported and began and reported < began:
             return None
-        return Report(Foreign(str(failure.get("reason") or Ended.FAILED)), str(failure.get("message") or ""))
+        return Report(foreign(str(failure.get("reason") or Ended.FAILED)), str(failure.get("message") or ""))
 
     @property
     def gpus(self) -> int:
