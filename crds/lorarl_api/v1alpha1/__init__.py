@@ -58,6 +58,7 @@ from lorarl_api.v1alpha1.schedule import (
 from lorarl_api.v1alpha1.schedule_status import MAX_ACTIVE, LoRARLScheduleStatus
 from lorarl_api.v1alpha1.scoring import CodeReward, LengthPenalty, RepetitionPenalty, ServerReward
 from lorarl_api.v1alpha1.status import (
+    MAX_PUBLISHED,
     AdapterStatus,
     Condition,
     FailureStatus,
@@ -111,6 +112,7 @@ __all__ = [
     "MAX_LORA_RANK",
     "MAX_NAME",
     "MAX_POINTS",
+    "MAX_PUBLISHED",
     "MAX_SCHEDULE_NAME",
     "MAX_TRIALS",
     "PARTS",

@@ -12,6 +12,9 @@ Moment = Annotated[AwareDatetime, Field(strict=False)]
 """A time with its zone. In YAML and JSON it is an RFC 3339 string."""
 Reason = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
 
+MAX_PUBLISHED = 16
+"""Entries of spec.publish that a status has, with those that were removed and are being withdrawn."""
+
 
 class Condition(Model):
     """One condition, as Kubernetes' `metav1.Condition`."""
@@ -214,7 +217,7 @@ class LoRARLJobStatus(Model):
     )
     best: BestStatus | None = Field(None, description="The best checkpoint so far, by checkpoint.keepBest.")
     published: list[PublishedStatus] | None = Field(
-        None, max_length=16, description="What became of each entry of spec.publish."
+        None, max_length=MAX_PUBLISHED, description="What became of each entry of spec.publish."
     )
     workers: WorkersStatus | None = Field(None, description="The worker pods of the newest attempt that trained.")
     record: str | None = Field(

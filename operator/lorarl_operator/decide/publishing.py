@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from lorarl_api.v1alpha1 import SCHEDULE_KIND, PublishedStatus, PublishSpec
+from lorarl_api.v1alpha1 import MAX_PUBLISHED, SCHEDULE_KIND, PublishedStatus, PublishSpec
 from lorarl_operator.decide.decision import Event
 from lorarl_operator.decide.models import Job
 from lorarl_operator.decide.publish_reasons import Publishing
@@ -64,7 +64,10 @@ def decide_publishing(
     # What an earlier job of its schedule has served for an entry that is gone from the template is withdrawn.
     of_schedule = job.maker is not None and job.maker.kind == SCHEDULE_KIND
     earlier = [one.entry for one in items] if of_schedule and not isinstance(items, Fault) else []
-    for name in dict.fromkeys([*(one.name for one in entries), *stored, *earlier]):
+    names = list(dict.fromkeys([*(one.name for one in entries), *stored, *earlier]))
+    # What is being withdrawn must not be forgotten. Entries for which the status has no room begin after that.
+    listed = set(list(dict.fromkeys([*stored, *names]))[:MAX_PUBLISHED])
+    for name in (one for one in names if one in listed):
         entry, before = next((one for one in entries if one.name == name), None), stored.get(name)
         if isinstance(items, Fault):
             nothing_left = entry is None and items.reason is Publishing.NOT_INSTALLED
