@@ -16,7 +16,7 @@ from lorarl_operator.decide.sweep_trials import ENDED
 from lorarl_operator.decide.valid_spec import checked_spec
 from lorarl_operator.decide.versions import stored_entries
 
-AWAITED_SECONDS = 5.0
+AWAITED_SECONDS = 30.0
 """When to look again at what is deleted as soon as others have what they need of it."""
 
 

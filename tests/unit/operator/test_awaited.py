@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lorarl_operator.control.cache import Cache
+from lorarl_operator.decide.awaited import AWAITED_SECONDS
 from lorarl_operator.decide.decide import decide
 from lorarl_operator.decide.decision import Decision, DeleteJob
 from lorarl_operator.decide.schedule import decide_schedule
@@ -92,7 +93,7 @@ def test_the_end_of_a_job_is_noted_before_it_is_deleted(kind: str, phase: str, w
     made.job(ended(phase))
     if was_seen or phase == "Succeeded" or made.is_sweep:
         waits = made.decides()
-        assert not deletes(waits) and waits.recheck_seconds == 5.0
+        assert not deletes(waits) and waits.recheck_seconds == AWAITED_SECONDS
     made.looks()
     assert deletes(made.decides())
     if made.is_sweep:
@@ -172,7 +173,7 @@ def test_a_sweep_is_kept_until_the_adapters_of_its_trials_serve() -> None:
     world.reports(trial_name(0), 10, 0.9)
     world.set_phase(trial_name(0), "Succeeded", best=best(10, 0.9))
     world.settle()
-    assert not world.deleted and world.look().recheck_seconds == 5.0
+    assert not world.deleted and world.look().recheck_seconds == AWAITED_SECONDS
     world.jobs[trial_name(0)]["status"]["published"] = [entry()]
     world.step()
     assert world.deleted
