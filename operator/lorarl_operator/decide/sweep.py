@@ -172,7 +172,9 @@ def _begun(
         looks -= 1
         manifest = _manifest(sweep, spec, trial)
         if isinstance(manifest, str):
-            entry |= said(REFUSED, Sweeping.REFUSED, manifest)
+            # A path of the sweep may be misspelt. Unknown fields of the template are those of a newer definition.
+            newer = if_newer(spec.template.spec)
+            entry |= said(WAITING if newer else REFUSED, Sweeping.REFUSED, f"{manifest} {newer}".strip())
         elif asks:
             yield Try(trial.name, manifest)
         else:

@@ -14,6 +14,7 @@ from lorarl_operator.kube.errors import ApiError
 from unit.operator.observed_world import SPEC as JOB_SPEC
 from unit.operator.observed_world import START, raw_job
 from unit.operator.schedule_world import schedule_spec
+from unit.operator.sweep_world import World as Trials
 from unit.operator.sweep_world import sweep_spec
 
 KIND = {"group": "lorarl.io", "version": "v1alpha1", "kind": "LoRARLJob"}
@@ -153,3 +154,16 @@ def test_new_defaults_stop_no_sweep_and_no_schedule(kind):
     message = decision.status["conditions"][0]["message"]
     assert "spec.extra: got an unknown key" in message and "upgrade the operator" in message
     assert "delete" not in message and decision.recheck_seconds
+
+
+def test_trials_with_a_field_of_a_newer_definition_wait_for_the_upgrade():
+    """They would be Refused for good, and the new operator could not make them any more."""
+    template = sweep_spec()["template"]
+    world = Trials(template={"spec": template["spec"] | {"beams": 4}})
+    world.settle()
+    assert world.phases == ["Waiting"] * 4 and world.status["phase"] == "Pending"
+    assert "spec.beams: got an unknown key" in world.trial(0)["message"]
+    assert "upgrade the operator" in world.trial(0)["message"]
+    world.spec["template"] = template  # The new operator knows the field.
+    world.settle()
+    assert world.phases == ["Pending", "Pending", "Waiting", "Waiting"]
