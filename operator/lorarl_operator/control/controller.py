@@ -164,8 +164,8 @@ class Controller:
 
     async def _decide(self, key: Key, observed: Observed) -> Decision:
         memory = self._memories.get(key, observed.job.uid) or Memory(observed.job.uid)
-        if memory.refusal is not None or memory.evidence is not None:
-            observed = replace(observed, refusal=memory.refusal, evidence=memory.evidence)
+        if memory.refusals or memory.evidence is not None:
+            observed = replace(observed, refusals=tuple(memory.refusals.values()), evidence=memory.evidence)
         decision = decide(observed, self._client.now(), self._settings)
         if decision.wants_evidence is None:
             if memory.evidence is not None:
@@ -249,16 +249,11 @@ class Controller:
             if isinstance(action, _UNTOLD) or (not error.refused and not error.already_exists):
                 raise
             refusal = Refusal(kind, name, error.status, error.reason, error.message, self._client.now(), job.generation)
-            self._memories.of(key, job.uid).refusal = refusal
+            self._memories.of(key, job.uid).refusals[kind, name] = refusal
             log.warning("%s/%s: the API server refused %s %s: %s", *key, kind, name, error.message)
             raise _RefusedError from error
-        memory = self._memories.get(key, job.uid)
-        if (
-            memory is not None
-            and memory.refusal is not None
-            and (memory.refusal.kind, memory.refusal.name) == (kind, name)
-        ):
-            memory.refusal = None
+        if memory := self._memories.get(key, job.uid):
+            memory.refusals.pop((kind, name), None)
 
     async def _do(self, key: Key, job: Job, action: Action) -> None:
         match action:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lorarl_operator.control.cache import Key
 from lorarl_operator.decide.decision import Want
@@ -14,7 +14,8 @@ class Memory:
     """What is remembered about the job of this uid."""
 
     uid: str
-    refusal: Refusal | None = None
+    refusals: dict[tuple[str, str], Refusal] = field(default_factory=dict)
+    """By kind and name of what the API server refused. One refusal says nothing of another object's."""
     evidence: Evidence | None = None
     evidence_at: float = float("-inf")
     wanted: Want | None = None

@@ -79,8 +79,8 @@ def _kueue_wants_it(snapshot: Snapshot) -> bool:
 
     Kueue had put that RayJob into the namespace's default queue by itself.
     """
-    refusal = snapshot.observed.refusal
-    return refusal is not None and refusal.name == snapshot.ray_job_name and KUEUE_WANTS_IT in refusal.message
+    refusal = snapshot.observed.refused("RayJob", {snapshot.ray_job_name})
+    return refusal is not None and KUEUE_WANTS_IT in refusal.message
 
 
 def applicable(applies: Callable[[], tuple[Apply, ...]]) -> tuple[Apply, ...]:

@@ -74,8 +74,7 @@ def _remove_checkpoints(snapshot: Snapshot, left: float) -> Decision:
 
 def _create_cleanup(snapshot: Snapshot, foreign: CleanupJob | None, left: float) -> Decision:
     name = cleanup_name(snapshot.job.name)
-    refusal = snapshot.observed.refusal
-    if refusal is not None and refusal.name == name:
+    if refusal := snapshot.observed.refused("Job", {name}):
         if refusal.reason == "NamespaceTerminating":
             return _give_up(snapshot, "The namespace is being deleted")
         if refusal.reason == "Invalid":

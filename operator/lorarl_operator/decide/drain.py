@@ -110,12 +110,12 @@ def next_look(snapshot: Snapshot) -> float | None:
 
 def unguarded(snapshot: Snapshot) -> str:
     """Why evictions do not wait, although the job wants that, and what to do; empty if they do."""
-    evidence, refusal = snapshot.observed.evidence, snapshot.observed.refusal
+    evidence, refusal = snapshot.observed.evidence, snapshot.observed.refused("PodDisruptionBudget")
     if not is_guarded(snapshot):
         return ""
     if evidence is not None and evidence.refused:
         return f"{_OFF}: the operator may not list nodes. With watchNamespaces it cannot; otherwise run helm upgrade."
-    if refusal is not None and refusal.kind == "PodDisruptionBudget":
+    if refusal is not None:
         return sentences(f"{_OFF}: PodDisruptionBudget {refusal.name} is refused: {refusal.message}")
     return ""
 

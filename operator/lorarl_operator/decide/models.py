@@ -7,7 +7,7 @@ compact JSON.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -382,10 +382,15 @@ class Observed:
     A RayJob behind a thousand others may wait long without being forgotten.
     """
     evidence: Evidence | None = None
-    refusal: Refusal | None = None
+    refusals: tuple[Refusal, ...] = ()
     template_fault: TemplateFault | None = None
     is_noted: bool = True
     """Whether the sweep or schedule that made the job, if any, has written how it ended."""
+
+    def refused(self, kind: str, names: Collection[str] | None = None) -> Refusal | None:
+        """The refusal of an object of a kind, with one of these names (None: any); None if there is none."""
+        found = (one for one in self.refusals if one.kind == kind)
+        return next((one for one in found if names is None or one.name in names), None)
 
 
 def _mapping(text: bytes) -> dict[str, Any]:

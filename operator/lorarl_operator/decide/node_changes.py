@@ -102,8 +102,8 @@ def follow_nodes(snapshot: Snapshot, draft: Draft) -> tuple[str, list[Event]]:
 
 def refused_change(snapshot: Snapshot, without: str) -> str:
     """What an elastic attempt does `without`, because its RayCluster may not be changed; empty if it may."""
-    refusal, names = snapshot.observed.refusal, {each.name for each in snapshot.clusters}
-    if refusal is None or refusal.kind != "RayCluster" or refusal.name not in names:
+    refusal = snapshot.observed.refused("RayCluster", {each.name for each in snapshot.clusters})
+    if refusal is None:
         return ""
     return f"It {without}, because RayCluster {refusal.name} is refused: {refusal.message}"
 

@@ -268,12 +268,12 @@ class Snapshot:
 
     def refusal(self, *manifests: Manifest) -> Refusal | None:
         """A recent refusal of one of these objects. A changed spec is tried at once."""
-        refusal = self.observed.refusal
-        if refusal is None or refusal.generation != self.job.generation:
-            return None
-        if (refusal.kind, refusal.name) not in {(each["kind"], each["metadata"]["name"]) for each in manifests}:
-            return None
-        return refusal if 0 <= (self.now - refusal.at).total_seconds() < self.retry_seconds(refusal) else None
+        wanted = {(each["kind"], each["metadata"]["name"]) for each in manifests}
+        found = (one for one in self.observed.refusals if (one.kind, one.name) in wanted)
+        return next((one for one in found if one.generation == self.job.generation and self._is_recent(one)), None)
+
+    def _is_recent(self, refusal: Refusal) -> bool:
+        return 0 <= (self.now - refusal.at).total_seconds() < self.retry_seconds(refusal)
 
     @property
     def attempt_is_recorded(self) -> bool:

@@ -97,8 +97,10 @@ def decide_sweep(
     status = status_of(sweep, stored, summary, now)
     left = _seconds_left(spec, status, now)
     if left == 0:
-        is_needed = not all(map(is_published, jobs.values()))
-        left, actions = (AWAITED_SECONDS, actions) if is_needed else (left, [DeleteSweep()])
+        if all(map(is_published, jobs.values())):
+            actions = [DeleteSweep()]
+        else:
+            left = AWAITED_SECONDS
     waits = [(not_made[name].until - now).total_seconds() for name in not_made if _waits(entries.get(name))]
     recheck = min((max(1.0, one) for one in (*waits, left or 0.0) if one > 0), default=None)
     idle = None if stored.get("observedGeneration") == sweep.generation else stops_none(spec, trials)

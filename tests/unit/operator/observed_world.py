@@ -12,6 +12,7 @@ from lorarl_operator.decide.models import (
     LABEL_JOB_UID,
     LABEL_ROLE,
     Observed,
+    Refusal,
 )
 from lorarl_operator.decide.settings import Settings
 from lorarl_operator.decide.status import timestamp
@@ -111,12 +112,15 @@ def init_failed(role: str, code: int = 1, message: str = "no such model", *, age
     )
 
 
-def observed(job: Raw, *ray_jobs: Raw, pods: list[Raw] | None = None, **rest: Any) -> Observed:
+def observed(
+    job: Raw, *ray_jobs: Raw, pods: list[Raw] | None = None, refusal: Refusal | None = None, **rest: Any
+) -> Observed:
     """An observation, parsed."""
     return Observed(
         job=parse.job(job),
         ray_jobs=tuple(parse.ray_job(each) for each in ray_jobs),
         pods=tuple(parse.pod(each) for each in pods or []),
+        **({"refusals": (refusal,)} if refusal else {}),
         **rest,
     )
 

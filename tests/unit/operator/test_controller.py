@@ -67,8 +67,9 @@ def test_a_change_of_the_job_that_is_refused_is_an_event(about: dict[str, Any]):
 
 def test_nothing_is_remembered_of_an_earlier_job_of_the_same_name():
     memories, key = Memories(), ("team", "demo")
-    memories.of(key, "earlier").refusal = Refusal("RayJob", "demo-1", 403, "Forbidden", "no", START, 1)
-    assert memories.get(key, "later") is None and memories.of(key, "later").refusal is None
+    refusal = Refusal("RayJob", "demo-1", 403, "Forbidden", "no", START, 1)
+    memories.of(key, "earlier").refusals["RayJob", "demo-1"] = refusal
+    assert memories.get(key, "later") is None and not memories.of(key, "later").refusals
     assert memories.get(key, "earlier") is None
     memories.forget(key)
     assert memories.get(key, "later") is None

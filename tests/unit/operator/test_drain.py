@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from lorarl_operator.decide import parse
-from lorarl_operator.decide.decision import Create, Delete, Want
+from lorarl_operator.decide.decision import Create, Delete, Scale, Want
 from lorarl_operator.decide.drain import OPEN_SECONDS
-from lorarl_operator.decide.models import Evidence, Refusal
+from lorarl_operator.decide.models import Evidence, RayCluster, Refusal
 from lorarl_operator.decide.snapshot import take_snapshot
 from unit.operator.decisions import DELETE, RUNNING, conditions, decided, running_status, status_of
 from unit.operator.observed_world import SETTINGS, START, ago, observed, raw_job, raw_pod, raw_ray_job
@@ -201,6 +201,27 @@ def test_a_budget_that_is_refused_is_tried_again_later_and_told():
     assert budgets(decision) == []
     assert "exceeded quota: few" in conditions(decision)["Running"]["message"]
     assert budgets(seen(refusal=refusal, now=START + timedelta(seconds=SETTINGS.refused_seconds + 1)))
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_two_refused_objects_are_both_left_for_a_while_and_told(newest_first):
+    """With room for one refusal, each would be tried as soon as the other was refused, with a status each time."""
+    refusals = (
+        Refusal("PodDisruptionBudget", NAME, 403, "Forbidden", "no budgets here", START, 1),
+        Refusal("RayCluster", "cluster-1", 403, "Forbidden", "no scaling here", START, 1),
+    )
+    spec = {"cluster": {"nodes": 2, "minNodes": 1, "disruption": "AfterCheckpoint"}}
+    cluster = RayCluster("cluster-1", "uid", "1", "job-uid", "demo-1", "", "", replicas=1)
+    ray_job = raw_ray_job(**RUNNING)
+    ray_job["spec"]["rayClusterSpec"] = {"workerGroupSpecs": [{"groupName": "workers", "replicas": 2}]}
+    job = raw_job(spec, running_status(step=12, workers={"attempt": 1, "pods": [PODS[1]["metadata"]["name"]]}))
+    parts = {"pods": list(PODS), "evidence": NONE, "ray_clusters": (cluster,)}
+    tried = decided(job, ray_job, **parts)
+    assert budgets(tried) and any(isinstance(one, Scale) for one in tried.actions)
+    decision = decided(job, ray_job, refusals=refusals[::-1] if newest_first else refusals, **parts)
+    assert budgets(decision) == [] and not any(isinstance(one, Scale) for one in decision.actions)
+    message = conditions(decision)["Running"]["message"]
+    assert "no budgets here" in message and "no scaling here" in message
 
 
 def test_a_budget_of_somebody_else_is_left_alone():
