@@ -4,9 +4,9 @@ make bench-gpu                  all of it on one GPU, 12 minutes; then the table
 make bench-gpu GPUS="1 2"       on two GPUs, in the same time: one size on each, then the last on both, data parallel
 make bench-gpu WORK=ragged      answers of very different lengths; also 3k, 16k, long-prompt, 32k, and large for 32B.
                                 It renders nothing
-python benchmarks/bench_gpu.py --gpus 2 --two same --sizes 7b --set spec.trainer.tensorParallelSize=2
-python benchmarks/bench_gpu.py --gpus 2 --two same --work 128k --set spec.trainer.contextParallelSize=2
-python benchmarks/bench_gpu.py --gpus 2 --two same --work ragged --steps 6 --warmup 3 \\
+python benchmarks/bench_gpu.py --gpus 2 --several same --sizes 7b --set spec.trainer.tensorParallelSize=2
+python benchmarks/bench_gpu.py --gpus 2 --several same --work 128k --set spec.trainer.contextParallelSize=2
+python benchmarks/bench_gpu.py --gpus 2 --several same --work ragged --steps 6 --warmup 3 \\
   --set spec.cluster.gpusPerNode=1 --set spec.rollout.separateEngines={} --set spec.rollout.maxStaleness=1 \\
   --set 'spec.algorithm.correction={preset: decoupled_token_is}'      a GPU trains, and the other generates a step ahead
 python benchmarks/bench_gpu.py --work ragged --prompts 8 --trl-settings default      fewer prompts, for a slow peer
@@ -24,11 +24,8 @@ import argparse
 import datetime
 import itertools
 import json
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -42,14 +39,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / folder) for folder in ("benchmarks", "crds", "trainer_image")]
 
 from side_by_side import ours  # noqa: E402
-from side_by_side.memory import PeakGpuMemory  # noqa: E402
-from side_by_side.processes import environment  # noqa: E402
-from side_by_side.work import SHAPES, WORKS, Work, write_prompts  # noqa: E402
+from side_by_side.systems import Systems, brief, model_folder, visible_gpus  # noqa: E402
+from side_by_side.work import SHAPES, WORKS, write_prompts  # noqa: E402
 
 SYSTEMS = ("ours", "device", "trl")
-TMPFS = Path("/dev/shm")
-ROOM = 40 << 30
-"""Twice the size of both models."""
 
 
 def main() -> None:
@@ -71,15 +64,14 @@ def main() -> None:
         type=int,
         nargs="+",
         default=[1],
-        choices=(1, 2),
-        help="2: two sizes at a time, and the last size data parallel",
+        help="numbers of them; above 1: as many sizes at a time, and the last size data parallel",
     )
     parser.add_argument(
-        "--two",
+        "--several",
         nargs="+",
-        default=["twice", "same"],
-        choices=("twice", "same"),
-        help="what two GPUs do: twice the prompts, the same step  [default: both]",
+        default=["scaled", "same"],
+        choices=("scaled", "same"),
+        help="what N GPUs do: N times the prompts, the same step  [default: both]",
     )
     parser.add_argument(
         "--set",
@@ -98,6 +90,8 @@ def main() -> None:
         "--render", type=Path, metavar="FILE", help="write docs/performance.md's table and plot from raw figures"
     )
     chosen = parser.parse_args()
+    if min(chosen.gpus) < 1:
+        parser.error(f"--gpus: got {min(chosen.gpus)}, expected numbers from 1")
     if chosen.merge:
         write(chosen.out, merge([json.loads(path.read_text()) for path in chosen.merge]))
     elif chosen.render:
@@ -112,9 +106,8 @@ class Bench:
     """The parts in order. The others run even if one fails."""
 
     def __init__(self, chosen: argparse.Namespace) -> None:
-        self.chosen, self.started = chosen, time.monotonic()
-        self.folder = Path(tempfile.mkdtemp(prefix="lorarl-bench-"))
-        self.models = chosen.models or model_folder()
+        self.chosen = chosen
+        self.run_on = Systems(chosen.models or model_folder(), chosen.warmup, chosen.steps, chosen.minutes)
         self.work, sizes = WORKS[chosen.work]
         self.work = replace(self.work, prompts=chosen.prompts or self.work.prompts)
         self.sizes = chosen.sizes or sizes
@@ -130,39 +123,44 @@ class Bench:
 
     def run(self) -> int:
         sizes, gpus = self.sizes, visible_gpus(max(self.chosen.gpus))
-        self.result |= last_object(self.process("side_by_side.prepare", gpus[:1], str(self.models), *sizes))
+        self.result |= self.run_on.prepare(gpus[:1], *sizes)
         for size in sizes:
-            write_prompts(self.models / size, self.work)
+            write_prompts(self.run_on.models / size, self.work)
         if 1 in self.chosen.gpus:
             # One size per GPU, if there are several.
             with ThreadPoolExecutor(len(gpus)) as lanes:
                 list(lanes.map(self.one_gpu, sizes, itertools.cycle(gpus)))
-        if 2 in self.chosen.gpus:
-            self.two_gpus(sizes[-1], gpus)
-        shutil.rmtree(self.folder)
+        for count in sorted(set(self.chosen.gpus) - {1}):
+            self.several_gpus(sizes[-1], gpus[:count])
+        self.run_on.close()
         print(f"raw figures: {self.chosen.out}")
         for failure in self.failed:
             print(f"FAILED: {failure}", file=sys.stderr)
         return 1 if self.failed else 0
 
     def one_gpu(self, size: str, gpu: int) -> None:
+        on, settings = self.run_on, self.chosen.set
         if "ours" in self.systems:
-            self.attempt(f"{size} lorarl", lambda: self.ours(size, (gpu,), self.work))
+            self.attempt(f"{size} lorarl", lambda: on.ours(size, (gpu,), self.work, settings))
         if "device" in self.systems:
-            self.attempt(f"{size} device", lambda: self.device(size, gpu))
+            self.attempt(f"{size} device", lambda: on.device(size, gpu, settings))
         if "trl" in self.systems:
             for setting in self.chosen.trl_settings:
-                self.attempt(f"{size} trl {setting}", partial(self.trl, size, setting, gpu))
+                self.attempt(f"{size} trl {setting}", partial(on.trl, size, setting, (gpu,), self.work))
 
-    def two_gpus(self, size: str, gpus: Sequence[int]) -> None:
-        if "twice" in self.chosen.two:
-            self.attempt(f"{size} on two GPUs, twice the prompts", lambda: self.ours(size, gpus, self.work.times(2)))
-        if "same" in self.chosen.two:
-            self.attempt(f"{size} on two GPUs, the same step", lambda: self.ours(size, gpus, self.work))
+    def several_gpus(self, size: str, gpus: Sequence[int]) -> None:
+        count, on, settings = len(gpus), self.run_on, self.chosen.set
+        if "scaled" in self.chosen.several:
+            work = self.work.times(count)
+            self.attempt(
+                f"{size} on {count} GPUs, {count} times the prompts", lambda: on.ours(size, gpus, work, settings)
+            )
+        if "same" in self.chosen.several:
+            self.attempt(f"{size} on {count} GPUs, the same step", lambda: on.ours(size, gpus, self.work, settings))
 
     def attempt(self, name: str, part: Callable[[], dict[str, Any]]) -> None:
         clock = time.monotonic()
-        print(f"{clock - self.started:5.0f} s  {name}", file=sys.stderr, flush=True)
+        print(f"{clock - self.run_on.started:5.0f} s  {name}", file=sys.stderr, flush=True)
         try:
             run = part()
         except (subprocess.SubprocessError, OSError, ValueError) as error:
@@ -172,105 +170,6 @@ class Bench:
             self.result["runs"].append({**run, "part_seconds": time.monotonic() - clock})
             write(self.chosen.out, self.result)
         print(f"         {name}: {brief(run)}", file=sys.stderr, flush=True)
-
-    def ours(self, size: str, gpus: Sequence[int], work: Work) -> dict[str, Any]:
-        folder = self.folder / f"ours-{size}-{len(gpus)}-{work.prompts}"
-        job = ours.manifest(self.models / size, folder, work, len(gpus), self.chosen.warmup + self.chosen.steps)
-        clock = time.monotonic()
-        with PeakGpuMemory(gpus[0]) as memory:
-            try:
-                self.command(ours.command(folder, job, self.chosen.set), gpus)
-            except subprocess.CalledProcessError:
-                print(ours.log_tail(folder), file=sys.stderr)
-                raise
-        ran = ours.work_of(folder, work)
-        steps = ours.steps_of(folder, ran)
-        startup = time.monotonic() - clock - sum(step["seconds"] for step in steps)
-        return {
-            "system": "lorarl",
-            "setting": " ".join(self.chosen.set),
-            **self.described(size, len(gpus), ran, steps, memory),
-            "startup_seconds": startup,
-        }
-
-    def trl(self, size: str, setting: str, gpu: int) -> dict[str, Any]:
-        from importlib.util import find_spec
-
-        if find_spec("trl") is None:
-            raise ValueError("TRL is not installed. Run `uv pip install --no-deps trl==1.16.0` in the GPU environment.")
-        steps, work = str(self.chosen.warmup + self.chosen.steps), json.dumps(vars(self.work))
-        with PeakGpuMemory(gpu) as memory:
-            lines = self.process("side_by_side.trl_side", (gpu,), str(self.models / size), setting, steps, work)
-        made = [json.loads(line)["step"] for line in lines if line.startswith('{"step"')]
-        return {"system": "trl", "setting": setting, **self.described(size, 1, self.work, made, memory)}
-
-    def device(self, size: str, gpu: int) -> dict[str, Any]:
-        folder = self.folder / f"device-{size}"
-        overrides = [*self.chosen.set, "spec.rollout.offload=[kv_cache]"]
-        job = ours.manifest(self.models / size, folder, Work(), 1, 1)
-        *_, manifest, _, _ = ours.command(folder, job, [])
-        lines = self.process("side_by_side.device_side", (gpu,), str(self.models / size), manifest, *overrides)
-        return {"system": "device", "size": size, "gpus": 1, **last_object(lines)}
-
-    def described(
-        self, size: str, gpus: int, work: Work, steps: Sequence[Any], memory: PeakGpuMemory
-    ) -> dict[str, Any]:
-        measured = list(steps[self.chosen.warmup :])
-        if len(measured) != self.chosen.steps:
-            raise ValueError(f"{len(steps)} steps were made, expected {self.chosen.warmup + self.chosen.steps}")
-        about = {"size": size, "gpus": gpus, "completions": work.completions, "work": vars(work)}
-        return {
-            **about,
-            "warmup": list(steps[: self.chosen.warmup]),
-            "steps": measured,
-            "peak_memory_bytes": memory.peak_bytes,
-        }
-
-    def process(self, module: str, gpus: Sequence[int], *arguments: str) -> list[str]:
-        """Run a module of the benchmark and return the lines that it prints."""
-        return self.command([sys.executable, "-m", module, *arguments], gpus).splitlines()
-
-    def command(self, command: Sequence[str], gpus: Sequence[int]) -> str:
-        """Run a command on these GPUs, with the product and the benchmark on its path; show its errors if it fails."""
-        left = None if self.chosen.minutes is None else self.chosen.minutes * 60 - (time.monotonic() - self.started)
-        if left is not None and left <= 0:
-            raise subprocess.SubprocessError(f"left out: {self.chosen.minutes:g} minutes are over")
-        with tempfile.TemporaryFile("w+", errors="replace", dir=self.folder) as errors:
-            try:
-                run = subprocess.run(
-                    command,
-                    env=environment(gpus),
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                    text=True,
-                    timeout=left,
-                    check=True,
-                )
-            except subprocess.TimeoutExpired as error:
-                raise subprocess.SubprocessError(f"cut off: {self.chosen.minutes:g} minutes are over") from error
-            except subprocess.CalledProcessError as error:
-                errors.seek(0)
-                print(f"{error.stdout[-2000:]}\n{errors.read()[-6000:]}", file=sys.stderr)
-                raise
-        return run.stdout
-
-
-def visible_gpus(count: int) -> list[int]:
-    """Return the first GPUs that may be used, by their numbers on the machine."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return [int(name) for name in named.split(",")][:count] if named else list(range(count))
-
-
-def last_object(lines: Sequence[str]) -> dict[str, Any]:
-    """Return the last JSON object that was printed, because libraries print too."""
-    found: dict[str, Any] = json.loads(next(line for line in reversed(lines) if line.startswith("{")))
-    return found
-
-
-def model_folder() -> Path:
-    """Return a folder in shared memory if the models fit, otherwise a temporary folder."""
-    room = shutil.disk_usage(TMPFS).free if TMPFS.is_dir() else 0
-    return Path(tempfile.gettempdir() if room < ROOM else TMPFS, "lorarl-bench-models")
 
 
 def merge(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -283,16 +182,6 @@ def merge(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     newest = max(parts, key=lambda part: part["date"])
     commands = [command for part in parts for command in part["commands"]]
     return {**newest, "commands": commands, "runs": list(runs.values())}
-
-
-def brief(run: dict[str, Any]) -> str:
-    """Return a run in one line."""
-    if "steps" not in run:
-        return ", ".join(f"{name} {value:.3f}" for name, value in run.items() if isinstance(value, float))
-    from side_by_side.report import mean
-
-    phases = {name: mean(run, name) for name in run["steps"][0]}
-    return ", ".join(f"{name} {value:.3f}" for name, value in phases.items())
 
 
 def write(path: Path, result: dict[str, Any]) -> None:

@@ -35,8 +35,9 @@ PATHS = [str(ROOT / folder) for folder in ("benchmarks", "crds", "trainer_image"
 sys.path[:0] = PATHS
 os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, *filter(None, [os.environ.get("PYTHONPATH")])])
 
-from bench_gpu import last_object, model_folder, write  # noqa: E402
+from bench_gpu import write  # noqa: E402
 from side_by_side import bare, ours  # noqa: E402
+from side_by_side.systems import last_object, model_folder  # noqa: E402
 from side_by_side.work import Work  # noqa: E402
 
 PARTS = ("bare", "pods", "lost", "killed")

@@ -60,8 +60,11 @@ def read_figures(raw: Path, empty: Any) -> Any:
 
 
 def write_figures(raw: Path, figures: Any) -> None:
-    """Keep figures in a file."""
-    raw.write_text(json.dumps(figures, indent=1) + "\n")
+    """Keep figures in a file, which always has all earlier ones or all of these: a benchmark may be killed any time."""
+    raw.parent.mkdir(parents=True, exist_ok=True)
+    new = raw.with_name(f"{raw.name}.new")
+    new.write_text(json.dumps(figures, indent=1) + "\n")
+    new.replace(raw)
 
 
 def mean_by_step(runs: Sequence[Run], steps: Sequence[str]) -> str:

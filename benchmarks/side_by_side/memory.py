@@ -7,9 +7,9 @@ from typing import Self
 
 
 class PeakGpuMemory:
-    """Samples the used memory of a GPU five times a second; 0 if there is no GPU of that number."""
+    """Samples the used memory of a GPU five times a second; 0 without a GPU."""
 
-    def __init__(self, gpu: int) -> None:
+    def __init__(self, gpu: int | None) -> None:
         self.peak_bytes, self._gpu = 0, gpu
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._sample_until_ended, daemon=True)
@@ -23,6 +23,8 @@ class PeakGpuMemory:
         self._thread.join()
 
     def _sample_until_ended(self) -> None:
+        if self._gpu is None:
+            return
         try:
             import pynvml
         except ImportError:  # comes with vLLM for GPUs

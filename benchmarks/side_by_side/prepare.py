@@ -9,6 +9,7 @@ import json
 import platform
 import sys
 import time
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,9 @@ PACKAGES = (
 )
 POSITIONS = 131_072
 SHARD = "4GB"
+BY_LAYERS = 40_000_000_000
+"""Parameters of layers above which a model is written layer by layer: it may be larger than a GPU."""
+FIRST_LAYER = ".layers.0."
 END = 1
 SPECIAL = {"pad": "<pad>", "eos": "<eos>", "unk": "<unk>"}
 VISION = {"hidden_size": 64, "intermediate_size": 64, "depth": 1, "num_heads": 2, "out_hidden_size": 2560}
@@ -49,12 +53,27 @@ def main() -> None:
 
 def make_model(shape: Shape, folder: Path, device: str) -> float:
     """Write a model of this shape, a tokenizer and the prompts unless they exist; return the seconds it took."""
-    import torch
-    import transformers
-
     if (folder / Work().prompts_file).exists():
         return 0.0
     clock = time.perf_counter()
+    layers = shape.num_hidden_layers
+    if layers * shape.layer_parameters > BY_LAYERS:
+        random_model(replace(shape, num_hidden_layers=1), device).save_pretrained(folder)
+        repeat_layer(folder, layers, device)
+    else:
+        random_model(shape, device).save_pretrained(folder, max_shard_size=SHARD)  # a shard is copied to the host
+    tokenizer(shape.vocab_size).save_pretrained(folder)
+    write_prompts(folder, Work())
+    for file in folder.iterdir():  # the trainer in pods is another user, and safetensors lets only the owner read
+        file.chmod(0o644)
+    return time.perf_counter() - clock
+
+
+def random_model(shape: Shape, device: str) -> Any:
+    """Return a model of this shape, with random weights in bf16."""
+    import torch
+    import transformers
+
     own = shape.config | {
         "max_position_embeddings": POSITIONS,
         "pad_token_id": 0,
@@ -79,15 +98,37 @@ def make_model(shape: Shape, folder: Path, device: str) -> float:
                 parameter.clamp_(min=-5)
             elif shape.model_type == "gemma4_text" and name.endswith("q_norm.weight"):
                 parameter.fill_(parameter.numel() ** -0.5)  # nothing else scales its scores
-    if shape.ragged:
-        with torch.no_grad():
+        if shape.ragged:
             model.lm_head.weight[END] = 0
-    model.save_pretrained(folder, max_shard_size=SHARD)  # a shard is copied to the host's memory
-    tokenizer(shape.vocab_size).save_pretrained(folder)
-    write_prompts(folder, Work())
-    for file in folder.iterdir():  # the trainer in pods is another user, and safetensors lets only the owner read
-        file.chmod(0o644)
-    return time.perf_counter() - clock
+    return model
+
+
+def repeat_layer(folder: Path, layers: int, device: str) -> None:
+    """Give a model of one layer so many, each in a file: what is random there is drawn again."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    once = load_file(folder / "model.safetensors")
+    first = {name: tensor for name, tensor in once.items() if FIRST_LAYER in name}
+    spread = {name: tensor.float().std().item() for name, tensor in first.items()}
+    files: dict[str, str] = {}
+
+    def write(file: str, tensors: dict[str, Any]) -> None:
+        save_file(tensors, folder / file, metadata={"format": "pt"})
+        files.update(dict.fromkeys(tensors, file))
+
+    write("model-rest.safetensors", {name: once[name] for name in once.keys() - first.keys()})
+    for layer in range(layers):
+        drawn = {
+            name: torch.empty_like(tensor, device=device).normal_(0, spread[name]).cpu() if spread[name] else tensor
+            for name, tensor in first.items()
+        }
+        named = {name.replace(FIRST_LAYER, f".layers.{layer}."): tensor for name, tensor in drawn.items()}
+        write(f"model-layer-{layer}.safetensors", named)
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": layers}, indent=1))
 
 
 def tokenizer(vocabulary: int) -> Any:

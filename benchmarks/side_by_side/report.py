@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from figures import write_between
-from side_by_side.work import SHAPES, Work, generation_floor, train_flops
+from side_by_side.work import SHAPES, Work, attention_flops, generation_floor, train_flops
 
 DOCUMENT, PLOT = Path("docs/performance.md"), Path("docs/images/gpu-step.svg")
 BEGIN, END = "<!-- figures: written by benchmarks/bench_gpu.py -->", "<!-- end of the figures -->"
@@ -52,9 +52,10 @@ def train_seconds(run: Run) -> float:
     return mean(run, "forward_backward") + mean(run, "optimizer")
 
 
-def mfu(result: Result, run: Run) -> float:
+def mfu(result: Result, run: Run, *, attention: bool = False) -> float:
     """Return the share of the measured matrix-product speed that training reaches on all of the run's GPUs."""
-    flops = train_flops(SHAPES[run["size"]], Work(**run["work"]), mean(run, "response_tokens"))
+    shape, work = SHAPES[run["size"]], Work(**run["work"])
+    flops = train_flops(shape, work, mean(run, "response_tokens")) + attention * attention_flops(shape, work)
     return flops / train_seconds(run) / (result["matmul_tflops"] * 1e12 * run["gpus"])
 
 

@@ -1,6 +1,8 @@
 """The peer's side: TRL's GRPO with vLLM in the same process and PEFT, on the same work. Prints a JSON line per step.
 
 python -m side_by_side.trl_side MODEL SETTING STEPS '{"prompts": 64, ...}'
+
+Processes that `accelerate launch` starts share the work, and the first one prints.
 """
 
 from __future__ import annotations
@@ -129,7 +131,8 @@ def main() -> None:
                 "response_tokens": lengths[-1] * work.completions,
                 **phases.seconds,
             }
-            print(json.dumps({"step": row}), flush=True)
+            if trainer.accelerator.is_main_process:
+                print(json.dumps({"step": row}), flush=True)
             self.tokens = total
             phases.seconds.clear()
             self.started = time.perf_counter()
@@ -154,7 +157,7 @@ def make_trainer(model: Path, setting: str, steps: int, work: Work) -> Any:
     prompts = [json.loads(line)["prompt"] for line in (model / work.prompts_file).read_text().splitlines()]
     config = GRPOConfig(
         output_dir=tempfile.mkdtemp(prefix="trl-"),
-        gradient_accumulation_steps=work.completions // rows,
+        gradient_accumulation_steps=work.completions // rows // int(os.environ.get("WORLD_SIZE", "1")),
         num_generations=work.group,
         max_completion_length=work.response_tokens,
         max_steps=steps,

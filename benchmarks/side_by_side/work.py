@@ -89,6 +89,14 @@ class Shape:
         return sum(wide * high for wide, high in self.linears)
 
     @property
+    def layer_parameters(self) -> int:
+        """Parameters of a layer that has attention, with all its experts."""
+        inactive = (self.num_experts or 1) - (self.num_experts_per_tok or 1)
+        inner = self.moe_intermediate_size or self.intermediate_size
+        of_a_token = sum(wide * high for wide, high in self.linears[: 4 + 3 * (self.num_experts_per_tok or 1)])
+        return of_a_token + 3 * inactive * self.hidden_size * inner
+
+    @property
     def head_parameters(self) -> int:
         """Parameters of the output matrix, which is the embedding if they are tied."""
         return self.hidden_size * self.vocab_size
@@ -136,6 +144,7 @@ SHAPES = {
         Shape("7b", 3584, 18_944, 28, 28, 4, 152_064, tie_word_embeddings=False),
         Shape("14b", 5120, 13_824, 48, 40, 8, 152_064, tie_word_embeddings=False),
         Shape("32b", 5120, 27_648, 64, 40, 8, 152_064, tie_word_embeddings=False),
+        Shape("70b", 8192, 28_672, 80, 64, 8, 128_256, tie_word_embeddings=False, model_type="llama"),
         # Answers of 656 and of 2,098 tokens on average.
         Shape("7b-ragged", 3584, 18_944, 28, 28, 4, 320, tie_word_embeddings=False, ragged=True),
         Shape("7b-ragged-long", 3584, 18_944, 28, 28, 4, 1024, tie_word_embeddings=False, ragged=True),
@@ -146,11 +155,34 @@ SHAPES = {
         # Mixtures: Qwen3-30B-A3B, and a quarter of its layers, for a peer that has the base twice.
         QWEN3_A3B,
         replace(QWEN3_A3B, name="a3b-12", num_hidden_layers=12),
+        # Qwen3-235B-A22B.
+        replace(
+            QWEN3_A3B,
+            name="a22b",
+            hidden_size=4096,
+            intermediate_size=12_288,
+            num_hidden_layers=94,
+            num_attention_heads=64,
+            moe_intermediate_size=1536,
+        ),
         # Delta nets in three layers of four, and layers of two sizes of which some take the keys of others.
         Shape("qwen3.5-4b", 2560, 9216, 32, 16, 4, 248_320, True, "qwen3_5", 256, sees=True, more=DELTA_NETS),
         Shape("gemma4-e4b", 2560, 10_240, 42, 8, 2, 262_144, True, "gemma4_text", 256, more=GEMMA_4),
         # For a trial of the benchmark, not for figures.
         Shape("tiny", 256, 512, 2, 4, 2, 2048, tie_word_embeddings=True),
+        replace(
+            QWEN3_A3B,
+            name="tiny-experts",
+            hidden_size=256,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=64,
+            vocab_size=2048,
+            num_experts=8,
+            num_experts_per_tok=2,
+            moe_intermediate_size=256,
+        ),
     )
 }
 
@@ -223,6 +255,17 @@ def train_flops(shape: Shape, work: Work, response_tokens: float) -> float:
     tokens = work.prompts * work.prompt_tokens + response_tokens
     decoder = 4 * shape.decoder_parameters + 6 * shape.adapter_parameters(work.rank)
     return tokens * decoder + response_tokens * 4 * shape.head_parameters
+
+
+def attention_flops(shape: Shape, work: Work) -> float:
+    """Return the floating-point operations of attention in one update, as flash attention computes it.
+
+    A query and a key that it sees take two products of the head's width forward, and five backward: the scores again,
+    and four gradients. A group's prompt counts once, and answers are of their greatest length.
+    """
+    prompt, answer = work.prompt_tokens, work.response_tokens
+    pairs = work.prompts * (prompt**2 / 2 + work.group * (answer * prompt + answer**2 / 2))
+    return 7 * 2 * shape.head * shape.num_attention_heads * shape.num_hidden_layers * pairs
 
 
 def generation_floor(shape: Shape, work: Work, flops: float, bandwidth: float) -> float:
