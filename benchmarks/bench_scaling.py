@@ -76,7 +76,8 @@ class Bench:
         models = chosen.models or model_folder()
         models.mkdir(parents=True, exist_ok=True)
         gpus, driver = ([], "") if chosen.cpu else find_gpus()
-        self.machine = Machine(gpus, driver, room=shutil.disk_usage(models).free)
+        made = frozenset(folder.name for folder in models.iterdir())
+        self.machine = Machine(gpus, driver, shutil.disk_usage(models).free, made)
         self.run_on = Systems(models, chosen.warmup, chosen.steps, chosen.minutes)
         self.left: list[Row] = []
         self.facts: dict[str, dict[str, Any]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ def make_missing(rows: Sequence[Row], raw: Path, make: Callable[[Row], Record]) 
     for row in missing(rows, read_figures(raw, [])):
         try:
             record = make(row)
-        except Exception as error:
+        except (subprocess.SubprocessError, OSError, ValueError, LookupError) as error:
             failed.append(f"{row.name}: {type(error).__name__}: {error}")
             continue
         write_figures(raw, [*read_figures(raw, []), {"row": row.name, **record}])

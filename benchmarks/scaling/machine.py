@@ -28,11 +28,19 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Machine:
-    """Its visible GPUs and their driver. `room`: bytes that are free in the folder of the models."""
+    """What this machine has.
+
+    Attributes:
+        gpus: the visible ones.
+        driver: their driver's version.
+        room: bytes that are free in the folder of the models.
+        made: names of the models that are there.
+    """
 
     gpus: Sequence[Gpu]
     driver: str
     room: int
+    made: frozenset[str] = frozenset()
 
     def why_not(self, row: Row, *, job: bool = False) -> str | None:
         """Return why a row cannot run here; None if it can. `job`: a job of a cluster was named for it."""
@@ -46,10 +54,9 @@ class Machine:
             planned(row, self.gpus[0])
         except InputError as error:
             return str(error).splitlines()[0]
-        if (size := model_bytes(SHAPES[row.size])) > self.room:
-            return (
-                f"its model takes {size / 1e9:.0f} GB, and the folder of the models has room for {self.room / 1e9:.0f}"
-            )
+        size = model_bytes(SHAPES[row.size])
+        if row.size not in self.made and size > self.room:
+            return f"its model takes {size / 1e9:.0f} GB, and the models' folder has {self.room / 1e9:.0f} GB left"
         return None
 
 

@@ -152,8 +152,12 @@ def visible_gpus(count: int) -> list[int]:
 
 
 def last_object(lines: Sequence[str]) -> dict[str, Any]:
-    """Return the last JSON object that was printed, because libraries print too."""
-    found: dict[str, Any] = json.loads(next(line for line in reversed(lines) if line.startswith("{")))
+    """Return the last JSON object that was printed, because libraries print too.
+
+    Raises:
+        IndexError: there is none.
+    """
+    found: dict[str, Any] = json.loads([line for line in lines if line.startswith("{")][-1])
     return found
 
 
