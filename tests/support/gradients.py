@@ -106,7 +106,8 @@ class Case:
             samples = with_any_routing(samples)  # what rounds otherwise chooses others
         data_rank = trainer.model.parallel.data_rank
         if self.experts > 1 and data > 1:
-            own = samples[-3:] if data_rank else samples[:-3]  # few, and so fewer micro-batches
+            ends = [None, *range(-3 * (data - 1), 0, 3), None]
+            own = samples[ends[data_rank] : ends[data_rank + 1]]  # the last ones have few, and so fewer micro-batches
         else:
             own = [samples[index] for index in split_evenly(samples, data)[data_rank]]
         tokens = sum(sample.response_length for sample in samples)
@@ -220,6 +221,20 @@ CASES: dict[int, dict[str, Case]] = {
         "context and layers": Case(context=2, kl_coefficient=0.1, long=True),
         "context and layers, full": Case(context=2, recompute="full", loss=GSPO, critic=True, long=True),
         "context and layers, dropout": Case("lora", context=2, fused=False, dropout=True, long=True),
+        "four shares": Case(data=4, kl_coefficient=0.1, long=True),
+        "four shares, experts": Case(
+            data=4, experts=4, architecture="qwen3_moe", micro_batch_tokens=100, matrices="sharedOuter", long=True
+        ),
+        "two shares of layers": Case("lora", data=2, recompute="selective", loss=GSPO, long=True),
+    },
+    8: {
+        "layers, contexts and shares": Case(context=2, data=2, kl_coefficient=0.1, micro_batch_tokens=96, long=True),
+        "contexts of four shares, experts": Case(
+            context=2, data=4, experts=4, architecture="qwen3_moe", micro_batch_tokens=150, long=True
+        ),
     },
 }
-"""By the number of ranks. They are tensor parallel unless they share a context. Four share two key-value heads."""
+"""By the number of ranks. They are tensor parallel unless they share a context or the samples.
+
+Four that are, or four of eight, share two key-value heads.
+"""

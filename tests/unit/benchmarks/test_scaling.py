@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -115,7 +116,7 @@ def test_rows_are_chosen_by_name_or_group() -> None:
 
 def test_the_rows_of_a_model_are_beside_each_other() -> None:
     sizes = [row.size for row in ROWS]
-    assert sum(a != b for a, b in zip(sizes, sizes[1:], strict=False)) == len(set(sizes)) - 1
+    assert sum(a != b for a, b in itertools.pairwise(sizes)) == len(set(sizes)) - 1
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,11 @@ class ModelSizes(ModelShape):
         return resolve_targets(linears, adapter.type, adapter.target_modules, adapter.exclude_modules)
 
     @cached_property
+    def adapter_sizes(self) -> dict[str, Any]:
+        """What `AdapterSize.of` found on this model, by the adapter's fields."""
+        return {}
+
+    @cached_property
     def _widths(self) -> dict[str, int]:
         widest: dict[str, int] = {}
         for linear in self.linears:
