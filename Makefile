@@ -158,6 +158,10 @@ else
 	$(VENV_PYTHON) benchmarks/bench_gpu.py --render benchmarks/results/gpu-$$(date +%F).json
 endif
 
+.PHONY: bench-scaling
+bench-scaling: setup ## Measure steps on 1, 2, 4 and 8 GPUs of this machine; continues after a break
+	$(VENV_PYTHON) benchmarks/bench_scaling.py
+
 .PHONY: bench-recipes
 bench-recipes: setup ## Teach small tasks, beside TRL, into docs/recipes.md
 	$(VENV_PYTHON) benchmarks/bench_recipes.py --gpus $(or $(GPUS),1)

@@ -1,13 +1,13 @@
 """Measures how steps scale over the GPUs of one machine: data, tensor, context and expert parallel, beside TRL.
 
-python benchmarks/bench_scaling.py                             all rows that this machine can run, one after the other
+python benchmarks/bench_scaling.py                             all rows that this machine can run, one at a time
 python benchmarks/bench_scaling.py --plan                      only say which these are, and why the others are not
 python benchmarks/bench_scaling.py --rows 7b-equal trl-8       some of them, by name or group
 python benchmarks/bench_scaling.py --cpu --out cpu.json        a trial on a CPU: tiny models on 1, 2 and 4 workers
 python benchmarks/bench_scaling.py --render FILE               print the table of raw figures
 
 Each row is kept in --out as soon as it is measured. A row that is there is not measured again: after a break, the same
-command goes on. Models have random weights, made here. JOB and KUBECONFIG are as in bench_gpu_cluster.py, which runs
+command continues. Models have random weights, made here. JOB and KUBECONFIG are as in bench_gpu_cluster.py, which runs
 the rows of pods.
 """
 

@@ -1,1 +1,1 @@
-"""The parts of the benchmark of several GPUs: `bench_scaling.py` runs its rows one after the other."""
+"""The parts of the benchmark of several GPUs: `bench_scaling.py` runs its rows in turn."""

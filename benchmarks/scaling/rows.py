@@ -58,6 +58,8 @@ class Row:
 EQUAL, RAGGED, LARGE, LONG = (WORKS[name][0] for name in ("equal", "ragged", "large", "128k"))
 EXPERTS = Work(prompts=32, prompt_tokens=256, vllm_share=None)
 """That of docs/models.md: 256 answers of 256 tokens for each GPU."""
+TAUGHT = Work(prompts=256, group=1, prompt_tokens=256, vllm_share=None, supervised=True)
+"""For mixtures whose experts do not fit one GPU, on which each engine has them all."""
 APART = replace(EQUAL, vllm_share=None)
 """Separate engines have all memory of their GPUs."""
 SHORT = Work(prompts=4, group=4, prompt_tokens=32, response_tokens=16)
@@ -109,13 +111,25 @@ ROWS = (
     ),
     *large(4, (4,)),
     *large(8, (4, 8)),
-    Row("a22b", 8, "a22b", replace(EXPERTS, prompts=32), expert_parallel(8), goal=Goal("none")),
+    Row("a22b", 8, "a22b", EXPERTS, expert_parallel(8), goal=Goal("none")),
+    Row("a22b", 8, "a22b", TAUGHT, expert_parallel(8), "supervised", goal=Goal("none")),
 )
 """Those of each model beside each other, since models are made for their rows."""
 
-CPU_ROWS = tuple(
-    Row("cpu", n, "tiny-experts", SHORT.times(n), ("spec.cluster.gpusPerNode=0", *expert_parallel(n)))
-    for n in COUNTS[:3]
+CPU_ROWS = (
+    *(
+        Row("cpu", n, "tiny-experts", SHORT.times(n), ("spec.cluster.gpusPerNode=0", *expert_parallel(n)))
+        for n in COUNTS[:3]
+    ),
+    Row(
+        "cpu",
+        2,
+        "tiny-experts",
+        replace(TAUGHT, prompts=16, prompt_tokens=32, response_tokens=16),
+        ("spec.cluster.gpusPerNode=0", *expert_parallel(2)),
+        "supervised",
+        goal=Goal("none"),
+    ),
 )
 """A trial of everything. On one machine without GPUs, workers are those that share something: here experts."""
 

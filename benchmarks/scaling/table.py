@@ -16,11 +16,11 @@ NEAR_BEST = 1.05
 def markdown(records: Sequence[Record]) -> str:
     """Return where and when the rows were measured, with the table: a line for each row."""
     by_name = {record["row"]: record for record in records}
-    shown = CPU_ROWS if by_name.keys() & {row.name for row in CPU_ROWS} else ROWS
+    shown, what = (CPU_ROWS, "workers") if by_name.keys() & {row.name for row in CPU_ROWS} else (ROWS, "GPUs")
     lines = [
         *places(records),
         "",
-        "| row | GPUs | seconds of a step | of linear | target | reached | met |",
+        f"| row | {what} | seconds of a step | of linear | target | reached | met |",
         "|---|---|---|---|---|---|---|",
         *(line(row, by_name) for row in shown),
     ]

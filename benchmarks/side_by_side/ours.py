@@ -24,6 +24,9 @@ from side_by_side.work import Work
 def manifest(model: Path, out: Path, work: Work, gpus: int, steps: int) -> dict[str, Any]:
     """Return the job. A manifest is YAML, and JSON is YAML. Memory is only set where the work says so."""
     share = {} if work.vllm_share is None else {"gpuMemoryFraction": work.vllm_share}
+    taught = {"algorithm": {"type": "sft"}}
+    rewarded = {"algorithm": {"type": "grpo", "groupSize": work.group}}
+    rewarded["reward"] = {"function": "side_by_side.work:score"}
     return {
         "apiVersion": "lorarl.io/v1alpha1",
         "kind": "LoRARLJob",
@@ -31,8 +34,7 @@ def manifest(model: Path, out: Path, work: Work, gpus: int, steps: int) -> dict[
         "spec": {
             "model": {"uri": f"file://{model}"},
             "adapter": {"rank": work.rank, "alpha": work.alpha, "targetModules": ["all-linear"]},
-            "algorithm": {"type": "grpo", "groupSize": work.group},
-            "reward": {"function": "side_by_side.work:score"},
+            **(taught if work.supervised else rewarded),
             "data": {"train": {"uri": f"file://{model}/{work.prompts_file}"}, "chatTemplate": False},
             "rollout": {
                 "promptsPerStep": work.prompts,
@@ -91,7 +93,8 @@ def steps_of(folder: Path, work: Work) -> list[dict[str, float]]:
     for row in read_rows(folder / "run" / METRICS):
         if "seconds" in row:
             phases = {phase: seconds for phase, seconds in row["seconds"].items() if phase != "checkpoint"}
-            response_tokens = row["response_tokens_mean"] * work.completions
+            # Answers that are in the data are all of one length.
+            response_tokens = row.get("response_tokens_mean", work.response_tokens) * work.completions
             counted = {"tokens": row["tokens"], "response_tokens": response_tokens}
             # A step that is generated ahead has no samples by its own adapter.
             if (difference := row.get("mean_abs_logprob_diff")) is not None:

@@ -196,7 +196,7 @@ class Work:
     """One step: prompts, completions per prompt (`group`), tokens of both; the adapter, and how it is trained.
 
     `vllm_share` is lorarl's share of a GPU's memory for vLLM: the peer's where both make the same answers, and None
-    where lorarl chooses it.
+    where lorarl chooses it. `supervised`: the answers are in the data, and nothing is generated.
     """
 
     prompts: int = 64
@@ -208,6 +208,7 @@ class Work:
     learning_rate: float = 3e-5
     temperature: float = 1.0
     vllm_share: float | None = VLLM_SHARE
+    supervised: bool = False
 
     @property
     def completions(self) -> int:
@@ -222,7 +223,8 @@ class Work:
     @property
     def prompts_file(self) -> str:
         """The name of the prompts' file in a model's folder."""
-        return f"prompts-{self.prompt_tokens}.jsonl"
+        answers = f"-{self.response_tokens}" if self.supervised else ""
+        return f"prompts-{self.prompt_tokens}{answers}.jsonl"
 
     def times(self, factor: int) -> Work:
         """Return the same work with more prompts per step."""
@@ -288,13 +290,20 @@ def generation_floor(shape: Shape, work: Work, flops: float, bandwidth: float) -
 
 
 def write_prompts(model: Path, work: Work, rows: int = 1024) -> None:
-    """Write prompts of `work.prompt_tokens` random digits. The benchmark's tokenizer makes one token of each."""
+    """Write prompts of `work.prompt_tokens` random digits, and answers if it is supervised.
+
+    The benchmark's tokenizer makes one token of each digit, and an answer ends with a token more.
+    """
     path = model / work.prompts_file
     if path.exists():
         return
-    draw = random.Random(0)
-    digits = ["".join(draw.choices("0123456789", k=work.prompt_tokens)) for _ in range(rows)]
-    path.write_text("".join(json.dumps({"prompt": text, "answer": ""}) + "\n" for text in digits))
+    draw, answer = random.Random(0), work.response_tokens - 1 if work.supervised else 0
+
+    def digits(count: int) -> str:
+        return "".join(draw.choices("0123456789", k=count))
+
+    made = [{"prompt": digits(work.prompt_tokens), "answer": digits(answer)} for _ in range(rows)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in made))
 
 
 def score(prompt: object, completion: str, answer: object, row: object) -> float:
