@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from lorarl_trainer.launch import bound
 from side_by_side import ours
 from side_by_side.memory import PeakGpuMemory
 from side_by_side.processes import environment
@@ -112,6 +113,8 @@ class Systems:
     def command(self, command: Sequence[str], gpus: Sequence[int]) -> str:
         """Run a command on these GPUs, with the product and the benchmark on its path; show its errors if it fails.
 
+        It ends if the benchmark is killed, so that the GPUs are free when the benchmark continues.
+
         Raises:
             subprocess.SubprocessError: it failed, or the minutes are over.
         """
@@ -121,7 +124,7 @@ class Systems:
         with tempfile.TemporaryFile("w+", errors="replace", dir=self.folder) as errors:
             try:
                 run = subprocess.run(
-                    command,
+                    [sys.executable, "-I", bound.__file__, str(os.getpid()), *command],
                     env=environment(gpus),
                     stdout=subprocess.PIPE,
                     stderr=errors,
