@@ -64,8 +64,9 @@ def main() -> None:
         parser.error(str(error))
     bench = Bench(chosen)
     possible = bench.tell_plan(rows)
-    if not chosen.plan:
-        sys.exit(bench.run(possible))
+    code = 0 if chosen.plan else bench.run(possible)
+    bench.run_on.close()
+    sys.exit(code)
 
 
 class Bench:
@@ -95,7 +96,6 @@ class Bench:
     def run(self, rows: Sequence[Row]) -> int:
         self.left = missing(rows, read_figures(self.chosen.out, []))
         failed = make_missing(rows, self.chosen.out, self.measure)
-        self.run_on.close()
         print(f"raw figures: {self.chosen.out}\n\n{markdown(read_figures(self.chosen.out, []))}")
         for failure in failed:
             print(f"FAILED: {failure}", file=sys.stderr)
