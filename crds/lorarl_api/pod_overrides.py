@@ -16,11 +16,16 @@ from typing import Any
 
 from lorarl_api.faults import Fault, ManifestError, dotted, nearest, shown
 from lorarl_api.pod_merge import merge
-from lorarl_api.pod_resources import engine_resources, head_resources, worker_resources
+from lorarl_api.pod_resources import engine_resources, environment_resources, head_resources, worker_resources
 from lorarl_api.quantities import quantity
 from lorarl_api.v1alpha1 import LoRARLJob
 
-CONTAINERS = {"head": "ray-head", "worker": "ray-worker", "engine": "ray-engine"}
+CONTAINERS = {
+    "head": "ray-head",
+    "worker": "ray-worker",
+    "engine": "ray-engine",
+    "environment": "ray-environment",
+}
 """Ray's container, by the pod that it is in."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _WHOLE = ("V1PodSpec", "V1PodTemplateSpec")
@@ -39,9 +44,10 @@ type _Path = tuple[str | int, ...]
 def override_faults(job: LoRARLJob) -> list[Fault]:
     """Return what Kubernetes would refuse in a job's overrides, and what cannot be merged into lorarl's own pods."""
     found: list[Fault] = []
+    absent = {"engine": job.spec.separate_engines is None, "environment": job.spec.cluster.environments is None}
     for role in CONTAINERS:
         override = getattr(job.spec.cluster.pod_template_overrides, role)
-        if override is None or (role == "engine" and job.spec.separate_engines is None):
+        if override is None or absent.get(role):
             continue
         template, path = override.model_dump(exclude_none=True), ("spec", "cluster", "podTemplateOverrides", role)
         of_role = list(_faults("V1PodTemplateSpec", template, path))
@@ -97,6 +103,7 @@ def _own(job: LoRARLJob, role: str) -> dict[str, Any]:
         "head": lambda: head_resources(job.spec),
         "worker": lambda: worker_resources(job.spec, queued=queued),
         "engine": lambda: engine_resources(job.spec, queued=queued),
+        "environment": lambda: environment_resources(job.spec),
     }
     return {"name": CONTAINERS[role], "image": "lorarl's", "resources": asked[role]()}
 

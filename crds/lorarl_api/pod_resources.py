@@ -1,10 +1,10 @@
-"""What the containers of head, workers and separate engines request."""
+"""What the containers of a job's pods request."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from lorarl_api.v1alpha1 import CPUS_PER_GPU, LoRARLJobSpec
+from lorarl_api.v1alpha1 import CPUS_PER_GPU, EnvironmentPodsSpec, HeadSpec, LoRARLJobSpec
 
 Resources = dict[str, Any]
 
@@ -18,9 +18,19 @@ They have no limits, so that a wrong guess ends no job.
 
 def head_resources(spec: LoRARLJobSpec) -> Resources:
     """Requests and limits of the head's container."""
-    head = spec.cluster.head
-    requests = {"cpu": head.cpus, "memory": head.memory} | ({"ephemeral-storage": head.disk} if head.disk else {})
-    return {"requests": requests, "limits": {"memory": head.memory}}
+    return _without_gpus(spec.cluster.head)
+
+
+def environment_resources(spec: LoRARLJobSpec) -> Resources:
+    """Requests and limits of the container of a pod for the job's environment."""
+    pods = spec.cluster.environments
+    assert pods is not None, "the job has pods for its environment"
+    return _without_gpus(pods)
+
+
+def _without_gpus(part: HeadSpec | EnvironmentPodsSpec) -> Resources:
+    requests = {"cpu": part.cpus, "memory": part.memory} | ({"ephemeral-storage": part.disk} if part.disk else {})
+    return {"requests": requests, "limits": {"memory": part.memory}}
 
 
 def worker_resources(spec: LoRARLJobSpec, *, queued: bool) -> Resources:

@@ -88,6 +88,13 @@ def engine(**pod: object) -> Object:
     }
 
 
+def environment(pod: Object | None = None, **pods: object) -> Object:
+    """A job whose environment plays in pods, with overrides of these."""
+    overrides = {"podTemplateOverrides": {"environment": {"spec": pod}}} if pod else {}
+    played: Object = {"environment": {"function": "e:Episode"}}
+    return {**GRPO, **played, "cluster": {"environments": pods, **overrides}}
+
+
 def ray(**container: object) -> Object:
     """The same for the workers' container."""
     return worker(containers=[{"name": "ray-worker", **container}])
@@ -121,7 +128,10 @@ def tenancy(cluster: Cluster) -> Iterator[Cluster]:
 
 OTHER_VOLUMES = ("azureFile", "flexVolume", "cephfs", "iscsi", "nfs", "glusterfs", "gitRepo", "rbd", "aKindToCome")
 REFUSED: list[tuple[Object, str]] = [
-    ({"cluster": {"image": "docker.io/any"}}, "spec.cluster.image and the images of podTemplateOverrides"),
+    (
+        {"cluster": {"image": "docker.io/any"}},
+        "spec.cluster.image, environments.image and the images of",
+    ),
     (ray(image="docker.io/any"), "registry.example.com/ml/"),
     (worker(initContainers=[{"name": "fetch", "image": "docker.io/any"}]), "registry.example.com/ml/"),
     ({"cluster": {"serviceAccountName": "admin"}}, "spec.cluster.serviceAccountName must be one of trainer"),
@@ -131,6 +141,10 @@ REFUSED: list[tuple[Object, str]] = [
     (ray(ports=[{"containerPort": 80, "hostPort": 80}]), "the node's network, processes or folders"),
     (engine(hostNetwork=True), "the node's network, processes or folders"),
     (engine(securityContext={"runAsUser": 0}), "as root"),
+    (environment(image="docker.io/any"), "spec.cluster.image, environments.image"),
+    (environment(tolerations=[{"operator": "Exists"}]), "one of the keys nvidia.com/gpu"),
+    (environment({"hostPID": True}), "the node's network, processes or folders"),
+    (environment({"containers": [{"name": "ray-environment", "image": "docker.io/any"}]}), "registry.example.com/ml/"),
     (worker(nodeName="node-1"), "may not name a node"),
     (worker(resourceClaims=[{"name": "gpu", "resourceClaimName": "others"}]), "existing ResourceClaim"),
     *((worker(volumes=[{"name": "v", kind: {}}]), "may only use volumes of the kinds") for kind in OTHER_VOLUMES),

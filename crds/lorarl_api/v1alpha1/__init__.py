@@ -37,6 +37,7 @@ from lorarl_api.v1alpha1.generated_data import EpisodesData, ReasoningGymData
 from lorarl_api.v1alpha1.job import RULES_LATER, LoRARLJob, LoRARLJobSpec
 from lorarl_api.v1alpha1.metadata import MAX_NAME, Metadata
 from lorarl_api.v1alpha1.pods import (
+    EnvironmentPodsSpec,
     HeadSpec,
     PodTemplateOverride,
     PodTemplateOverrides,
@@ -138,6 +139,7 @@ __all__ = [
     "CurvePoint",
     "DataSource",
     "DataSpec",
+    "EnvironmentPodsSpec",
     "EnvironmentSpec",
     "EpisodesData",
     "EvalSource",

@@ -13,12 +13,14 @@ from lorarl_api.v1alpha1.kubernetes import (
     Bytes,
     Cpus,
     EnvironmentValue,
+    Image,
     LabelValue,
     ResourceName,
     cpu_rule,
     label_keys,
 )
 from lorarl_api.v1alpha1.pods import (
+    EnvironmentPodsSpec,
     GpuClaimSpec,
     HeadSpec,
     PodTemplateOverrides,
@@ -84,15 +86,11 @@ class ClusterSpec(Model):
         description="Claim the GPUs by dynamic resource allocation, in place of gpuResource. Default: gpuResource.",
         examples=[{"deviceClass": "gpu.nvidia.com"}],
     )
-    image: str | None = Field(
+    image: Image | None = Field(
         None,
-        min_length=1,
-        max_length=1024,
-        pattern=r"^[^\s@]+(@sha256:[0-9a-f]{64})?$",
         description="Image of lorarl's trainer, for head and workers. Default: the image that the operator is "
         "configured with when the job first runs.",
         examples=["registry.example.com/lorarl/trainer:0.1.0"],
-        json_schema_extra={"expected": "an image such as registry.example.com/lorarl/trainer:0.1.0, without spaces"},
     )
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
         None,
@@ -134,6 +132,11 @@ class ClusterSpec(Model):
         examples=["200Gi"],
     )
     head: HeadSpec = Field(default_factory=HeadSpec, description="The head's container.")
+    environments: EnvironmentPodsSpec | None = Field(
+        None,
+        description="Play the episodes of the job's environment in further pods. Default: in the head's pod.",
+        examples=[{"replicas": 2, "cpus": "8", "memory": "16Gi"}],
+    )
     shared_memory: Bytes = Field(
         "16Gi", description="Largest size of /dev/shm, which NCCL, vLLM and Ray use. It takes only the memory in use."
     )

@@ -211,6 +211,17 @@ class EnvironmentSpec(Model):
         return [alone] if alone else self.tools or []
 
 
+ENVIRONMENT_CLUSTER_RULES: tuple[Rule, ...] = (
+    Rule(
+        "cluster.podTemplateOverrides.environment",
+        "!has(self.cluster.podTemplateOverrides.environment) || has(self.cluster.environments)",
+        "be absent without cluster.environments: the job has no pods for its environment",
+        "Remove it, or add cluster.environments.",
+    ),
+)
+"""What holds in a cluster alone."""
+
+
 def environment_rules() -> Iterator[Rule]:
     """Yield what a job with an environment must not have beside it."""
     unless = "!has(self.environment)"
@@ -267,6 +278,12 @@ def environment_rules() -> Iterator[Rule]:
         f"{unless} || !({is_one_of('self.algorithm.type', WITH_CRITIC)})",
         f"not be set if algorithm.type is {listed(WITH_CRITIC, 'or')}, whose critic knows only answers of one turn",
         "Set algorithm.type to grpo.",
+    )
+    yield Rule(
+        "cluster.environments",
+        "!has(self.cluster.environments) || has(self.environment)",
+        "not be set without environment, whose episodes its pods play",
+        "Remove cluster.environments, or add environment.",
     )
     yield Rule(
         "algorithm.dapo.overlongBufferTokens",

@@ -37,6 +37,15 @@ QualifiedName = Annotated[
 ]
 
 
+Image = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=1024,
+        pattern=r"^[^\s@]+(@sha256:[0-9a-f]{64})?$",
+        json_schema_extra={"expected": "an image such as registry.example.com/lorarl/trainer:0.1.0, without spaces"},
+    ),
+]
 ResourceName = Annotated[
     str,
     Field(

@@ -61,12 +61,13 @@ def _elastic() -> Iterator[Rule]:
         f"{_WITHIN_A_NODE}; so must its product with trainer.tensorParallelSize",
         _FIXED.format("trainer.contextParallelSize"),
     )
-    yield Rule(
-        "cluster.minNodes",
-        f"{_NOT_ELASTIC} || !has(self.rollout.separateEngines)",
-        "be cluster.nodes beside rollout.separateEngines: no test has tried engines beside nodes that come and go",
-        "Remove cluster.minNodes or rollout.separateEngines.",
-    )
+    for group, pods in (("rollout.separateEngines", "engines"), ("cluster.environments", "their pods")):
+        yield Rule(
+            "cluster.minNodes",
+            f"{_NOT_ELASTIC} || !has(self.{group})",
+            f"be cluster.nodes beside {group}: no test has tried {pods} beside nodes that come and go",
+            f"Remove cluster.minNodes or {group}.",
+        )
 
 
 LAYOUT_RULES: tuple[Rule, ...] = (

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from lorarl_api.rules import Rule
 from lorarl_api.v1alpha1.common import FREE_FORM, Model, ObjectName
-from lorarl_api.v1alpha1.kubernetes import Bytes, Cpus, LabelValue, QualifiedName, cpu_rule, label_keys
+from lorarl_api.v1alpha1.kubernetes import Bytes, Cpus, Image, LabelValue, QualifiedName, cpu_rule, label_keys
 
 
 class TrustedCaSpec(Model):
@@ -112,6 +112,47 @@ class HeadSpec(Model):
     rules: ClassVar[tuple[Rule, ...]] = (cpu_rule("cpus"), label_keys("nodeSelector", "labels"))
 
 
+class EnvironmentPodsSpec(Model):
+    """Pods in which a job's environment plays its episodes, in place of the head's pod.
+
+    They have no GPU, and get neither Secrets and volumes of the job nor its ServiceAccount.
+    """
+
+    replicas: int = Field(1, ge=1, le=64, description="Pods. Each episode is played in the one with the fewest.")
+    image: Image | None = Field(
+        None,
+        description="Their image: lorarl's trainer of the same version, with packages that the environment needs. "
+        "Default: that of the other pods.",
+        examples=["registry.example.com/lorarl/games:0.1.0"],
+    )
+    cpus: Cpus = Field("1", description="CPU request of each pod, as a Kubernetes quantity. There is never a limit.")
+    memory: Bytes = Field(
+        "4Gi",
+        description="Memory request and limit of each pod. The processes of its share of environment.concurrency "
+        "episodes must fit.",
+        examples=["16Gi"],
+    )
+    disk: Bytes | None = Field(
+        None,
+        description="Like diskPerNode, for each of these pods. Default: no request and no limit.",
+        examples=["20Gi"],
+    )
+    node_selector: dict[str, LabelValue] = Field(
+        default_factory=dict,
+        max_length=64,
+        description="Labels that their nodes must have. Default: head.nodeSelector.",
+        examples=[{"example.com/pool": "cpu"}],
+    )
+    tolerations: list[Toleration] | None = Field(
+        None,
+        max_length=32,
+        description="Taints that they tolerate. Default: those that the head tolerates.",
+        examples=[[{"key": "example.com/team", "operator": "Exists"}]],
+    )
+
+    rules: ClassVar[tuple[Rule, ...]] = (cpu_rule("cpus"), label_keys("nodeSelector", "labels"))
+
+
 class RdmaSpec(Model):
     """A network that reads and writes the memory of other nodes (InfiniBand, RoCE, EFA)."""
 
@@ -186,4 +227,9 @@ class PodTemplateOverrides(Model):
         None,
         description="Overrides for each pod with a separate engine.",
         examples=[{"spec": {"nodeSelector": {"example.com/gpu": "l40s"}}}],
+    )
+    environment: PodTemplateOverride | None = Field(
+        None,
+        description="Overrides for each pod of cluster.environments.",
+        examples=[{"spec": {"runtimeClassName": "gvisor"}}],
     )

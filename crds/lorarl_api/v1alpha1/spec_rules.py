@@ -12,7 +12,7 @@ from lorarl_api.v1alpha1.algorithm_types import (
     listed,
     those,
 )
-from lorarl_api.v1alpha1.environment import environment_rules
+from lorarl_api.v1alpha1.environment import ENVIRONMENT_CLUSTER_RULES, environment_rules
 from lorarl_api.v1alpha1.layout_rules import LAYOUT_RULES
 from lorarl_api.v1alpha1.partial_rules import TRAINS_WITHOUT_REWARD, off_policy_rules
 from lorarl_api.v1alpha1.publish import publish_rules
@@ -262,4 +262,5 @@ CLUSTER_RULES: tuple[Rule, ...] = (
         "Use s3://, gs://, az:// or pvc://. Only `lorarl run` on one machine takes any folder.",
     ),
     *SERVER_CLUSTER_RULES,
+    *ENVIRONMENT_CLUSTER_RULES,
 )

@@ -17,7 +17,7 @@ CLUSTER_TEMPLATE_KIND = "ClusterLoRARLJobTemplate"
 
 PARTS: dict[str, type[Model]] = {"cluster": ClusterSpec, "tracking": TrackingSpec}
 """The parts of a job's spec that a template may give values for."""
-NOT_IN_TEMPLATES = ("nodes", "minNodes", "gpusPerNode")
+NOT_IN_TEMPLATES = ("nodes", "minNodes", "gpusPerNode", "environments")
 """How much a job asks for is its own: other fields of a job depend on it."""
 KEYS = ("labels", "annotations")
 
@@ -60,7 +60,8 @@ class TemplateSpec(Model):
         examples=[{"example.com/cost-centre": "research"}],
     )
     cluster: dict[str, Any] = Field(
-        default_factory=dict, description="Any fields of a job's cluster but nodes, minNodes and gpusPerNode."
+        default_factory=dict,
+        description="Any fields of a job's cluster but nodes, minNodes, gpusPerNode and environments.",
     )
     tracking: dict[str, Any] = Field(default_factory=dict, description="Any fields of a job's tracking.")
     locked: list[Lockable] = Field(

@@ -13,7 +13,6 @@ from lorarl_operator.decide.changed_while_waiting import replace_changed
 from lorarl_operator.decide.decision import Action, Apply, Decision, Event, Want
 from lorarl_operator.decide.drain import follow_drain, next_look, unguarded, wants
 from lorarl_operator.decide.elastic import node_range, scaled_cluster
-from lorarl_operator.decide.engine_pods import failed_engine, lingering_engines, missing_engines
 from lorarl_operator.decide.kept_image import image_in_use
 from lorarl_operator.decide.kueue import queued
 from lorarl_operator.decide.messages import sentences
@@ -35,6 +34,7 @@ from lorarl_operator.decide.reasons import Ended, Waiting
 from lorarl_operator.decide.recovery import in_use
 from lorarl_operator.decide.scale_up import scaling_up
 from lorarl_operator.decide.snapshot import Snapshot, soonest
+from lorarl_operator.decide.spare_pods import lingering_spares, spares_asked, spares_news, until_missing
 from lorarl_operator.decide.status import PENDING, RUNNING, STARTING, Draft
 from lorarl_operator.decide.valid_spec import whole_number
 
@@ -156,16 +156,16 @@ def _running(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float | 
         draft.count("recoveries")
         step = snapshot.status.get("resumedFromStep", 0)
         events.append(Event("Normal", News.RECOVERED, f"Attempt {snapshot.attempt} continues after step {step}."))
-    if image := image_in_use([pod for pod in snapshot.attempt_pods if not pod.deletion_asked_at]):
+    # Pods of environments may have an image of the user's.
+    of_lorarl = [pod for pod in snapshot.attempt_pods if pod.role != "environment" and not pod.deletion_asked_at]
+    if image := image_in_use(of_lorarl):
         draft.put("trainerImage", image)
     nodes, changes = follow_nodes(snapshot, draft)
     message, events = sentences(message, nodes), events + changes
-    missing, until_missing = missing_engines(snapshot)
     for reason, more in (
         (News.SCALED, _more_workers(snapshot)),
         (News.EVICTION_UNGUARDED, unguarded(snapshot)),
-        (News.ENGINE_MISSING, missing),
-        (News.ENGINE_FAILED, failed_engine(snapshot)),
+        *spares_news(snapshot),
     ):
         if more and more not in draft.message("Running"):
             events.append(Event("Warning", reason, more))
@@ -174,9 +174,9 @@ def _running(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float | 
     draft.condition("Running", True, News.RUNNING, message, exact=bool(nodes))
     if draft.is_true("Disrupted"):
         draft.condition("Disrupted", False, News.RUNNING, f"Attempt {snapshot.attempt} is running.")
-    gone, until_gone = lingering_engines(snapshot)
+    gone, until_gone = lingering_spares(snapshot)
     left = _left_to_progress(snapshot, ray_job)
-    recheck = soonest(settle, left, next_look(snapshot), until_gone, until_missing)
+    recheck = soonest(settle, left, next_look(snapshot), until_gone, until_missing(snapshot))
     actions: list[Action] = [*ask_for_all(snapshot, ray_job), *gone]
     return snapshot.decision(draft, *events, actions=actions, recheck=recheck, wants=wants(snapshot))
 
@@ -295,7 +295,7 @@ def _left_of_default(snapshot: Snapshot) -> float | None:
     pods = [pod for pod in snapshot.attempt_pods if not pod.deletion_asked_at]
     cluster = scaled_cluster(snapshot.clusters)
     asked = cluster.replicas if cluster else node_range(snapshot.spec).most
-    if not limit or len(pods) <= asked + snapshot.engines or not all(pod.node for pod in pods):
+    if not limit or len(pods) <= asked + sum(spares_asked(snapshot).values()) or not all(pod.node for pod in pods):
         return None
     return limit - (snapshot.now - max(pod.scheduled_at or pod.created_at for pod in pods)).total_seconds()
 

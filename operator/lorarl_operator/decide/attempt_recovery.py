@@ -82,7 +82,7 @@ def _wait(snapshot: Snapshot, ray_job: RayJob, workers: Workers, lost: Outcome) 
             return stuck
         draft.stamp("recoveringSince")
     # An engine that waits, too, is not what the training waits for.
-    trains = [pod for pod in snapshot.attempt_pods if pod.role != "engine"]
+    trains = [pod for pod in snapshot.attempt_pods if not pod.is_spare]
     blocker = starting(snapshot.observed, ray_job, snapshot.clusters, trains, (), snapshot.now)
     why = draft.message("Disrupted").removeprefix(f"Attempt {snapshot.attempt}: ")
     message = sentences(

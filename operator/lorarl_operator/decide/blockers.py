@@ -24,6 +24,14 @@ KUEUE_WANTS_IT = "a kueue managed job should delete the cluster after finishing"
 GOING_SECONDS = 20.0
 """How long the deletion of a RayJob may take before its finalizers are reported: KubeRay stops its job first."""
 
+_ASKED_IN = {
+    "head": "cluster.head (cpus, memory, nodeSelector, tolerations).",
+    "worker": "cluster (gpusPerNode, cpusPerNode, memoryPerNode, nodes, nodeSelector, tolerations).",
+    "engine": "cluster (cpusPerNode, memoryPerNode, nodeSelector) or cluster.podTemplateOverrides.engine. For other "
+    "rollout.separateEngines, delete the job and apply it again.",
+    "environment": "cluster.environments (replicas, cpus, memory, nodeSelector, tolerations).",
+}
+"""Where a job asks for what a pod of each role needs."""
 _IMAGE = frozenset(
     {
         "ErrImagePull",
@@ -212,14 +220,7 @@ def of_pod(job: Job, pod: Pod, now: datetime) -> Blocker | None:
     if pod.deletion_asked_at:
         return None
     if pod.unschedulable:
-        asked = "gpusPerNode, cpusPerNode, memoryPerNode, nodes, nodeSelector, tolerations"
-        hint = f"Free or add such nodes, or ask for less in cluster ({asked})."
-        if pod.role == "head":
-            hint = "Free or add such nodes, or ask for less in cluster.head (cpus, memory, nodeSelector, tolerations)."
-        elif pod.role == "engine":
-            asked = "cluster (cpusPerNode, memoryPerNode, nodeSelector) or cluster.podTemplateOverrides.engine"
-            fewer = "For other rollout.separateEngines, delete the job and apply it again."
-            hint = f"Free or add such nodes, or ask for less in {asked}. {fewer}"
+        hint = f"Free or add such nodes, or ask for less in {_ASKED_IN.get(pod.role, _ASKED_IN['worker'])}"
         problem = f"No node fits {pod.role} pod {pod.name}: {pod.unschedulable}"
         return Blocker(Waiting.UNSCHEDULABLE, sentences(problem, hint))
     for container in pod.containers:
@@ -247,7 +248,8 @@ def _image_hint(job: Job, pod: Pod) -> str:
     if pod.image and pod.image == job.read_status().get("trainerImage"):
         kept = "The job keeps the image of its first attempt (status.trainerImage)."
         return f"{kept} Set cluster.image to another tag or digest that the registry has, or {secret}."
-    return f"Correct cluster.image, or {secret}."
+    own = "cluster.environments.image, or without it " if pod.role == "environment" else ""
+    return f"Correct {own}cluster.image, or {secret}."
 
 
 def _of_events(job: Job, pods: Sequence[Pod], evidence: Evidence | None, now: datetime) -> Blocker | None:

@@ -84,8 +84,8 @@ def follow_drain(snapshot: Snapshot, draft: Draft) -> list[Event]:
     evidence = snapshot.observed.evidence
     if not is_guarded(snapshot) or evidence is None or evidence.cordoned is None:
         return []  # Without evidence there is no news.
-    # Engines have nothing to keep, and the budget lets their pods go.
-    trains = (pod for pod in snapshot.attempt_pods if pod.role != "engine" and not pod.deletion_asked_at)
+    # Engines and environments have nothing to keep, and the budget lets their pods go.
+    trains = (pod for pod in snapshot.attempt_pods if not pod.is_spare and not pod.deletion_asked_at)
     drained = sorted({pod.node for pod in trains} & evidence.cordoned)
     if not drained:
         draft.put("drain", None)

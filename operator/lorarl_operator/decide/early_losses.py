@@ -15,7 +15,7 @@ from lorarl_operator.decide.pod_ends import (
     Kind,
     Outcome,
     exited_container,
-    exited_engine,
+    exited_spare,
     exited_worker,
     failed_init,
     failed_init_container,
@@ -38,7 +38,7 @@ class Loss:
 
 def losses(pods: Iterable[Pod]) -> tuple[Loss, ...]:
     """The lost pods among an attempt's existing and deleted ones, the oldest first."""
-    ends = ((taken(pod) or failed_init(pod) or exited_worker(pod) or exited_engine(pod), pod) for pod in pods)
+    ends = ((taken(pod) or failed_init(pod) or exited_worker(pod) or exited_spare(pod), pod) for pod in pods)
     found = (Loss(outcome, _when(pod)) for outcome, pod in ends if outcome)
     return tuple(sorted(found, key=lambda loss: loss.at))
 

@@ -258,6 +258,11 @@ class Pod:
         """Whether it is a worker's or an engine's, which have the job's GPUs."""
         return self.role in ("worker", "engine")
 
+    @property
+    def is_spare(self) -> bool:
+        """Whether its loss interrupts no training: the trainer uses others of its kind, and the pod in its place."""
+        return self.role in ("engine", "environment")
+
 
 @dataclass(frozen=True, slots=True)
 class CleanupJob:

@@ -42,6 +42,16 @@ class News(Row):
         "EngineFailed",
         "The pod of a separate engine ended by itself, as by its memory. KubeRay replaces it; the training continues.",
     )
+    ENVIRONMENT_MISSING = (
+        "EnvironmentMissing",
+        "A place of `cluster.environments` has no pod, so the others play all episodes. The message says what the pod "
+        "waits for.",
+    )
+    ENVIRONMENT_FAILED = (
+        "EnvironmentFailed",
+        "A pod of `cluster.environments` ended by itself, as by its memory. KubeRay replaces it; the training "
+        "continues.",
+    )
     RESUMED = "Resumed", "`spec.suspend` is false again."
     SUCCEEDED = "Succeeded", "The training has finished."
     TOO_LATE = "TooLate", "`trainer.steps` was raised after the job had ended. The message says how to continue."

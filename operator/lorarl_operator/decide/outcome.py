@@ -17,7 +17,7 @@ from lorarl_operator.decide.pod_ends import (
     ended,
     exit_outcome,
     exited_container,
-    exited_engine,
+    exited_spare,
     exited_worker,
     last_output,
     named,
@@ -71,7 +71,7 @@ def shows_a_loss(ray_job: RayJob, pods: Iterable[Pod], running_since: datetime |
         ray_job: Its RayJob.
         pods: Its pods, existing and deleted.
         running_since: Since when the attempt runs; None if it does not. KubeRay creates later pods as replacements,
-            also for an engine's pod that ended by itself while the training continued, which shows nothing.
+            also for a spare pod that ended by itself while the training continued, which shows nothing.
     """
     if ray_job.deleted_at or ray_job.message == HEAD_GONE:
         return True
@@ -79,9 +79,9 @@ def shows_a_loss(ray_job: RayJob, pods: Iterable[Pod], running_since: datetime |
         pod.silent
         or taken(pod)
         or (pod.deletion_asked_at and not (ray_job.ended_at and pod.deletion_asked_at >= ray_job.ended_at))
-        or (running_since and pod.created_at > running_since and pod.role != "engine")
+        or (running_since and pod.created_at > running_since and not pod.is_spare)
         for pod in pods
-        if not exited_engine(pod)
+        if not exited_spare(pod)
     )
 
 

@@ -18,12 +18,17 @@ _OWN_LIMIT = re.compile("exceeded its local ephemeral storage limit|local storag
 _USAGE = re.compile(r"Container (\S+) was using (\S+), request is (\S+), has larger consumption of ([a-z-]+)")
 _OUR_DISKS = frozenset({"cache", "scratch"})
 _SHARED_MEMORY = "shared-mem"
+_FIELDS = {
+    "head": ("cluster.head.disk", "cluster.head.memory"),
+    "environment": ("cluster.environments.disk", "cluster.environments.memory"),
+}
+"""For disk and memory of a pod, by its role; those of all others are the same."""
 
 
 def own_usage(pod: Pod) -> tuple[Ended, str] | None:
     """The reason and the fix if the kubelet evicted this pod for what it used itself; otherwise None."""
     message = f"{pod.message} {pod.disruption_message}"
-    disk = "cluster.head.disk" if pod.role == "head" else "cluster.diskPerNode"
+    disk, memory = _FIELDS.get(pod.role, ("cluster.diskPerNode", "cluster.memoryPerNode"))
     more_disk = f"Raise {disk}, or mount a larger volume at /var/cache/lorarl with cluster.podTemplateOverrides."
     if volume := _VOLUME.search(message):
         if volume[1] == _SHARED_MEMORY:
@@ -35,7 +40,7 @@ def own_usage(pod: Pod) -> tuple[Ended, str] | None:
     if _OWN_LIMIT.search(message) or "ephemeral-storage" in above:
         return Ended.DISK_FULL, more_disk
     if "memory" in above:
-        return Ended.OUT_OF_MEMORY, f"Raise {'cluster.head.memory' if pod.role == 'head' else 'cluster.memoryPerNode'}."
+        return Ended.OUT_OF_MEMORY, f"Raise {memory}."
     return None
 
 

@@ -28,6 +28,7 @@ _MORE_MEMORY = {
     "head": "Raise cluster.head.memory.",
     "worker": "Raise cluster.memoryPerNode, or lower trainer.tokensPerMicroBatch.",
     "engine": "Raise cluster.memoryPerNode, or the memory in cluster.podTemplateOverrides.engine.",
+    "environment": "Raise cluster.environments.memory, or lower environment.concurrency.",
 }
 _CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
 """Reasons of a container that ended before it ran."""
@@ -149,12 +150,12 @@ def exited_worker(pod: Pod) -> Outcome | None:
     return outcome if outcome and outcome.reason == Ended.WORKER_EXITED else None
 
 
-def exited_engine(pod: Pod) -> Outcome | None:
-    """The outcome of an engine's pod whose container exited by itself for any cause; None if it did not.
+def exited_spare(pod: Pod) -> Outcome | None:
+    """The outcome of an engine's or environment's pod whose container exited by itself for any cause; None if not.
 
     A replacement may start. A worker's end may be final instead, since the training needs it.
     """
-    container = exited_container(pod) if pod.role == "engine" else None
+    container = exited_container(pod) if pod.is_spare else None
     return exit_outcome(pod, container) if container else None
 
 

@@ -62,10 +62,10 @@ def workers_of(status: dict[str, Any], attempt: int) -> Workers | None:
 def in_use(pods: Iterable[Pod], workers: Workers | None) -> list[Pod]:
     """The pods whose end ends or interrupts the training: the head, and the workers that train.
 
-    Those of engines are not among them, nor workers that were replaced, and replacements. The trainer uses the
-    engines that are left, and starts one in the new pod.
+    Those of engines and environments are not among them, nor workers that were replaced, and replacements. The trainer
+    uses the engines or environments that are left, and starts one in the new pod.
     """
-    trains = (pod for pod in pods if pod.role != "engine")
+    trains = (pod for pod in pods if not pod.is_spare)
     return [pod for pod in trains if workers is None or pod.role != "worker" or pod.name in workers.pods]
 
 

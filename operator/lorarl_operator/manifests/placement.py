@@ -11,7 +11,7 @@ from lorarl_api.faults import Fault, ManifestError
 from lorarl_api.v1alpha1 import LoRARLJobSpec, Toleration
 from lorarl_operator.decide.models import LABEL_ATTEMPT, LABEL_JOB_UID, LABEL_ROLE, Job
 
-HEAD, WORKER, ENGINE = "head", "worker", "engine"
+HEAD, WORKER, ENGINE, ENVIRONMENT = "head", "worker", "engine", "environment"
 Template = dict[str, Any]
 
 _HOSTNAME = "kubernetes.io/hostname"
@@ -44,9 +44,22 @@ def place_head(spec: LoRARLJobSpec, template: Template) -> None:
     The scheduler prefers the emptiest node, which is the idle one with GPUs. There the head could take the CPUs that
     its own worker needs, and keep an autoscaler from removing the node.
     """
-    head = spec.cluster.head
-    template["spec"] |= _node(head.node_selector, _leaving_soon(_head_tolerations(spec)))
-    if spec.on_gpu and not head.node_selector:
+    _place_without_gpus(spec, template, spec.cluster.head.node_selector, _head_tolerations(spec))
+
+
+def place_environments(spec: LoRARLJobSpec, template: Template) -> None:
+    """Leave the GPU nodes to the workers, as the head does. What these pods do not say themselves, the head says."""
+    head, own = spec.cluster.head, spec.cluster.environments
+    assert own is not None, "the job has pods for its environment"
+    tolerations = _head_tolerations(spec) if own.tolerations is None else own.tolerations
+    _place_without_gpus(spec, template, own.node_selector or head.node_selector, tolerations)
+
+
+def _place_without_gpus(
+    spec: LoRARLJobSpec, template: Template, selector: dict[str, str], tolerations: Sequence[Toleration]
+) -> None:
+    template["spec"] |= _node(selector, _leaving_soon(tolerations))
+    if spec.on_gpu and not selector:
         without_gpus = [{"key": label, "operator": "DoesNotExist"} for label in _GPU_LABELS]
         preference = {"weight": 100, "preference": {"matchExpressions": without_gpus}}
         template["spec"]["affinity"] = {"nodeAffinity": {_PREFERRED: [preference]}}

@@ -1,4 +1,4 @@
-"""Pod templates of head, workers and separate engines. They meet the restricted pod security standard."""
+"""Pod templates of head, workers, separate engines and environments. They meet the restricted pod security standard."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from lorarl_api.ahead import PRELOAD, RAY_SETTINGS
 from lorarl_api.faults import ManifestError
 from lorarl_api.pod_merge import merge
 from lorarl_api.pod_overrides import container_faults
-from lorarl_api.pod_resources import Resources, engine_resources, head_resources, worker_resources
+from lorarl_api.pod_resources import (
+    Resources,
+    engine_resources,
+    environment_resources,
+    head_resources,
+    worker_resources,
+)
 from lorarl_api.v1alpha1 import CLAIMS_FOLDER, REWARDS_FOLDER, LoRARLJobSpec, PodTemplateOverride, claim_of
 from lorarl_operator.decide.models import LABEL_ROLE, Job
 from lorarl_operator.decide.names import access_name, labels
@@ -20,10 +26,12 @@ from lorarl_operator.manifests.environment import ca_volumes, variables
 from lorarl_operator.manifests.gpu_claim import CLAIM, pod_claims
 from lorarl_operator.manifests.placement import (
     ENGINE,
+    ENVIRONMENT,
     HEAD,
     WORKER,
     Template,
     place_engines,
+    place_environments,
     place_head,
     place_workers,
 )
@@ -89,6 +97,23 @@ def engine_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Setti
     return _overridden(job, attempt, template, ENGINE, spec.cluster.pod_template_overrides.engine)
 
 
+def environment_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Settings) -> Template:
+    """The pod in which the job's environment plays. It runs code of a user's, and gets nothing else of the job.
+
+    Raises:
+        ManifestError: `cluster.podTemplateOverrides.environment` cannot be merged.
+    """
+    own = spec.cluster.environments
+    assert own is not None, "the job has pods for its environment"
+    template = _template(job, spec, attempt, ENVIRONMENT, settings, environment_resources(spec), own.disk)
+    pod = template["spec"]
+    del pod["serviceAccountName"]  # an identity of the cloud may come with the job's, by a webhook
+    _wait_for_head(pod)
+    pod["containers"][0] |= {"image": own.image} if own.image else {}
+    place_environments(spec, template)
+    return _overridden(job, attempt, template, ENVIRONMENT, spec.cluster.pod_template_overrides.environment)
+
+
 def _on_devices(
     job: Job, spec: LoRARLJobSpec, attempt: int, role: str, settings: Settings, resources: Resources
 ) -> Template:
@@ -97,6 +122,15 @@ def _on_devices(
     claims = {"claims": [{"name": CLAIM}]} if cluster.gpu_claim else {}
     template = _template(job, spec, attempt, role, settings, resources | claims, cluster.disk_per_node)
     pod, container = template["spec"], template["spec"]["containers"][0]
+    _wait_for_head(pod)
+    pod["volumes"].append({"name": "shared-mem", "emptyDir": {"medium": "Memory", "sizeLimit": cluster.shared_memory}})
+    container["volumeMounts"].append({"name": "shared-mem", "mountPath": "/dev/shm"})
+    pod |= pod_claims(job, cluster)
+    return template
+
+
+def _wait_for_head(pod: dict[str, Any]) -> None:
+    """Set what all pods beside the head need."""
     # Only the driver reports to the API server, so only the head needs a token. Clouds' identity webhooks mount their
     # own tokens.
     pod["automountServiceAccountToken"] = False
@@ -104,10 +138,6 @@ def _on_devices(
     # ignore SIGTERM. A pod that is deleted while it waits, such as the replacement of a lost worker, would keep its
     # GPUs for its whole grace period and delay the next attempt.
     pod["shareProcessNamespace"] = True
-    pod["volumes"].append({"name": "shared-mem", "emptyDir": {"medium": "Memory", "sizeLimit": cluster.shared_memory}})
-    container["volumeMounts"].append({"name": "shared-mem", "mountPath": "/dev/shm"})
-    pod |= pod_claims(job, cluster)
-    return template
 
 
 def security_context() -> dict[str, Any]:
@@ -186,10 +216,10 @@ def _template(
     resources: Resources,
     disk: str | None,
 ) -> Template:
-    """The common part of head and workers. `disk` limits each volume on the node's own disk."""
+    """The common part of all pods. `disk` limits each volume on the node's own disk."""
     cluster = spec.cluster
     secrets, secret_mounts = secret_volumes(_secrets(spec, role))
-    claims, claim_mounts = claim_volumes(_claims(spec, role), None if role == ENGINE else spec.checkpoint_claim)
+    claims, claim_mounts = claim_volumes(_claims(spec, role), spec.checkpoint_claim if role in (HEAD, WORKER) else None)
     cas, ca_mounts = ca_volumes(spec)
     scratch, scratch_mount = scratch_volume(disk)
     container = {
@@ -241,18 +271,23 @@ def _template(
 
 
 def _secrets(spec: LoRARLJobSpec, role: str) -> list[str]:
-    """The Secrets that a pod reads. Those of data, trackers and servers are the driver's, and engines have no store."""
+    """The Secrets that a pod reads. Those of data, trackers and servers are the driver's.
+
+    Engines have no store, and environments none of all.
+    """
     if role == HEAD:
         return list(spec.secrets.values())
+    if role == ENVIRONMENT:
+        return []
     store = spec.checkpoint.credentials_secret if role == WORKER else None
     return [name for name in (spec.model.credentials_secret, store) if name]
 
 
 def _claims(spec: LoRARLJobSpec, role: str) -> list[str]:
-    """The PersistentVolumeClaims that a pod mounts. Engines read the base model alone."""
-    if role != ENGINE:
+    """The PersistentVolumeClaims that a pod mounts. Engines read the base model alone, and environments nothing."""
+    if role in (HEAD, WORKER):
         return spec.claims
-    model = claim_of(spec.model.uri)
+    model = claim_of(spec.model.uri) if role == ENGINE else None
     return [model] if model else []
 
 
@@ -307,7 +342,7 @@ def _env(spec: LoRARLJobSpec, attempt: int, role: str, settings: Settings) -> di
         # another 30 s.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     }
-    if role != ENGINE:
+    if role in (HEAD, WORKER):
         # The workers' processes import their libraries before a driver asks for them; the head's variable tells the
         # driver so.
         env[PRELOAD] = f"{CONFIG_FOLDER}/{CONFIG_KEY}"
@@ -323,7 +358,7 @@ def _env(spec: LoRARLJobSpec, attempt: int, role: str, settings: Settings) -> di
     if role == HEAD and spec.cluster.fewest_nodes < spec.cluster.nodes:
         env["LORARL_ELASTIC_WAIT_SECONDS"] = str(settings.elastic_wait_seconds)
         env["LORARL_ELASTIC_GROW_SECONDS"] = str(settings.elastic_grow_seconds)
-    if role == HEAD or not spec.on_gpu:
+    if role in (HEAD, ENVIRONMENT) or not spec.on_gpu:
         env[NO_GPUS["name"]] = NO_GPUS["value"]
     return env | variables(spec)
 

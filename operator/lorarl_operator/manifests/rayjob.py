@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from lorarl_api.environment_pods import ENVIRONMENT_RESOURCE
 from lorarl_api.separate_engines import ENGINE_RESOURCE
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_operator.decide.models import (
@@ -31,6 +32,7 @@ from lorarl_operator.manifests.pods import (
     NO_GPUS,
     SCRATCH_FOLDER,
     engine_template,
+    environment_template,
     head_template,
     image_of,
     pod_security_context,
@@ -48,6 +50,8 @@ ENTRYPOINT = f"lorarl run {CONFIG_FOLDER}/{CONFIG_KEY} --in-cluster --out {OUT_F
 """Command in the head's container, with its volumes and its environment."""
 ENGINES = "engines"
 """KubeRay's name of the group of pods with separate engines. Kueue counts its quota by it too."""
+ENVIRONMENTS = "environments"
+"""The same of the pods in which the job's environment plays."""
 RESTARTS_IN_PLACE = 8
 """How often KubeRay starts a RayJob of a queue again: see `in_place.py`. It does so also while no operator works."""
 
@@ -90,7 +94,11 @@ def ray_job(
     # A worker takes one CPU in Ray's count, however many its pod has.
     group = _group(WORKER_GROUP, workers, spec.workers_per_node, spec.cluster.gpus_per_node, worker_pod)
     group["minReplicas"] = min(spec.cluster.fewest_nodes, workers)
-    groups = [group, *_engines(job, spec, attempt, settings, queued=queued)]
+    groups = [
+        group,
+        *_engines(job, spec, attempt, settings, queued=queued),
+        *_environments(job, spec, attempt, settings),
+    ]
     for template in (head_pod, *(group["template"] for group in groups)):
         avoid(template, avoided)
     return {
@@ -126,9 +134,21 @@ def _engines(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Settings, *,
         return []
     template = engine_template(job, spec, attempt, settings, queued=queued)
     group = _group(ENGINES, engines.count, 0, engines.tensor_parallel_size if spec.on_gpu else 0, template)
-    # Without CPUs no worker is placed there, and only an engine asks for this resource. A shell reads it.
-    group["rayStartParams"]["resources"] = f"'{json.dumps({ENGINE_RESOURCE: 1})}'"
-    return [group]
+    return [_only_for(ENGINE_RESOURCE, group)]
+
+
+def _environments(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Settings) -> list[dict[str, Any]]:
+    """The group of pods in which the job's environment plays, if they are asked for."""
+    if (own := spec.cluster.environments) is None:
+        return []
+    group = _group(ENVIRONMENTS, own.replicas, 0, 0, environment_template(job, spec, attempt, settings))
+    return [_only_for(ENVIRONMENT_RESOURCE, group)]
+
+
+def _only_for(resource: str, group: dict[str, Any]) -> dict[str, Any]:
+    """Let only what asks for Ray's own resource into the pods of a group, which has no CPUs for workers."""
+    group["rayStartParams"]["resources"] = f"'{json.dumps({resource: 1})}'"  # a shell reads it
+    return group
 
 
 def _group(name: str, pods: int, cpus: int, gpus: int, template: dict[str, Any]) -> dict[str, Any]:
