@@ -59,6 +59,12 @@ class EnginesLostError(LorarlError):
     reason = "NodeLost"
 
 
+class EnvironmentsLostError(LorarlError):
+    """The pods of `cluster.environments` are gone, and none has come back. The job itself is not at fault."""
+
+    reason = "NodeLost"
+
+
 class FencedError(LorarlError):
     """A newer start of the same job has taken over the checkpoint prefix."""
 

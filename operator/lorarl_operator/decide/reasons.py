@@ -314,7 +314,7 @@ class Ended(Row):
     NODE_LOST = (
         "NodeLost",
         "A worker's machine or pod is gone. Or those of all separate engines are, for longer than "
-        "`rollout.serverTimeoutSeconds`.",
+        "`rollout.serverTimeoutSeconds`, or all pods of `cluster.environments`, for longer than 10 minutes.",
         Counts.PREEMPTION,
     )
     INTERRUPTED = (

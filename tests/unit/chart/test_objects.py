@@ -103,7 +103,8 @@ def test_no_permission_is_wider_than_needed() -> None:
     assert ("ray.io", "rayjobs", "patch") not in granted, "suspend, nodeSelector and tolerations are Kueue's"
     assert {verb for _, resource, verb in granted if resource == "pods"} == {"list", "watch", "delete"}
     guards = str(of(rendered(), "ValidatingAdmissionPolicy"))
-    assert 'labels[?"lorarl.io/role"].orValue("") in ["head", "worker", "engine"]' in guards, "and of those only Ray's"
+    roles = '["head", "worker", "engine", "environment"]'
+    assert f'labels[?"lorarl.io/role"].orValue("") in {roles}' in guards, "and of those only Ray's"
 
 
 def test_users_get_their_permissions_from_the_clusters_own_roles() -> None:

@@ -17,7 +17,7 @@ from lorarl_trainer.dry_run.reward_trial import PATIENCE_SECONDS, WRONG
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.rollouts import bridge_of, speech_of
-from lorarl_trainer.rewards.environment.environment import FIELD, Answer, Environment, EpisodeFailedError
+from lorarl_trainer.rewards.environment.playing import FIELD, Answer, EpisodeFailedError, Plays
 from lorarl_trainer.rewards.environment.worker import TOO_LONG
 from lorarl_trainer.rewards.scores import Outcome
 from lorarl_trainer.rollout.agents import Agents
@@ -54,7 +54,7 @@ def hasty_environment(spec: LoRARLJobSpec) -> LoRARLJobSpec:
 
 
 async def try_episode(
-    spec: LoRARLJobSpec, environment: Environment, row: EncodedRow, vocabulary: inputs.Vocabulary
+    spec: LoRARLJobSpec, environment: Plays, row: EncodedRow, vocabulary: inputs.Vocabulary
 ) -> EpisodeTrial:
     """Play one episode of a row.
 
@@ -92,7 +92,7 @@ async def try_episode(
 
 
 async def _try_agent(
-    spec: LoRARLJobSpec, environment: Environment, row: EncodedRow, vocabulary: inputs.Vocabulary, said: list[int]
+    spec: LoRARLJobSpec, environment: Plays, row: EncodedRow, vocabulary: inputs.Vocabulary, said: list[int]
 ) -> EpisodeTrial:
     """Let an agent play an episode in which the model says the same in each turn."""
     agents, played = Agents(spec, speech_of(spec, vocabulary)), Played([PlayedSequence(row)])
@@ -124,7 +124,7 @@ def _failing(spec: LoRARLJobSpec, row: EncodedRow, failure: str, expected: str) 
 
 
 async def _try_call(
-    spec: LoRARLJobSpec, bridge: Bridge, environment: Environment, row: EncodedRow, vocabulary: inputs.Vocabulary
+    spec: LoRARLJobSpec, bridge: Bridge, environment: Plays, row: EncodedRow, vocabulary: inputs.Vocabulary
 ) -> EpisodeTrial:
     """Play an episode in which the model calls the first tool with made-up arguments, and then answers."""
     call, stop = example_of(environment.tools[0]), vocabulary.tokenizer.decode([_stop(vocabulary)])

@@ -21,6 +21,7 @@ from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.launch.earlier_evaluations import recorded
 from lorarl_trainer.launch.elsewhere import Elsewhere, in_words, open_elsewhere
+from lorarl_trainer.launch.environment_pods import environment_of, kept_in_pods
 from lorarl_trainer.launch.preparation import UNPUBLISHED, Prepared, Stored, look_into_stores, prepare
 from lorarl_trainer.launch.provenance import provenance
 from lorarl_trainer.launch.ray_cluster import RayCluster
@@ -131,9 +132,12 @@ async def open_run(launch: Launch, progress: Progress, interruption: Interruptio
         spec, sources = await in_background(stack.enter_context, fetched_sources(launch.job.spec, launch.secrets))
         job = launch.job.model_copy(update={"spec": spec})
         launch = replace(launch, job=job)
-        scorers = stack.enter_context(open_scorers(spec, launch.folder, output=reward_output, sources=sources))
-        progress.emit(Noted(f"checking base model {spec.model.uri}, data, reward and stores"))
         here = not launch.runtime.in_pods
+        plays = environment_of(None if here else spec.cluster.environments, progress.warn)
+        scorers = stack.enter_context(
+            open_scorers(spec, launch.folder, output=reward_output, sources=sources, environment_of=plays)
+        )
+        progress.emit(Noted(f"checking base model {spec.model.uri}, data, reward and stores"))
         on_bytes = downloads_to(progress) if here else None
         # Where the workers are on this machine, they find the model that the checks have fetched.
         fetch = here and "RAY_ADDRESS" not in os.environ
@@ -162,6 +166,7 @@ async def open_run(launch: Launch, progress: Progress, interruption: Interruptio
                 launch.runtime.wait_seconds,
             ) as cluster,
             elsewhere.ending(),
+            kept_in_pods(scorers.environment, cluster.workers),
         ):
             fetching = _fetch_model(launch, cluster, interruption, progress, checks if fetch else None)
             engines = elsewhere.start(checks, cluster.workers)

@@ -128,6 +128,6 @@ def episodes_of(spec: LoRARLJobSpec, scorers: Scorers, vocabulary: inputs.Vocabu
         parser = CallParser(vocabulary.tokenizer, environment.tools, spec.environment.tool_format)
         tools = Tools(parser, reward)
     if spec.environment.calls_model:
-        agents = partial(Agents, spec, speech_of(spec, vocabulary))
+        agents = partial(Agents, spec, speech_of(spec, vocabulary), environment.sees_us_at)
     bridge, decoders = bridge_of(spec, vocabulary), (vocabulary.decode, vocabulary.decode_prompts)
     return Episodes(spec, environment, bridge, *decoders, together=together, tools=tools, agents=agents)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.rewards.builtin import BuiltinScorer, Measure, make_measure
 from lorarl_trainer.rewards.code.scorer import CodeScorer, check_row
 from lorarl_trainer.rewards.environment.environment import Environment
+from lorarl_trainer.rewards.environment.playing import Plays
 from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.penalties import length_penalty, repetition_penalty
 from lorarl_trainer.rewards.pool import PoolScorer, usual_processes
@@ -46,7 +47,7 @@ class Scorers:
     reward: Scorer | None
     evals: Mapping[str, Scorer]
     teacher: Teacher | None = None
-    environment: Environment | None = None
+    environment: Plays | None = None
     patience: float | None = None
 
     async def ready(self) -> None:
@@ -86,6 +87,7 @@ def open_scorers(
     output: Output | None = None,
     eval_processes: int | None = None,
     sources: Sources = NO_SOURCES,
+    environment_of: Callable[[EnvironmentSpec, CodeFolders, Output | None], Plays] = Environment,
 ) -> Iterator[Scorers]:
     """Make a job's scorers and start what they need; end it when the block ends.
 
@@ -95,6 +97,7 @@ def open_scorers(
         output: gets what functions print; None for this process's own output.
         eval_processes: number of processes of an evaluation's own function; None for one per usable core, at most 8.
         sources: the folders of `reward.source`.
+        environment_of: makes the environment, here by default.
 
     Raises:
         InputError: the pattern of a regex reward does not compile.
@@ -108,7 +111,7 @@ def open_scorers(
     environment = None
     if spec.environment is not None:
         code = _code_folders(spec.environment, manifest_folder, sources)
-        environment = Environment(spec.environment, code, output)
+        environment = environment_of(spec.environment, code, output)
     scorers = Scorers(make_job_scorer(spec, manifest_folder, output, sources), evals, teacher, environment)
     with contextlib.ExitStack() as stack:
         for scorer in scorers._all:

@@ -6,7 +6,8 @@ import contextlib
 from typing import ClassVar
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_trainer.rewards.environment.environment import Episode, EpisodeFailedError
+from lorarl_trainer.rewards.environment.environment import LOOPBACK
+from lorarl_trainer.rewards.environment.playing import EpisodeFailedError, OpenEpisode
 from lorarl_trainer.rewards.scores import Outcome
 from lorarl_trainer.rollout.endpoint.conversation import Ask, Conversation, Speech
 from lorarl_trainer.rollout.endpoint.requests import MODEL
@@ -18,18 +19,18 @@ class Agents:
 
     model: ClassVar = MODEL
 
-    def __init__(self, spec: LoRARLJobSpec, speech: Speech) -> None:
-        """Nothing is served before `serving`."""
+    def __init__(self, spec: LoRARLJobSpec, speech: Speech, host: str = LOOPBACK) -> None:
+        """Nothing is served before `serving`. `host`: the address of this process at which agents ask for turns."""
         from lorarl_trainer.rollout.endpoint.server import Endpoint  # 60 ms, which other jobs do not need
 
         self._spec, self._speech = spec, speech
-        self._endpoint = Endpoint(spec, speech.bridge.vocabulary_size)
+        self._endpoint = Endpoint(spec, speech.bridge.vocabulary_size, host)
 
     def serving(self) -> contextlib.AbstractAsyncContextManager[None]:
         """Serve the model within the block."""
         return self._endpoint.serving()
 
-    async def play(self, played: Played, episode: Episode, ask: Ask) -> Outcome:
+    async def play(self, played: Played, episode: OpenEpisode, ask: Ask) -> Outcome:
         """Let the agent play an episode to its end; return its reward, or why it has none.
 
         Raises:
@@ -50,7 +51,7 @@ class Agents:
             return Outcome(0.0)  # many clients raise what the endpoint answers then
         return outcome
 
-    async def _rewarded(self, played: Played, episode: Episode, key: str) -> Outcome:
+    async def _rewarded(self, played: Played, episode: OpenEpisode, key: str) -> Outcome:
         try:
             answer = await episode.play(played.first.row.row.raw, self._endpoint.base_url, key, self.model)
         except EpisodeFailedError as failed:

@@ -22,7 +22,7 @@ from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.tool_calls import CallParser, ToolCall
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.protocols.workers import Generators
-from lorarl_trainer.rewards.environment.environment import FIELD, Environment, Episode, EpisodeFailedError, Result
+from lorarl_trainer.rewards.environment.playing import FIELD, EpisodeFailedError, OpenEpisode, Plays, Result
 from lorarl_trainer.rewards.environment.worker import MALFORMED, error_text
 from lorarl_trainer.rewards.scores import Outcome, Scorer, ToScore, collect
 from lorarl_trainer.rollout.agents import Agents
@@ -74,7 +74,7 @@ class Episodes:
     """
 
     spec: LoRARLJobSpec
-    environment: Environment
+    environment: Plays
     bridge: Bridge
     decode: Callable[[Sequence[Any]], list[str]]
     decode_all: Callable[[Sequence[Any]], list[str]]
@@ -185,7 +185,7 @@ class Episodes:
         self,
         number: int,
         played: Played,
-        episode: Episode,
+        episode: OpenEpisode,
         request: GenerationRequest,
         play: _Play,
     ) -> Outcome | None:
@@ -218,7 +218,7 @@ class Episodes:
             played.first.append(answer, made=False)
         return None
 
-    async def _opened(self, row: EncodedRow, episode: Episode) -> EncodedRow:
+    async def _opened(self, row: EncodedRow, episode: OpenEpisode) -> EncodedRow:
         """Return a row with what the class opens its episode with as its prompt."""
         opened = self.bridge.opened(row, await episode.reset(row.row.raw))
         most, length = self.spec.rollout.max_prompt_tokens, len(opened.prompt_ids)
@@ -227,7 +227,7 @@ class Episodes:
             raise EpisodeFailedError("too_long", found)
         return opened
 
-    async def _stepped(self, played: Played, episode: Episode) -> list[int] | None:
+    async def _stepped(self, played: Played, episode: OpenEpisode) -> list[int] | None:
         """Return the tokens with which the class answers the last turn; None if no turn follows it."""
         made = played.first.turns[-1]
         answer = await episode.step(self.decode([made.tokens])[0])
@@ -239,7 +239,7 @@ class Episodes:
             return None
         return self.bridge.tokens(played.first.row.row, answer.text, ended=self._ended(made))
 
-    async def _called(self, played: Played, episode: Episode, tools: Tools) -> list[int] | None:
+    async def _called(self, played: Played, episode: OpenEpisode, tools: Tools) -> list[int] | None:
         """Return the tokens with the results of the calls of the last turn; None if no turn follows it."""
         made, ended = (last := played.first.turns[-1]), self._ended(last)
         calls = tools.parser.calls(self.decode_all([made.tokens[: len(made.tokens) - ended]])[0])
@@ -254,7 +254,7 @@ class Episodes:
         answers = [(call.name, result.text) for call, result in zip(calls, results, strict=True)]
         return self.bridge.results(played.first.row.row, answers, ended=ended)
 
-    async def _result(self, call: ToolCall, episode: Episode) -> Result:
+    async def _result(self, call: ToolCall, episode: OpenEpisode) -> Result:
         if call.fault:
             return Result(**error_text(call.fault, MALFORMED))
         return await episode.call(call.name, call.arguments or {})

@@ -10,6 +10,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from lorarl_trainer.rewards.environment.worker import REWARD, awaited, failed, main
 from lorarl_trainer.rewards.worker import RefusedError, check, load_named
@@ -49,8 +50,8 @@ class Agent:
     ) -> dict[str, Any]:
         """Return the reward of an episode, and its components."""
         os.environ |= {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": key}
-        for name in ("no_proxy", "NO_PROXY"):  # a proxy of this machine's leads elsewhere
-            os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1"]))
+        for name in ("no_proxy", "NO_PROXY"):  # a proxy leads elsewhere
+            os.environ[name] = ",".join(filter(None, [os.environ.get(name), urlsplit(base_url).hostname]))
         returned = self._function(row, Llm(base_url, key, model))
         if inspect.isawaitable(returned):
             returned = loop.run_until_complete(awaited(returned))

@@ -9,66 +9,29 @@ import pickle
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass, field
 from multiprocessing.reduction import send_handle
 from pathlib import Path
 from typing import Any, ClassVar
 
-from lorarl_api.v1alpha1 import DataSource, EnvironmentSpec
+from lorarl_api.v1alpha1 import EnvironmentSpec
 from lorarl_trainer.data.cells import Prompt
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.install.separate import SEPARATE, python_of, variable_of
+from lorarl_trainer.rewards.environment.playing import FIELD, Answer, EpisodeFailedError, Plays, Result
 from lorarl_trainer.rewards.environment.worker import CALL, MOST_CHARACTERS, PLAY, RESET, STEP
 from lorarl_trainer.rewards.environment.worlds import class_of
 from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.process import EXIT_SECONDS, START_SECONDS, CodeFolders, CodeProcess
-from lorarl_trainer.rewards.scores import Cause
 from lorarl_trainer.threads import in_background
 
-FIELD = "spec.environment"
 VERIFIERS = "verifiers"
+LOOPBACK = "127.0.0.1"
 _LONGEST_LINE = 12 * MOST_CHARACTERS + (1 << 16)
 """Bytes of a reply: JSON takes at most 12 for a character, and components come to it."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.25, 1.0
 """Before a server is asked to reset once more: the first pause, and the longest of those that double."""
 _GRACE_SECONDS = 5.0
 """A tool that takes too long is interrupted, if it can be. After so much more its process is ended."""
-
-
-class EpisodeFailedError(Exception):
-    """The class failed in an episode, which has no reward then."""
-
-    def __init__(self, cause: Cause, message: str) -> None:
-        """Say why, as `Outcome.failed` does."""
-        super().__init__(message)
-        self.cause, self.message = cause, message
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What an environment says to a turn of the model.
-
-    Attributes:
-        text: what the model sees next; empty if the episode is done.
-        reward: of this turn; None if it said nothing of one.
-    """
-
-    text: str
-    done: bool
-    reward: float | None
-    components: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Result:
-    """What answers a tool call.
-
-    Attributes:
-        fault: `malformed` or `failed` if the text is an error; empty otherwise.
-    """
-
-    text: str
-    fault: str
 
 
 class _Process(CodeProcess):
@@ -132,13 +95,8 @@ class _WorldProcess(_Process):
     slow: ClassVar = f"Wait (at most {START_SECONDS:g} s)."
 
 
-class Environment:
-    """Plays episodes with a class or an agent, or with tools.
-
-    Call `ready` before the first one, and `close` at the end.
-    """
-
-    field = FIELD
+class Environment(Plays):
+    """Plays episodes on this machine, with a class or an agent, or with tools."""
 
     def __init__(self, spec: EnvironmentSpec, code: CodeFolders, output: Output | None = None) -> None:
         """Nothing starts before `warm_up`.
@@ -164,51 +122,27 @@ class Environment:
         self._process.start()
 
     async def ready(self) -> None:
-        """Wait until the class, the agent or the tools are imported.
-
-        Raises:
-            InputError: there is no such module, class or function, it lacks what it needs, or importing its module
-                fails or hangs.
-        """
         async with self._beginning:
             await in_background(self._process.ready)
 
     @property
     def tools(self) -> list[dict[str, Any]]:
-        """JSON schemas of the tools, once it is ready; empty with a class."""
         return self._process.told if isinstance(self._process, _ToolsProcess) else []
 
     @property
     def tasks(self) -> int | None:
-        """Number of tasks of a taskset, once it is ready; None if there is no end of them, or no taskset."""
         return self._process.told if isinstance(self._process, _TasksetProcess) else None
 
-    def require_tasks(self, path: str, source: DataSource) -> None:
-        """Refuse a source of rows that numbers more tasks than there are. Call `ready` before.
+    @property
+    def named(self) -> str:
+        return self._process.function
 
-        `path`: of the source in the manifest.
-
-        Raises:
-            InputError: it does.
-        """
-        if self.tasks is None or source.episodes is None:
-            return
-        seed, size = source.episodes.seed, source.episodes.size
-        if seed + size > self.tasks:
-            raise InputError(
-                f"{path}.episodes",
-                f"tasks {seed:,} to {seed + size - 1:,} of {self._process.function}, which has {self.tasks:,}",
-                f"tasks from 0 to {self.tasks - 1:,}",
-                f"Set size to {self.tasks - seed} or less." if seed < self.tasks else "Lower seed and size.",
-            )
+    @property
+    def sees_us_at(self) -> str:
+        return LOOPBACK
 
     @contextlib.asynccontextmanager
     async def episode(self, seed: int) -> AsyncIterator[Episode]:
-        """Open an episode, whose global random numbers have this seed. All that it started ends with the block.
-
-        Raises:
-            EpisodeFailedError: no process could be made for it.
-        """
         await self.ready()  # another process, if the machine has ended it meanwhile
         try:
             ours = self._process.begin()

@@ -1,4 +1,4 @@
-"""The HTTP server of the endpoint, on loopback. It finds the episode of a request by its key."""
+"""The HTTP server of the endpoint. It finds the episode of a request by its key."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from aiohttp import web
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import LorarlError
+from lorarl_trainer.rewards.environment.environment import LOOPBACK
 from lorarl_trainer.rollout.endpoint import replies, response_replies
 from lorarl_trainer.rollout.endpoint.conversation import Asked, Conversation
 from lorarl_trainer.rollout.endpoint.replies import Turn
@@ -25,7 +26,6 @@ from lorarl_trainer.rollout.endpoint.requests import (
 )
 from lorarl_trainer.rollout.endpoint.response_requests import read_response
 
-_HOST = "127.0.0.1"
 _MOST_BYTES = 64 << 20
 """Of a request."""
 _END_SECONDS = 1.0
@@ -37,16 +37,16 @@ type _Handler = Callable[[web.Request, Conversation], Awaitable[web.StreamRespon
 class Endpoint:
     """Serves the model to the agents of a job's episodes, each of which has its own key."""
 
-    def __init__(self, spec: LoRARLJobSpec, vocabulary_size: int) -> None:
-        """Serve nothing before `serving`. `vocabulary_size`: tokens that the model knows."""
-        self._spec, self._vocabulary_size = spec, vocabulary_size
+    def __init__(self, spec: LoRARLJobSpec, vocabulary_size: int, host: str = LOOPBACK) -> None:
+        """Serve nothing before `serving`. `vocabulary_size`: tokens that the model knows. `host`: of this machine."""
+        self._spec, self._vocabulary_size, self._host = spec, vocabulary_size, host
         self._conversations: dict[str, Conversation] = {}
         self._port = 0
 
     @property
     def base_url(self) -> str:
         """The root of OpenAI's API."""
-        return f"http://{_HOST}:{self._port}/v1"
+        return f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{self._port}/v1"
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -65,9 +65,9 @@ class Endpoint:
         await runner.setup()
         try:
             try:
-                await web.TCPSite(runner, _HOST, 0).start()
+                await web.TCPSite(runner, self._host, 0).start()
             except OSError as error:
-                raise LorarlError(f"no server for the calls of spec.environment on {_HOST}: {error}") from error
+                raise LorarlError(f"no server for the calls of spec.environment on {self._host}: {error}") from error
             self._port = runner.addresses[0][1]
             yield
         finally:
