@@ -83,7 +83,8 @@ def in_cluster(job: Job, folder: Path) -> Iterator[InCluster]:
 
 def _job_in(cluster: Cluster, gate: TcpGate, job: Job, run_dir: Path) -> InCluster:
     manifest = yaml.safe_load((job.folder / "job.yaml").read_text())
-    manifest["spec"]["reward"]["source"] = {"uri": "file:letters.py"}
+    if "reward" in manifest["spec"]:
+        manifest["spec"]["reward"]["source"] = {"uri": "file:letters.py"}
     # Its checkpoints are in a folder, which a cluster takes from volumes only. Here the pods are this machine.
     volumes = {"podTemplateOverrides": {"head": {"spec": {}}, "worker": {"spec": {}}}}
     stored_spec = {**manifest["spec"], "cluster": {**manifest["spec"].get("cluster", {}), **volumes}}

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 
+from lorarl_api.environment_pods import ENVIRONMENT_RESOURCE
 from lorarl_api.separate_engines import ENGINE_RESOURCE
 
 QUICK_HEALTH_CHECKS = {
@@ -59,15 +60,16 @@ class RayNodes:
         folders = (path for path in (self.cache(name) / "models").glob("*") if path.is_dir())
         return sorted(folder for folder in folders if any(folder.rglob("*.safetensors*")))
 
-    def add(self, name: str, *, engine: bool = False) -> None:
-        """Start a node with room for one worker, or for one separate engine and no worker."""
+    def add(self, name: str, *, engine: bool = False, plays: bool = False) -> None:
+        """Start a node with room for one worker; or for an engine, or the job's environment, and no worker."""
         environment = {
             "LORARL_CACHE": str(self.cache(name)),
             "LORARL_RUN_DIR": str(self.run_dir(name)),
             "LORARL_POD": name,
             "LORARL_SECRETS_DIR": str(self.secrets),
         }
-        room: dict[str, Any] = {"num_cpus": 0, "resources": {ENGINE_RESOURCE: 1}} if engine else {"num_cpus": 1}
+        own = ENGINE_RESOURCE if engine else ENVIRONMENT_RESOURCE if plays else None
+        room: dict[str, Any] = {"num_cpus": 0, "resources": {own: 1}} if own else {"num_cpus": 1}
         self._nodes[name] = self._cluster.add_node(**room, env_vars=environment)
 
     def kill(self, name: str) -> None:

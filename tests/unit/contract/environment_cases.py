@@ -177,4 +177,32 @@ ENVIRONMENT_CASES = [
         "spec.environment.maxTurnTokens",
         "Lower maxTurnTokens",
     ),
+    Case(
+        "pods for an environment need one",
+        {"spec.cluster.environments": {}},
+        PLAYED | {"spec.cluster.environments": {}},
+        "spec.cluster.environments",
+        "Remove cluster.environments, or add environment.",
+    ),
+    Case(
+        "pods for an environment have a CPU quantity",
+        PLAYED | {"spec.cluster.environments": {"cpus": "eight"}},
+        PLAYED | {"spec.cluster.environments": {"cpus": "500m"}},
+        "spec.cluster.environments.cpus",
+        "Write a quantity such as 8",
+    ),
+    Case(
+        "nodes of pods for an environment have labels",
+        PLAYED | {"spec.cluster.environments": {"nodeSelector": {"-": "a"}}},
+        PLAYED | {"spec.cluster.environments": {"nodeSelector": {"pool": "a"}}},
+        "spec.cluster.environments.nodeSelector",
+        "Write a key such as example.com/name.",
+    ),
+    Case(
+        "pods for an environment beside nodes that come and go",
+        PLAYED | {"spec.cluster": {"nodes": 2, "minNodes": 1, "environments": {}}},
+        PLAYED | {"spec.cluster": {"nodes": 2, "minNodes": 2, "environments": {}}},
+        "spec.cluster.minNodes",
+        "Remove cluster.minNodes or cluster.environments.",
+    ),
 ]

@@ -26,6 +26,9 @@ BROKEN: dict[str, Changes] = {
     "spec.cluster.podTemplateOverrides.engine": {
         "spec.cluster.podTemplateOverrides": {"engine": {"spec": {"hostNetwork": True}}}
     },
+    "spec.cluster.podTemplateOverrides.environment": {
+        "spec.cluster.podTemplateOverrides": {"environment": {"spec": {"hostNetwork": True}}}
+    },
     "spec.cluster.podTemplateOverrides.engine, GPUs": {
         "spec.cluster.gpusPerNode": 1,
         "spec.cluster.gpuResource": "",
