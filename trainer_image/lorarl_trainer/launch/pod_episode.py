@@ -1,7 +1,7 @@
-"""A pod of `cluster.environments`, as the driver has it, and an episode that is played in one after another.
+"""A pod of `cluster.environments`, as the driver has it, and an episode that moves to another one if it is lost.
 
 An episode whose pod is lost is played again in another one, as far as it was: with the same seed and the same turns of
-the model, which are not generated again. If the environment then answers as before, the episode goes on.
+the model, which are not generated again. If the environment then answers as before, the episode continues.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ async def _of(call: Any) -> Any:
 
 
 class PodEpisode:
-    """One episode, in one pod after another. See `OpenEpisode`."""
+    """One episode, in one pod at a time. See `OpenEpisode`."""
 
     def __init__(self, numbers: Iterator[int], seed: int, free: Callable[[], Awaitable[Pod]]) -> None:
         """Begin nothing yet.
