@@ -55,6 +55,10 @@ def add(first: int, second: int) -> int:
     return first + second
 
 
+def reaches(row, llm):
+    return float("10.1.2.3" in os.environ["NO_PROXY"].split(","))
+
+
 def play(row, llm):
     time.sleep(row["sleeps"])
     return 0.5

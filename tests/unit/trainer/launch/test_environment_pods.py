@@ -174,6 +174,18 @@ class TestAgents:
         with pytest.raises(EpisodeFailedError, match="took more than 1 s"):
             asyncio.run(play(stops=False))
 
+    def test_no_proxy_is_between_it_and_the_heads_address(
+        self, tmp_path: Path, pods: Pods, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+        environment, _ = in_pods(tmp_path, agent="game:reaches")
+
+        async def play() -> Answer:
+            async with ready(environment), environment.episode(0) as episode:
+                return await episode.play({}, "http://10.1.2.3:8000/v1", "key", "model")
+
+        assert asyncio.run(play()).reward == 1.0
+
     def test_one_that_is_lost_is_counted_and_not_played_again(self, tmp_path: Path, pods: Pods) -> None:
         environment, _ = in_pods(tmp_path, agent="game:play")
 
