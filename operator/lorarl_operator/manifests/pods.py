@@ -108,7 +108,7 @@ def environment_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: 
     template = _template(job, spec, attempt, ENVIRONMENT, settings, environment_resources(spec), own.disk)
     pod = template["spec"]
     del pod["serviceAccountName"]  # an identity of the cloud may come with the job's, by a webhook
-    _wait_for_head(pod)
+    _beside_the_head(pod)
     pod["containers"][0] |= {"image": own.image} if own.image else {}
     place_environments(spec, template)
     return _overridden(job, attempt, template, ENVIRONMENT, spec.cluster.pod_template_overrides.environment)
@@ -122,15 +122,15 @@ def _on_devices(
     claims = {"claims": [{"name": CLAIM}]} if cluster.gpu_claim else {}
     template = _template(job, spec, attempt, role, settings, resources | claims, cluster.disk_per_node)
     pod, container = template["spec"], template["spec"]["containers"][0]
-    _wait_for_head(pod)
+    _beside_the_head(pod)
     pod["volumes"].append({"name": "shared-mem", "emptyDir": {"medium": "Memory", "sizeLimit": cluster.shared_memory}})
     container["volumeMounts"].append({"name": "shared-mem", "mountPath": "/dev/shm"})
     pod |= pod_claims(job, cluster)
     return template
 
 
-def _wait_for_head(pod: dict[str, Any]) -> None:
-    """Set what all pods beside the head need."""
+def _beside_the_head(pod: dict[str, Any]) -> None:
+    """Give a pod what those that are not the head need."""
     # Only the driver reports to the API server, so only the head needs a token. Clouds' identity webhooks mount their
     # own tokens.
     pod["automountServiceAccountToken"] = False
