@@ -5,7 +5,7 @@ The nodes are real processes of Ray, each with its own run folder; driver, engin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,10 @@ def playing() -> list[int]:
 def test_nodes_that_are_killed_in_mid_episode_change_no_byte(
     start: Any, nodes: RayNodes, base: Path, tmp_path: Path
 ) -> None:
-    """One of two is killed, and then the other. The adapter is that of a run on one machine."""
+    """One of two is killed, and then the other. The adapter is that of a run on one machine.
+
+    Episodes wait for their next answer while the file `hold` is there, so that each is killed in mid-episode.
+    """
     alone = job_of(tmp_path / "alone", base, tmp_path / "seen-alone", function="vowels:Vowels")
     expected = alone.run()
     assert expected.code == 0, expected
@@ -131,27 +134,28 @@ def test_nodes_that_are_killed_in_mid_episode_change_no_byte(
 
     here, seen = start(function="vowels:Vowels"), tmp_path / "seen"
 
-    def held(run: Any) -> str:
-        """Stop all episodes before they answer their next turn; return a node that plays some of them."""
-        (seen / "hold").touch()
+    def played_since(run: Any, change: Callable[[], None]) -> str:
+        """Change something; return a node that has been asked for an answer after that."""
         for mark in marks(seen):
             (seen / mark).unlink()
+        change()
         run.wait_until(lambda: marks(seen), "a node plays", every=0.1)
         return min(marks(seen))
 
+    hold = seen / "hold"
     run = here.start(1)
     run.wait_until(lambda: here.status.get("step", 0) >= 1, "a step is done", every=0.1)
-    first = held(run)
+    first = played_since(run, hold.touch)
     assert first in {"games-a", "games-b"}, "nothing is played beside the driver"
     nodes.kill(first)
     run.wait_for_output(f"pod {first} is lost")
-    (seen / "hold").unlink()
-    second = held(run)
+    played_since(run, hold.unlink)
+    second = played_since(run, hold.touch)
     assert {first, second} == {"games-a", "games-b"}
     nodes.kill(second)
     run.wait_for_output(f"pod {second} is lost")
     nodes.add("games-c", plays=True)
-    (seen / "hold").unlink()
+    hold.unlink()
     ended = run.end()
 
     assert ended.code == 0, ended
