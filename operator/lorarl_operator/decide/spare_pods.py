@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from lorarl_operator.decide.blockers import of_pod
+from lorarl_operator.decide.blockers import not_created, of_pod
 from lorarl_operator.decide.decision import DeletePod
 from lorarl_operator.decide.early_losses import losses
 from lorarl_operator.decide.messages import sentences
@@ -65,28 +65,32 @@ def spares_news(snapshot: Snapshot) -> Iterator[tuple[News, str]]:
 def until_missing(snapshot: Snapshot) -> float | None:
     """Seconds until a pod that waits for a place counts as missing; None if none will."""
     patience = snapshot.settings.stuck_seconds
-    ages = [_age(snapshot, pod) for group in _GROUPS for pod in _waiting(snapshot, group)]
+    ages = [_age(snapshot, pod) for group in _GROUPS for pod in _of(snapshot, group, "Pending")]
     return min((patience - age for age in ages if age < patience), default=None)
 
 
 def _missing(snapshot: Snapshot, group: _Group) -> str:
     """Why some have had no place for a while; empty if all have one."""
     patience = snapshot.settings.stuck_seconds
-    missing = [pod for pod in _waiting(snapshot, group) if _age(snapshot, pod) >= patience]
-    if not missing:
+    missing = [pod for pod in _of(snapshot, group, "Pending") if _age(snapshot, pod) >= patience]
+    asked = spares_asked(snapshot)[group.role]
+    # KubeRay says at once that it may not create a pod. Without that, it is about to.
+    refused = not_created(snapshot.job, snapshot.clusters)
+    without = max(0, asked - len(_of(snapshot, group, "Pending", "Running"))) if refused else 0
+    if not (count := len(missing) + without):
         return ""
-    has = "has no pod that runs" if len(missing) == 1 else "have no pods that run"
+    has = "has no pod that runs" if count == 1 else "have no pods that run"
     found = (of_pod(snapshot.job, pod, snapshot.now) for pod in missing)
-    why = next((blocker.message for blocker in found if blocker), "")
-    told = f"{group.of_all.format(len(missing), spares_asked(snapshot)[group.role])} {has}"
+    why = next((blocker.message for blocker in (refused if without else None, *found) if blocker), "")
+    told = f"{group.of_all.format(count, asked)} {has}"
     return f"{told}: {why}" if why else f"{told}."
 
 
-def _waiting(snapshot: Snapshot, group: _Group) -> list[Pod]:
+def _of(snapshot: Snapshot, group: _Group, *phases: str) -> list[Pod]:
     return [
         pod
         for pod in snapshot.attempt_pods
-        if pod.role == group.role and pod.phase == "Pending" and not pod.deletion_asked_at
+        if pod.role == group.role and pod.phase in phases and not pod.deletion_asked_at
     ]
 
 
