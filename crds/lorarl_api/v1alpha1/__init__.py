@@ -45,7 +45,7 @@ from lorarl_api.v1alpha1.pods import (
     Toleration,
     TopologySpec,
 )
-from lorarl_api.v1alpha1.publish import AibrixTarget, PublishSpec
+from lorarl_api.v1alpha1.publish import TARGETS, AibrixTarget, KserveTarget, PublishSpec, TargetName
 from lorarl_api.v1alpha1.reward import NamedReward, RewardSpec
 from lorarl_api.v1alpha1.reward_source import RewardSource
 from lorarl_api.v1alpha1.rollout import RolloutSpec, SeparateEnginesSpec
@@ -123,6 +123,7 @@ __all__ = [
     "SCHEDULING_PREFIXES",
     "SERVED_RANKS",
     "SWEEP_KIND",
+    "TARGETS",
     "TEMPLATE_KIND",
     "VERSION",
     "AdapterSpec",
@@ -148,6 +149,7 @@ __all__ = [
     "GpuSecondsStatus",
     "HalvingStopping",
     "HeadSpec",
+    "KserveTarget",
     "LengthPenalty",
     "LoRARLJob",
     "LoRARLJobSpec",
@@ -183,6 +185,7 @@ __all__ = [
     "StoppedStatus",
     "SweepObjective",
     "SweepStopping",
+    "TargetName",
     "TemplateRef",
     "TemplateSpec",
     "Toleration",

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field
 
 from lorarl_api.rules import Rule
 from lorarl_api.v1alpha1.algorithm_types import FROM_ANSWERS, is_one_of
-from lorarl_api.v1alpha1.common import Model, SecretName
+from lorarl_api.v1alpha1.common import Model, ObjectName, SecretName
 from lorarl_api.v1alpha1.kubernetes import LabelValue, label_keys
+
+TargetName = Literal["aibrix", "kserve"]
+TARGETS: tuple[TargetName, ...] = get_args(TargetName)
+"""Each is a field of an entry, and a value of the operator's chart."""
 
 PublishedName = Annotated[
     str,
@@ -50,6 +54,16 @@ class AibrixTarget(Model):
     rules: ClassVar[tuple[Rule, ...]] = (label_keys("podSelector", "labels"),)
 
 
+class KserveTarget(Model):
+    """KServe: an adapter in the list of an LLMInferenceService, in the job's namespace."""
+
+    service: ObjectName = Field(
+        description="Name of the LLMInferenceService that serves the base model. It needs the label "
+        "lorarl.io/accepts-adapters=true. Each change of its adapters replaces its pods, one after the other.",
+        examples=["qwen"],
+    )
+
+
 class PublishSpec(Model):
     """One place to which adapters are published, and the gate before it."""
 
@@ -78,7 +92,22 @@ class PublishSpec(Model):
         "This is how a version is rolled back.",
         examples=[30],
     )
-    aibrix: AibrixTarget = Field(description="Publish to AIBrix.")
+    aibrix: AibrixTarget | None = Field(None, description="Publish to AIBrix. Set this or kserve.")
+    kserve: KserveTarget | None = Field(None, description="Publish to KServe. Set this or aibrix.")
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "aibrix",
+            f"[{', '.join(f'has(self.{one})' for one in TARGETS)}].exists_one(one, one)",
+            f"be the entry's target, or another one: exactly one of {' and '.join(TARGETS)}",
+            "Set aibrix for AIBrix, or kserve for KServe. Add a second entry for the other one.",
+        ),
+    )
+
+    @property
+    def target(self) -> TargetName:
+        """The servers that it is about."""
+        return next(one for one in TARGETS if getattr(self, one) is not None)
 
 
 _LOSS = (

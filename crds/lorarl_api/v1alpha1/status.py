@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AwareDatetime, Field
 
 from lorarl_api.v1alpha1.common import Model
+from lorarl_api.v1alpha1.publish import TARGETS, TargetName
 
 Moment = Annotated[AwareDatetime, Field(strict=False)]
 """A time with its zone. In YAML and JSON it is an RFC 3339 string."""
@@ -85,6 +86,11 @@ class PublishedStatus(Model):
     """What became of one entry of spec.publish."""
 
     name: str = Field(max_length=40, description="Name of the entry.")
+    targets: list[TargetName] = Field(
+        default_factory=list,
+        max_length=len(TARGETS),
+        description="Servers that may have versions of it: its own, and after a change those before. Empty: aibrix.",
+    )
     state: Literal["Waiting", "Serving", "HeldBack", "Failed", "Withdrawing"] = Field(
         description="Serving: the wanted version answers. Waiting: it will by itself. HeldBack: the gate keeps it from "
         "users. Failed: a person has to fix something; it is tried again all the time. Withdrawing: the entry was "

@@ -13,28 +13,27 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 
 from lorarl_api.faults import ManifestError
-from lorarl_api.v1alpha1 import SCHEDULE_KIND
+from lorarl_api.v1alpha1 import SCHEDULE_KIND, LoRARLJobSpec, TargetName
 from lorarl_operator.control.cache import Cache, Key
 from lorarl_operator.control.event_recorder import EventRecorder
+from lorarl_operator.control.publish_targets import TARGETS
 from lorarl_operator.control.served_schema import ServedSchema
 from lorarl_operator.control.worker import Worker
 from lorarl_operator.control.workqueue import WorkQueue
 from lorarl_operator.decide.decision import Event
 from lorarl_operator.decide.models import Job
 from lorarl_operator.decide.publish_reasons import Publishing
-from lorarl_operator.decide.publishing import PublishDecision, decide_publishing, inputs, superseded
-from lorarl_operator.decide.served import Change, Fault, Item, Put, Remove, Step
+from lorarl_operator.decide.publishing import PublishDecision, decide_publishing, inputs, superseded, targets_of
+from lorarl_operator.decide.served import Change, Fault, Put, Remove, Servers, Step
 from lorarl_operator.decide.valid_spec import checked_spec
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError
-from lorarl_operator.kube.resources import LORARLJOBS, MODEL_ADAPTERS
-from lorarl_operator.manifests.model_adapter import item_of, selector
+from lorarl_operator.kube.resources import LORARLJOBS, written
 
 MANAGER = "lorarl-publisher"
 """Field manager of its part of a job's status."""
 WORKERS = 4
 CONFLICT_SECONDS = 0.5
-_VALUE = "publish.aibrix.enabled"
 
 
 @dataclass(slots=True)
@@ -84,16 +83,17 @@ class Publisher:
         if memory is None or memory.uid != job.uid:
             memory = self._memories[key] = _Memory(job.uid)
         try:
-            entries = checked_spec(await self._served.readable(job)).publish or []
+            spec = checked_spec(await self._served.readable(job))
         except ManifestError:
             return  # The condition Running says what is wrong.
-        gone = superseded(job, self._of_schedule(job))
+        others = list(self._of_schedule(job))
+        gone = superseded(job, others)
         seen = json.dumps([inputs(job), gone and gone.message], sort_keys=True)
         if seen == memory.seen and (left := memory.due - self._clock()) > 0:
             self._queue.add_after(key, left)
             return
-        items = gone or await self._listed(job)
-        decision = decide_publishing(job, entries, items, memory.faults, self._client.now())
+        asked = {one: gone or await self._listed(job, spec, one) for one in targets_of([job, *others])}
+        decision = decide_publishing(job, spec.publish or [], asked, memory.faults, self._client.now())
         await self._carry_out(key, job, memory, decision)
         memory.seen, memory.due = seen, self._clock() + decision.recheck_seconds
         self._queue.add_after(key, decision.recheck_seconds)
@@ -111,10 +111,18 @@ class Publisher:
         for event in decision.events:
             self._recorder.record(job, event)
         before, memory.faults = memory.faults, {}
+        overtaken = False
         for step in decision.steps:
-            if fault := await self._refused(job, step):
-                memory.faults[step.entry] = fault
-        if _reasons(memory.faults) != _reasons(before):
+            try:
+                await self._make(job, step)
+            except ApiError as error:
+                if error.conflict or (error.not_found and not error.kind_missing):
+                    overtaken = True  # Someone else changed it since it was listed.
+                elif error.refused or error.already_exists:
+                    memory.faults |= dict.fromkeys(step.entries, await self._refusal(error, step))
+                else:
+                    raise
+        if overtaken or _reasons(memory.faults) != _reasons(before):
             memory.seen = ""
             self._queue.add_after(key, CONFLICT_SECONDS)  # The status says so at once.
 
@@ -124,43 +132,48 @@ class Publisher:
         found = self._cache.schedule((job.namespace, maker.name)) if maker and maker.kind == SCHEDULE_KIND else None
         return self._cache.made_by(found).values() if found else ()
 
-    async def _listed(self, job: Job) -> list[Item] | Fault:
-        pages = self._client.pages(MODEL_ADAPTERS, job.namespace, labels=selector(job))
-        try:
-            return [item_of(raw) async for items, _ in pages for raw in items]
-        except ApiError as error:
-            if not error.refused:
-                raise
-            return await self._fault(error, f"list ModelAdapters in namespace {job.namespace}")
+    async def _listed(self, job: Job, spec: LoRARLJobSpec, name: TargetName) -> Servers | Fault:
+        target, lists = TARGETS[name], []
+        for resource, labels in target.listed(job):
+            pages = self._client.pages(resource, job.namespace, labels=labels)
+            try:
+                lists.append([raw async for items, _ in pages for raw in items])
+            except ApiError as error:
+                if not error.refused:
+                    raise
+                return await self._fault(error, name, f"list {resource.kind}s in namespace {job.namespace}")
+        return target.read(job, spec, lists)
 
-    async def _refused(self, job: Job, step: Step) -> Fault | None:
-        """Do a step. Return why the API server refuses it; None if it is done, or no longer due."""
-        try:
-            match step:
-                case Put(manifest=manifest):
-                    await self._client.create(manifest)
-                case Change(model=model, patch=patch):
-                    await self._client.merge(MODEL_ADAPTERS, job.namespace, model, patch)
-                case Remove(model=model, uid=uid):
-                    await self._client.delete(MODEL_ADAPTERS, job.namespace, model, uid)
-        except ApiError as error:
-            if error.already_exists:
-                text = f"ModelAdapter {step.model} exists, and is not of this job. Delete it, or change the name."
-                return Fault(Publishing.NAME_TAKEN, text)
-            if error.refused:
-                return await self._fault(error, f"write ModelAdapter {step.model}")
-            if not error.conflict and not error.not_found:
-                raise
-        return None
+    async def _make(self, job: Job, step: Step) -> None:
+        resource = written(step.kind)
+        match step:
+            case Put(manifest=manifest):
+                await self._client.create(manifest)
+            case Change(name=name, patch=patch):
+                await self._client.merge(resource, job.namespace, name, patch)
+            case Remove(name=name, uid=uid):
+                await self._client.delete(resource, job.namespace, name, uid)
 
-    async def _fault(self, error: ApiError, what: str) -> Fault:
+    async def _refusal(self, error: ApiError, step: Step) -> Fault:
+        what = f"{step.kind} {step.name}"
+        if error.already_exists:
+            text = f"{what} exists, and is not of this job. Delete it, or change the name."
+            return Fault(Publishing.NAME_TAKEN, text)
+        name = next(name for name, target in TARGETS.items() if target.resource.kind == step.kind)
+        return await self._fault(error, name, f"write {what}")
+
+    async def _fault(self, error: ApiError, name: TargetName, what: str) -> Fault:
         """Why it was refused. Whether the kind is missing is asked: without the right to it, the answer is only 403."""
+        target = TARGETS[name]
+        resource = target.resource
         forbidden = error.status == HTTPStatus.FORBIDDEN and "is forbidden: User" in error.message
-        if (forbidden or error.kind_missing) and not await self._client.serves(MODEL_ADAPTERS):
-            text = "The cluster has no ModelAdapters (model.aibrix.ai/v1alpha1). Install AIBrix, or remove the entry."
+        if (forbidden or error.kind_missing) and not await self._client.serves(resource):
+            kind = f"{resource.kind}s ({resource.api_version})"
+            text = f"The cluster has no {kind}. Install {target.product}, or remove the entry."
             return Fault(Publishing.NOT_INSTALLED, text)
         if forbidden:
-            text = f"The operator may not {what}. An administrator sets {_VALUE}=true in the chart of lorarl."
+            value = f"publish.{name}.enabled"
+            text = f"The operator may not {what}. An administrator sets {value}=true in the chart of lorarl."
             return Fault(Publishing.FORBIDDEN, text)
         return Fault(Publishing.REFUSED, f"The API server refuses to {what}: {error.message}")
 

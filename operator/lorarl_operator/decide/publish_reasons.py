@@ -55,10 +55,21 @@ class Publishing(Row):
         "The operator may not use the target's objects in this namespace.",
         "Ask an administrator to set the chart's value that the message names.",
     )
+    NO_SERVICE = (
+        "NoService",
+        "The object that the entry names does not exist, or does not accept adapters.",
+        "Do what the message says.",
+    )
+    DOES_NOT_FIT = (
+        "DoesNotFit",
+        "The object that the entry names says that it cannot serve the adapter: its base model, rank or number. The "
+        "version before stays.",
+        "Change what the message names, or the entry.",
+    )
     NAME_TAKEN = (
         "NameTaken",
-        "An object of another owner has the name of the version. lorarl never takes it over.",
-        "Delete the object, or choose another `name`.",
+        "Something of another owner has the name of the version. lorarl never takes it over.",
+        "Delete it, or choose another `name`.",
     )
     REFUSED = "Refused", "The API server refuses the object. The message is its own.", "Correct what the message names."
     LOAD_FAILED = (

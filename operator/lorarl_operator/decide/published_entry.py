@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lorarl_api.v1alpha1 import PublishedStatus, PublishedVersion, PublishSpec
+from lorarl_api.v1alpha1 import PublishedStatus, PublishedVersion, PublishSpec, TargetName
 from lorarl_operator.decide.messages import sentences
-from lorarl_operator.decide.models import Job
 from lorarl_operator.decide.publish_reasons import Publishing
-from lorarl_operator.decide.served import Change, Item, Put, Remove, Step
+from lorarl_operator.decide.served import Drop, Item, Move, Serve, Servers
 from lorarl_operator.decide.versions import Held, best_version, not_better
-from lorarl_operator.manifests.model_adapter import change, model_adapter
 
 _KEPT_VERSIONS = 10
 _BY_ITSELF = frozenset({Publishing.NO_RESULT, Publishing.TRAINING_RUNS})
@@ -31,25 +29,43 @@ class Found:
     version: PublishedVersion | None = None
     serving: str | None = None
     versions: tuple[PublishedVersion, ...] = ()
-    steps: tuple[Step, ...] = ()
+    moves: tuple[Move, ...] = ()
 
 
 def decide_entry(
-    job: Job, entry: PublishSpec, status: Mapping[str, Any], stored: PublishedStatus | None, items: Sequence[Item]
+    entry: PublishSpec,
+    status: Mapping[str, Any],
+    stored: PublishedStatus | None,
+    servers: Servers,
+    items: Sequence[Item],
 ) -> Found:
-    """Decide about an entry of the manifest. `items` are those of this entry; `status` is the job's."""
+    """Decide about an entry of the manifest.
+
+    Args:
+        entry: The entry.
+        status: Of the job.
+        stored: What the status has of the entry.
+        servers: Those of the entry's target.
+        items: Those of this entry, also of targets that it had before.
+    """
+    place = (entry.target, servers.place(entry))
     versions = _served_before(stored, items)
     before = versions[-1] if versions else None
     reached = stored.version if stored and stored.version else before
     wanted, held = _wanted(entry, status, reached, versions, items)
-    item = next((one for one in items if wanted and one.model == wanted.model), None)
+    item = next((one for one in items if wanted and one.model == wanted.model and one.at == place), None)
     if wanted and item and _has_taken_over(item, before):
         versions = (*(one for one in versions if one.model != wanted.model), wanted)[-_KEPT_VERSIONS:]
     served = versions[-1] if versions else None
     answers = served.model if served and any(one.model == served.model and one.answers for one in items) else None
-    state, reason, message = _standing(entry, wanted, item, held, answers)
-    steps = _steps(job, entry, wanted, served, items) if wanted else ()
-    return Found(state, reason, message, wanted, answers, tuple(versions), steps)
+    obstacle = servers.obstacle(entry, wanted) if wanted and item is None else None
+    if wanted and obstacle:
+        stays = f"{answers} answers meanwhile" if answers else ""
+        state, reason, message = "Failed", obstacle.reason, sentences(obstacle.message, stays)
+    else:
+        state, reason, message = _standing(entry, wanted, item, held, answers)
+    moves = tuple(_moves(entry, wanted, served, items, place, blocked=obstacle is not None)) if wanted else ()
+    return Found(state, reason, message, wanted, answers, tuple(versions), moves)
 
 
 def is_done(entry: PublishSpec, status: Mapping[str, Any], stored: PublishedStatus) -> bool:
@@ -61,13 +77,13 @@ def is_done(entry: PublishSpec, status: Mapping[str, Any], stored: PublishedStat
     return wanted is None or (stored.state == "Serving" and stored.serving == wanted.model)
 
 
-def withdraw(entry: str, items: Sequence[Item]) -> Found | None:
+def withdraw(items: Sequence[Item]) -> Found | None:
     """Remove all that is left of an entry that the manifest no longer has; None if that is done."""
     if not items:
         return None
-    steps = tuple(Remove(entry, one.model, one.uid) for one in items if not one.going)
+    moves = tuple(Drop(one) for one in items if not one.going)
     names = ", ".join(one.model for one in items)
-    return Found("Withdrawing", Publishing.WITHDRAWING, f"{names} is being removed from the servers.", steps=steps)
+    return Found("Withdrawing", Publishing.WITHDRAWING, f"{names} is being removed from the servers.", moves=moves)
 
 
 def _served_before(stored: PublishedStatus | None, items: Sequence[Item]) -> tuple[PublishedVersion, ...]:
@@ -109,28 +125,29 @@ def _has_taken_over(item: Item, before: PublishedVersion | None) -> bool:
     return not item.going and (item.ready or (item.answers and before is not None and before.model == item.model))
 
 
-def _steps(
-    job: Job,
+def _moves(
     entry: PublishSpec,
     wanted: PublishedVersion,
     served: PublishedVersion | None,
     items: Sequence[Item],
-) -> tuple[Step, ...]:
-    """What brings the servers from these items to the wanted version. What answers stays until that one does."""
+    place: tuple[TargetName, str],
+    *,
+    blocked: bool,
+) -> Iterator[Move]:
+    """What brings the servers from these items to the wanted version. What answers stays until that one does.
+
+    `blocked`: whether the servers cannot take the wanted version.
+    """
     kept = {one.model: one for one in (served, wanted) if one}
-    there = {one.model for one in items}
-    steps: list[Step] = []
-    if wanted.model not in there:
-        steps.append(Put(entry.name, wanted.model, model_adapter(job, entry, wanted)))
+    if not blocked:
+        yield Serve(entry, wanted)
+    answers = any(one.model == wanted.model and one.at == place and one.answers for one in items)
     for one in items:
-        if one.going:
-            continue
-        if version := kept.get(one.model):
-            if patch := change(one, model_adapter(job, entry, version)["spec"]):
-                steps.append(Change(entry.name, one.model, patch))
-        elif served == wanted or not one.answers:
-            steps.append(Remove(entry.name, one.model, one.uid))
-    return tuple(steps)
+        if one.at == place and (version := kept.get(one.model)):
+            if version != wanted and not one.going:
+                yield Serve(entry, version)
+        elif not one.going and (not one.answers or (served == wanted and answers)):
+            yield Drop(one)
 
 
 def _standing(
@@ -142,10 +159,11 @@ def _standing(
         return state, held.reason, sentences(held.message, f"{answers} stays" if answers else "")
     assert wanted is not None, "without a version there is a reason why"
     others = held.message if held and held.reason not in _BY_ITSELF else ""
-    stays = f"{answers} answers meanwhile" if answers and answers != wanted.model else ""
+    elsewhere = answers != wanted.model or not (item and item.answers)
+    stays = f"{answers} answers meanwhile" if answers and elsewhere else ""
     if item and item.failed:
         return "Failed", Publishing.LOAD_FAILED, sentences(f"{wanted.model}: {item.failed}", stays, others)
-    if item and answers == wanted.model:
+    if item and item.answers and answers == wanted.model:
         reason = Publishing.SERVING if entry.step is None else Publishing.PINNED
         return "Serving", reason, sentences(f"{wanted.model} answers: {item.text}", others)
     text = "it is created" if item is None else "it is being deleted" if item.going else item.text

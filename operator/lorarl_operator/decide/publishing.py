@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from lorarl_api.v1alpha1 import MAX_PUBLISHED, SCHEDULE_KIND, PublishedStatus, PublishSpec
+from lorarl_api.v1alpha1 import MAX_PUBLISHED, SCHEDULE_KIND, TARGETS, PublishedStatus, PublishSpec, TargetName
 from lorarl_operator.decide.decision import Event
 from lorarl_operator.decide.models import Job
 from lorarl_operator.decide.publish_reasons import Publishing
 from lorarl_operator.decide.published_entry import Found, State, decide_entry, withdraw
-from lorarl_operator.decide.served import Fault, Item, Step
+from lorarl_operator.decide.served import Asked, Fault, Item, Move, Serve, Step
 from lorarl_operator.decide.status import PUBLISHED, timestamp
 from lorarl_operator.decide.versions import stored_entries
 
@@ -45,7 +45,7 @@ class PublishDecision:
 def decide_publishing(
     job: Job,
     entries: Sequence[PublishSpec],
-    items: Sequence[Item] | Fault,
+    asked: Asked,
     faults: Mapping[str, Fault],
     now: datetime,
 ) -> PublishDecision:
@@ -54,41 +54,91 @@ def decide_publishing(
     Args:
         job: With its status.
         entries: `spec.publish`.
-        items: The versions that the servers have of this job, or why they could not be listed.
+        asked: What the servers have of this job, for all that `targets_of` names.
         faults: By entry, why its last step failed. It counts while there is a step to do.
         now: By the API server's clock.
     """
     status = job.read_status()
     stored = stored_entries(status)
-    found: dict[str, Found | None] = {}
+    servers = {target: one for target, one in asked.items() if not isinstance(one, Fault)}
+    items = [item for one in servers.values() for item in one.items]
+    found: dict[str, _Entry] = {}
     # What an earlier job of its schedule has served for an entry that is gone from the template is withdrawn.
     of_schedule = job.maker is not None and job.maker.kind == SCHEDULE_KIND
-    earlier = [one.entry for one in items] if of_schedule and not isinstance(items, Fault) else []
+    earlier = [one.entry for one in items] if of_schedule else []
     names = list(dict.fromkeys([*(one.name for one in entries), *stored, *earlier]))
     # What is being withdrawn must not be forgotten. Entries for which the status has no room begin after that.
     listed = set(list(dict.fromkeys([*stored, *names]))[:MAX_PUBLISHED])
     for name in (one for one in names if one in listed):
-        entry, before = next((one for one in entries if one.name == name), None), stored.get(name)
-        if isinstance(items, Fault):
-            nothing_left = entry is None and items.reason is Publishing.NOT_INSTALLED
-            found[name] = None if nothing_left else _as_before(before, items)
-            continue
-        own = [one for one in items if one.entry == name]
-        decided = decide_entry(job, entry, status, before, own) if entry else withdraw(name, own)
-        fault = faults.get(name)
-        found[name] = (
-            replace(decided, state="Failed", reason=fault.reason, message=fault.message)
-            if decided and decided.steps and fault
-            else decided
-        )
-    made = {name: _written(name, one, stored.get(name), now) for name, one in found.items() if one}
+        entry = next((one for one in entries if one.name == name), None)
+        found[name] = _entry(entry, status, stored.get(name), asked, [one for one in items if one.entry == name])
+    moves = [move for one in found.values() if one.found for move in one.found.moves]
+    steps = [step for target, one in servers.items() for step in one.steps(_to(target, moves))]
+    failed = {name: fault for step in steps for name in step.entries if (fault := faults.get(name))}
+    decided = {name: _failing(one.found, failed.get(name)) for name, one in found.items()}
+    made = {
+        name: _written(name, one, found[name].targets, stored.get(name), now) for name, one in decided.items() if one
+    }
     part = _part(job, made, status, now)
     return PublishDecision(
         status=part if part != _stored_part(status) else None,
-        events=tuple(_news(stored, found, made)),
-        steps=tuple(step for one in found.values() if one for step in one.steps),
+        events=tuple(_news(stored, decided, made)),
+        steps=tuple(steps),
         recheck_seconds=min((_RECHECK_SECONDS[one.state] for one in made.values()), default=60.0),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What was found of an entry, None if it is withdrawn; and the targets that may have something of it."""
+
+    found: Found | None
+    targets: tuple[TargetName, ...]
+
+
+def _entry(
+    entry: PublishSpec | None,
+    status: Mapping[str, Any],
+    stored: PublishedStatus | None,
+    asked: Asked,
+    items: Sequence[Item],
+) -> _Entry:
+    before = _targets(stored) if stored else ()
+    unknown = {one: fault for one in before if isinstance(fault := asked[one], Fault)}
+    gone = [one for one, fault in unknown.items() if fault.reason is Publishing.NOT_INSTALLED]
+    left = [one for one in TARGETS if one in {*unknown, *(item.target for item in items)} and one not in gone]
+    if entry is None:
+        fault = next((unknown[one] for one in left if one in unknown), None)
+        return _Entry(_as_before(stored, fault) if fault else withdraw(items), tuple(left))
+    targets = tuple(one for one in TARGETS if one == entry.target or one in left)
+    servers = asked[entry.target]
+    if isinstance(servers, Fault):
+        return _Entry(_as_before(stored, servers), targets)
+    return _Entry(decide_entry(entry, status, stored, servers, items), targets)
+
+
+def _to(target: TargetName, moves: Iterable[Move]) -> Iterator[Move]:
+    """The moves that are for the servers of a target."""
+    for one in moves:
+        if target == (one.entry.target if isinstance(one, Serve) else one.item.target):
+            yield one
+
+
+def _failing(found: Found | None, fault: Fault | None) -> Found | None:
+    return replace(found, state="Failed", reason=fault.reason, message=fault.message) if found and fault else found
+
+
+def targets_of(jobs: Iterable[Job]) -> list[TargetName]:
+    """The targets whose servers may have something of these jobs, or are to have it."""
+    named = set()
+    for job in jobs:
+        named |= {one for entry in stored_entries(job.read_status()).values() for one in _targets(entry)}
+        named |= {one for entry in job.read_spec().get("publish") or () for one in entry}
+    return [one for one in TARGETS if one in named]
+
+
+def _targets(stored: PublishedStatus) -> Sequence[TargetName]:
+    return stored.targets or ("aibrix",)
 
 
 def inputs(job: Job) -> dict[str, Any]:
@@ -123,10 +173,13 @@ def superseded(job: Job, made: Iterable[Job]) -> Fault | None:
     return Fault(Publishing.SUPERSEDED, f"Job {newest.name} of the same schedule publishes in place of this one.")
 
 
-def _written(name: str, found: Found, stored: PublishedStatus | None, now: datetime) -> PublishedStatus:
+def _written(
+    name: str, found: Found, targets: Sequence[TargetName], stored: PublishedStatus | None, now: datetime
+) -> PublishedStatus:
     same = stored is not None and _key(stored) == (found.state, found.reason, found.version)
     return PublishedStatus(
         name=name,
+        targets=list(targets),
         state=found.state,
         reason=str(found.reason),
         message=found.message[:_LONGEST_MESSAGE],

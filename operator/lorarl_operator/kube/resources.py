@@ -52,6 +52,7 @@ NODES = Resource("", "v1", "nodes", "Node")
 BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads", "Workload")
 MODEL_ADAPTERS = Resource("model.aibrix.ai", "v1alpha1", "modeladapters", "ModelAdapter")
+LLM_SERVICES = Resource("serving.kserve.io", "v1alpha2", "llminferenceservices", "LLMInferenceService")
 
 _WRITTEN = (
     LORARLJOBS,
@@ -63,6 +64,7 @@ _WRITTEN = (
     EVENTS,
     BUDGETS,
     MODEL_ADAPTERS,
+    LLM_SERVICES,
     Resource("", "v1", "serviceaccounts", "ServiceAccount"),
     Resource("", "v1", "configmaps", "ConfigMap"),
     Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate"),

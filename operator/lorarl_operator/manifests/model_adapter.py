@@ -8,15 +8,13 @@ anything again under a name that a server has already, so each version has its o
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pydantic import ValidationError
-
-from lorarl_api.schedules.manifest import LABEL_SCHEDULE
-from lorarl_api.v1alpha1 import SCHEDULE_KIND, PublishedVersion, PublishSpec
+from lorarl_api.v1alpha1 import PublishedVersion, PublishSpec
 from lorarl_operator.decide.models import LABEL_JOB, LABEL_MANAGED_BY, MANAGED_BY, Job
-from lorarl_operator.decide.served import Item
+from lorarl_operator.decide.served import Change, Fault, Item, Move, Put, Remove, Serve, Step
+from lorarl_operator.manifests.published import recorded, schedule_label
 
 API_VERSION, KIND = "model.aibrix.ai/v1alpha1", "ModelAdapter"
 LABEL_ENTRY = "lorarl.io/publish"
@@ -25,20 +23,50 @@ ANNOTATION_VERSION = "lorarl.io/version"
 """The version as JSON: a job that is applied again learns from it what its predecessor left."""
 
 
+class ModelAdapters:
+    """The ModelAdapters of a job."""
+
+    def __init__(self, job: Job, objects: Iterable[Mapping[str, Any]]) -> None:
+        """`objects`: what `selector` selects."""
+        self._job = job
+        self._objects = {raw["metadata"]["name"]: raw for raw in objects}
+        self.items: Sequence[Item] = [item_of(raw) for raw in self._objects.values()]
+
+    def place(self, entry: PublishSpec) -> str:
+        """The same for all entries: pods are selected by labels, which can be changed in place."""
+        return KIND
+
+    def obstacle(self, entry: PublishSpec, version: PublishedVersion) -> Fault | None:
+        """None: a ModelAdapter says nothing about what its servers can load."""
+        return None
+
+    def steps(self, moves: Iterable[Move]) -> list[Step]:
+        """One for each object."""
+        return [step for move in moves if (step := self._step(move))]
+
+    def _step(self, move: Move) -> Step | None:
+        if not isinstance(move, Serve):
+            name = move.item.model
+            return Remove((move.item.entry,), KIND, name, self._objects[name]["metadata"]["uid"])
+        entries, name = (move.entry.name,), move.version.model
+        wanted, there = model_adapter(self._job, move.entry, move.version), self._objects.get(name)
+        if there is None:
+            return Put(entries, KIND, name, wanted)
+        going = "deletionTimestamp" in there["metadata"]  # Its name is free when it has gone.
+        patch = None if going else change(there, wanted["spec"])
+        return Change(entries, KIND, name, patch) if patch else None
+
+
 def selector(job: Job) -> str:
     """Labels of all ModelAdapters of a job, also of an earlier one with its name, or of its schedule."""
-    [(key, name)] = (_of_schedule(job) or {LABEL_JOB: job.name}).items()
+    [(key, name)] = (schedule_label(job) or {LABEL_JOB: job.name}).items()
     return f"{LABEL_MANAGED_BY}={MANAGED_BY},{key}={name},{LABEL_ENTRY}"
-
-
-def _of_schedule(job: Job) -> dict[str, str]:
-    """The label that the ModelAdapters of all jobs of a schedule share; empty for another job."""
-    return {LABEL_SCHEDULE: job.maker.name} if job.maker and job.maker.kind == SCHEDULE_KIND else {}
 
 
 def model_adapter(job: Job, entry: PublishSpec, version: PublishedVersion) -> dict[str, Any]:
     """The ModelAdapter of a version. No owner: it stays when the job is deleted."""
     target = entry.aibrix
+    assert target is not None, "the entry's target is AIBrix"
     spec = {
         "artifactURL": f"{version.uri}/",  # Without the slash, AIBrix would look for one file of this name.
         "podSelector": {"matchLabels": dict(target.pod_selector)},
@@ -54,7 +82,7 @@ def model_adapter(job: Job, entry: PublishSpec, version: PublishedVersion) -> di
             "labels": {
                 LABEL_MANAGED_BY: MANAGED_BY,
                 LABEL_JOB: job.name,
-                **_of_schedule(job),
+                **schedule_label(job),
                 LABEL_ENTRY: entry.name,
             },
             "annotations": {ANNOTATION_VERSION: json.dumps(version.model_dump(by_alias=True))},
@@ -63,19 +91,19 @@ def model_adapter(job: Job, entry: PublishSpec, version: PublishedVersion) -> di
     }
 
 
-def change(item: Item, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+def change(raw: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     """The merge patch after which an object has the wanted spec; None if it has it already."""
-    labels = wanted["podSelector"]["matchLabels"]
-    before = (item.spec.get("podSelector") or {}).get("matchLabels") or {}
-    secret = (item.spec.get("credentialsSecretRef") or {}).get("name")
-    now = (before, item.spec.get("artifactURL"), item.spec.get("baseModel"), secret)
+    labels, spec = wanted["podSelector"]["matchLabels"], raw.get("spec") or {}
+    before = (spec.get("podSelector") or {}).get("matchLabels") or {}
+    secret = (spec.get("credentialsSecretRef") or {}).get("name")
+    now = (before, spec.get("artifactURL"), spec.get("baseModel"), secret)
     ours = (wanted.get("credentialsSecretRef") or {}).get("name")
     if now == (labels, wanted["artifactURL"], wanted.get("baseModel"), ours):
         return None
     gone = dict.fromkeys({*before} - {*labels})
     absent = {key: None for key in ("baseModel", "credentialsSecretRef") if key not in wanted}
-    spec = {**wanted, **absent, "podSelector": {"matchLabels": {**gone, **labels}}}
-    return {"metadata": {"uid": item.uid}, "spec": spec}
+    patch = {**wanted, **absent, "podSelector": {"matchLabels": {**gone, **labels}}}
+    return {"metadata": {"uid": raw["metadata"]["uid"]}, "spec": patch}
 
 
 def item_of(raw: Mapping[str, Any]) -> Item:
@@ -89,22 +117,13 @@ def item_of(raw: Mapping[str, Any]) -> Item:
     runs = phase == "Running" and ready > 0
     return Item(
         entry=meta["labels"][LABEL_ENTRY],
+        target="aibrix",
+        place=KIND,
         model=meta["name"],
-        uid=meta["uid"],
-        version=_recorded(meta),
+        version=recorded((meta.get("annotations") or {}).get(ANNOTATION_VERSION, ""), meta["name"]),
         answers=runs,
         ready=runs and ready >= desired,
         failed=str(said.get("message") or "AIBrix does not say why") if phase == "Failed" else "",
         text=text if phase else "AIBrix has not looked at it yet",
         going="deletionTimestamp" in meta,
-        spec=raw.get("spec") or {},
     )
-
-
-def _recorded(meta: Mapping[str, Any]) -> PublishedVersion | None:
-    text = (meta.get("annotations") or {}).get(ANNOTATION_VERSION, "")
-    try:
-        version = PublishedVersion.model_validate_json(text, extra="ignore")  # a later operator may write more
-    except ValidationError:
-        return None
-    return version if version.model == meta["name"] else None

@@ -6,11 +6,12 @@ import copy
 from datetime import timedelta
 from typing import Any
 
-from lorarl_api.v1alpha1 import PublishSpec
+from lorarl_api.v1alpha1 import PublishSpec, TargetName
 from lorarl_operator.decide import parse
-from lorarl_operator.decide.publishing import PublishDecision, decide_publishing
-from lorarl_operator.decide.served import Change, Fault, Put, Remove
-from lorarl_operator.manifests.model_adapter import item_of
+from lorarl_operator.decide.models import Job
+from lorarl_operator.decide.publishing import PublishDecision, decide_publishing, targets_of
+from lorarl_operator.decide.served import Change, Fault, Put, Remove, Servers
+from lorarl_operator.manifests.model_adapter import ModelAdapters
 from unit.operator.observed_world import START, raw_job
 
 ENTRY: dict[str, Any] = {"name": "sums", "minimum": 0.5, "aibrix": {"podSelector": {"app": "vllm"}}}
@@ -44,10 +45,14 @@ class World:
         self.events: list[str] = []
 
     def look(self) -> PublishDecision:
-        job = parse.job(raw_job(status=copy.deepcopy(self.status)))
+        job = parse.job(raw_job(spec={"publish": self.entries}, status=copy.deepcopy(self.status)))
         specs = [PublishSpec.model_validate(one) for one in self.entries]
-        items = self.unlisted or [item_of(one) for one in self.objects.values()]
-        return decide_publishing(job, specs, items, self.faults, self.now)
+        asked = {one: self.listed(job, one) for one in targets_of([job])}
+        return decide_publishing(job, specs, asked, self.faults, self.now)
+
+    def listed(self, job: Job, target: TargetName) -> Servers | Fault:
+        assert target == "aibrix"
+        return self.unlisted or ModelAdapters(job, self.objects.values())
 
     def step(self, killed_after: int | None = None) -> PublishDecision:
         """Decide and carry it out; the publisher dies after so many writes."""
@@ -79,10 +84,13 @@ class World:
                 made["metadata"]["uid"] = f"uid-{len(self.created)}"
                 self.objects[name] = made
                 self.created.append(made)
-            case Change(model=name, patch=patch):
-                self.objects[name]["spec"] = merged(self.objects[name]["spec"], patch["spec"])
-            case Remove(model=name):
+            case Change():
+                self.change(write)
+            case Remove(name=name):
                 self.objects.pop(name, None)
+
+    def change(self, write: Change) -> None:
+        self.objects[write.name]["spec"] = merged(self.objects[write.name]["spec"], write.patch["spec"])
 
     def _trainers(self) -> dict[str, Any]:
         return {"best": self.status["best"]} if "best" in self.status else {}
