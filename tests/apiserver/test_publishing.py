@@ -5,37 +5,38 @@ KubeRay does not run: the jobs are suspended, and tests report what a training w
 
 from __future__ import annotations
 
-import json
-import shlex
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 import yaml
 from aiohttp import web
 
-from lorarl_api.v1alpha1 import LoRARLJobStatus
 from support.cluster import aibrix
 from support.cluster.aibrix import KIND, loads, names
 from support.cluster.api_proxy import Call, api_proxy
-from support.cluster.audit import account, granted, refused, used, writes
+from support.cluster.audit import granted, refused, used, writes
 from support.cluster.client import ApiError, Object
 from support.cluster.control_plane import Cluster, control_plane
-from support.cluster.crds import CRDS, install_crds
-from support.cluster.kuberay import install_kuberay
-from support.cluster.lorarljobs import condition, events, phase, report, wait_event
-from support.cluster.operator import RIGHTS, ROOT, SYSTEM, create, grant_target, operator, prepare, wait_leader
+from support.cluster.crds import install_crds
+from support.cluster.lorarljobs import condition, events, phase, wait_event
+from support.cluster.operator import RIGHTS, SYSTEM, create, grant_target, operator, prepare, wait_leader
 from support.cluster.processes import find_share, until
+from support.cluster.publishing import (
+    ACCOUNT,
+    OPERATOR,
+    PAGE,
+    SECONDS,
+    entry,
+    from_page,
+    install,
+    leading,
+    reports,
+    wait_state,
+)
 from support.cluster.tools import tools_or_skip
-from support.helm import rendered
 from unit.operator.publishing_world import best, model
 
-ACCOUNT = "operator-lorarl"
-"""The name that the chart gives it: the chart's policy for the account applies to these tests."""
-OPERATOR = account(SYSTEM, ACCOUNT)
-SECONDS = 30.0
-PAGE = (ROOT / "docs/publishing.md").read_text()
 MANIFEST: Object = yaml.safe_load(PAGE.partition("```yaml\n")[2].partition("```")[0])
 ENTRY: Object = MANIFEST["spec"]["publish"][0] | {"minimum": 0.5}
 
@@ -46,18 +47,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with tools_or_skip():
         find_share("ray-operator")
         with control_plane(tmp_path_factory.mktemp("publishing"), audit=True) as running:
-            install_crds(running, *CRDS)
-            install_kuberay(running)
-            for one in (one for one in rendered() if one["kind"].startswith("ValidatingAdmissionPolicy")):
-                running.must("apply", "-f", "-", stdin=json.dumps(one))
+            install(running)
             yield running
-
-
-@contextmanager
-def leading(cluster: Cluster, name: str = "publishing") -> Iterator[None]:
-    with operator(cluster, prepare(cluster, account=ACCOUNT), name) as one:
-        wait_leader(one)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -79,28 +70,6 @@ def job(where: str, entry: Object = ENTRY) -> Object:
     """The page's job with an entry, and with the entry's name; it is suspended."""
     about = {"name": entry["name"], "namespace": where}
     return MANIFEST | {"metadata": about, "spec": MANIFEST["spec"] | {"suspend": True, "publish": [entry]}}
-
-
-def entry(found: Object, number: int = 0) -> Object:
-    published: list[Object] = found.get("status", {}).get("published") or [{}]
-    return published[number]
-
-
-def wait_state(cluster: Cluster, where: str, state: str, reason: str, name: str = "sums", serves: str = "") -> Object:
-    """The entry when it is in this state, with what answers then."""
-
-    def holds(found: Object) -> bool:
-        one = entry(found)
-        return (one.get("state"), one.get("reason"), one.get("serving", "")) == (state, reason, serves)
-
-    found = cluster.api.wait("LoRARLJob", name, where, holds, seconds=SECONDS)
-    assert condition(found, "Published")["status"] == str(state == "Serving")
-    LoRARLJobStatus.model_validate(found["status"])
-    return entry(found)
-
-
-def reports(cluster: Cluster, where: str, step: int, value: float, name: str = "sums") -> None:
-    report(cluster.api, where, name, step=step, totalSteps=100, best=best(step, value))
 
 
 @pytest.mark.long
@@ -223,13 +192,6 @@ def test_the_best_is_published_replaced_and_rolled_back(served: Cluster) -> None
 def selected(adapter: Object) -> Object:
     labels: Object = adapter["spec"]["podSelector"]["matchLabels"]
     return labels
-
-
-def from_page(cluster: Cluster, where: str, beginning: str, words: str) -> str:
-    """Run the one command of docs/publishing.md that begins so and has these words, in this namespace."""
-    lines = [line.partition("  #")[0] for line in PAGE.splitlines()]
-    (command,) = (line for line in lines if line.startswith(f"kubectl {beginning}") and words in line)
-    return cluster.must(*shlex.split(command)[1:], "-n", where)
 
 
 def test_an_operator_that_was_away_continues_and_does_nothing_twice(served: Cluster) -> None:

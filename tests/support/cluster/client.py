@@ -50,6 +50,7 @@ KINDS = {
     "ClusterLoRARLJobTemplate": ("lorarl.io/v1alpha1", "clusterlorarljobtemplates", False),
     "RayJob": ("ray.io/v1", "rayjobs", True),
     "RayCluster": ("ray.io/v1", "rayclusters", True),
+    "LLMInferenceService": ("serving.kserve.io/v1alpha2", "llminferenceservices", True),
     "ModelAdapter": ("model.aibrix.ai/v1alpha1", "modeladapters", True),
     "Workflow": ("argoproj.io/v1alpha1", "workflows", True),
     "WorkflowTemplate": ("argoproj.io/v1alpha1", "workflowtemplates", True),

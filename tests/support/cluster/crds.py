@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ def install_crds(cluster: Cluster, *paths: Path, version: str | None = None) -> 
     """Create the definitions in these files, or only their `version`. When it returns, their kinds are served."""
     names = []
     for path in paths:
-        definition = yaml.load(path.read_text(), LOADER)
+        text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        definition = yaml.load(text, LOADER)
         if version:
             definition["spec"]["versions"] = [one for one in definition["spec"]["versions"] if one["name"] == version]
         names.append(cluster.api.create(definition)["metadata"]["name"])

@@ -6,6 +6,7 @@ import json
 
 import yaml
 
+from lorarl_api.v1alpha1 import TARGETS
 from support.cluster.audit import granted
 from support.helm import CHART, helm, of, only, rendered
 
@@ -15,7 +16,7 @@ NAMESPACED = {"watchNamespaces": ["team"], "crds.install": False, "aggregatedRol
 
 
 def test_who_installs_may_grant_what_the_operator_needs() -> None:
-    rules = [*RIGHTS["jobs"], *RIGHTS["aibrix"], *RIGHTS["own"]]
+    rules = [*RIGHTS["jobs"], *(rule for one in TARGETS for rule in RIGHTS[one]), *RIGHTS["own"]]
     assert granted(rules) <= granted(ROLE["rules"])
     named = [rule for rule in ROLE["rules"] if "resourceNames" in rule]
     assert [(rule["resources"], rule["resourceNames"]) for rule in named] == [(["namespaces"], ["kube-system"])]

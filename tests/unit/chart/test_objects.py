@@ -11,6 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from lorarl_api.v1alpha1 import TARGETS
 from lorarl_operator.main import main as operator_command
 from support.helm import CHART, Object, flags, helm, of, only, rendered
 
@@ -59,16 +60,15 @@ def test_with_a_list_there_is_a_role_in_each_and_none_elsewhere() -> None:
     assert arguments(made)["--namespace"] == ["team-a", "team-b"]
 
 
-def test_rights_to_publish_are_given_only_if_asked_for() -> None:
-    (role,) = (
-        one
-        for one in of(rendered({"publish.aibrix.enabled": True}), "ClusterRole")
-        if "aggregate" not in str(one["metadata"]["labels"])
-    )
-    assert role["rules"] == RIGHTS["jobs"] + RIGHTS["aibrix"] + RIGHTS["cluster"]
-    made = of(rendered({"publish.aibrix.enabled": True, "watchNamespaces": ["team"]}), "Role")
+@pytest.mark.parametrize("targets", [[one] for one in TARGETS] + [list(TARGETS)])
+def test_rights_to_publish_are_given_only_if_asked_for(targets: list[str]) -> None:
+    asked = {f"publish.{one}.enabled": True for one in targets}
+    granted = [rule for one in targets for rule in RIGHTS[one]]
+    (role,) = (one for one in of(rendered(asked), "ClusterRole") if "aggregate" not in str(one["metadata"]["labels"]))
+    assert role["rules"] == RIGHTS["jobs"] + granted + RIGHTS["cluster"]
+    made = of(rendered(asked | {"watchNamespaces": ["team"]}), "Role")
     rules = {one["metadata"]["namespace"]: one["rules"] for one in made}
-    assert rules == {"team": RIGHTS["jobs"] + RIGHTS["aibrix"], "lorarl-system": RIGHTS["own"]}
+    assert rules == {"team": RIGHTS["jobs"] + granted, "lorarl-system": RIGHTS["own"]}
 
 
 def test_a_release_in_a_namespace_that_it_watches_has_both_roles() -> None:

@@ -77,6 +77,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"extraVolumes": [{"mountPath": "/x"}]}, r"/extraVolumes/0.*missing property 'name'"),
     ({"dnsConfig": {"servers": []}}, r"/dnsConfig.*additional properties 'servers' not allowed"),
     ({"publish.aibrix": True}, r"/publish/aibrix.*got boolean, want object"),
+    ({"publish.kserve": True}, r"/publish/kserve.*got boolean, want object"),
     ({"dashboard.stores": ["file:///mnt"]}, r"/dashboard/stores/0.*does not match pattern"),
     ({"dashboard.image.repository": "a b"}, r"/dashboard/image/repository"),
     (
@@ -151,6 +152,7 @@ CHANGED: dict[str, Any] = {
     "jobPolicy.tolerations": ["spot"],
     "jobPolicy.podTemplateOverrides": False,
     "publish.aibrix.enabled": True,
+    "publish.kserve.enabled": True,
     "aggregatedRoles": False,
     "crds.install": False,
     "crds.keep": False,

@@ -51,6 +51,20 @@ PUBLISH_CASES = [
         "Write a key such as",
     ),
     Case(
+        "an entry has one target",
+        PUBLISHES | {"spec.publish": [ENTRY | {"kserve": {"service": "qwen"}}]},
+        PUBLISHES | {"spec.publish": [{"name": "sums", "minimum": 0.7, "kserve": {"service": "qwen"}}]},
+        "spec.publish[0].aibrix",
+        "Add a second entry",
+    ),
+    Case(
+        "an entry has a target",
+        PUBLISHES | {"spec.publish": [{"name": "sums", "minimum": 0.7}]},
+        PUBLISHES,
+        "spec.publish[0].aibrix",
+        "Set aibrix for AIBrix, or kserve for KServe.",
+    ),
+    Case(
         "two entries have two names",
         PUBLISHES | {"spec.publish": [ENTRY, ENTRY]},
         PUBLISHES | {"spec.publish": [ENTRY, ENTRY | {"name": "more"}]},
