@@ -59,7 +59,7 @@ class KserveTarget(Model):
 
     service: ObjectName = Field(
         description="Name of the LLMInferenceService that serves the base model. It needs the label "
-        "lorarl.io/accepts-adapters=true. Each change of its adapters replaces its pods, one after the other.",
+        "lorarl.io/accepts-adapters=true. Each change of its adapters replaces its pods in turn.",
         examples=["qwen"],
     )
 

@@ -17,6 +17,7 @@ _BY_ITSELF = frozenset({Publishing.NO_RESULT, Publishing.TRAINING_RUNS})
 """Why nothing is served yet although no gate holds anything back."""
 
 State = Literal["Waiting", "Serving", "HeldBack", "Failed", "Withdrawing"]
+type Standing = tuple[State, Publishing, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,11 @@ def decide_entry(
     obstacle = servers.obstacle(entry, wanted) if wanted and item is None else None
     if wanted and obstacle:
         stays = f"{answers} answers meanwhile" if answers else ""
-        state, reason, message = "Failed", obstacle.reason, sentences(obstacle.message, stays)
+        standing: Standing = "Failed", obstacle.reason, sentences(obstacle.message, stays)
     else:
-        state, reason, message = _standing(entry, wanted, item, held, answers)
+        standing = _standing(entry, wanted, item, held, answers)
     moves = tuple(_moves(entry, wanted, served, items, place, blocked=obstacle is not None)) if wanted else ()
-    return Found(state, reason, message, wanted, answers, tuple(versions), moves)
+    return Found(*standing, wanted, answers, tuple(versions), moves)
 
 
 def is_done(entry: PublishSpec, status: Mapping[str, Any], stored: PublishedStatus) -> bool:
@@ -152,7 +153,7 @@ def _moves(
 
 def _standing(
     entry: PublishSpec, wanted: PublishedVersion | None, item: Item | None, held: Held | None, answers: str | None
-) -> tuple[State, Publishing, str]:
+) -> Standing:
     """State, reason and message of an entry. `answers`: the model that does."""
     if held and (wanted is None or held.reason is Publishing.NEVER_SERVED):
         state: State = "Waiting" if held.reason in _BY_ITSELF else "HeldBack"

@@ -104,12 +104,12 @@ def _entry(
     items: Sequence[Item],
 ) -> _Entry:
     before = _targets(stored) if stored else ()
-    unknown = {one: fault for one in before if isinstance(fault := asked[one], Fault)}
+    unknown = {one: asked_of for one in before if isinstance(asked_of := asked[one], Fault)}
     gone = [one for one, fault in unknown.items() if fault.reason is Publishing.NOT_INSTALLED]
     left = [one for one in TARGETS if one in {*unknown, *(item.target for item in items)} and one not in gone]
     if entry is None:
-        fault = next((unknown[one] for one in left if one in unknown), None)
-        return _Entry(_as_before(stored, fault) if fault else withdraw(items), tuple(left))
+        blind = next((unknown[one] for one in left if one in unknown), None)
+        return _Entry(_as_before(stored, blind) if blind else withdraw(items), tuple(left))
     targets = tuple(one for one in TARGETS if one == entry.target or one in left)
     servers = asked[entry.target]
     if isinstance(servers, Fault):

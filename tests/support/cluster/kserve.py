@@ -71,14 +71,10 @@ def _start(api: Api, namespace: str, name: str, status: Object) -> None:
         "kserve.io/component": "workload",
     }
     arguments = ["--enable-lora", "--lora-modules", *modules] if modules else []
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": f"{name}-kserve-{next(_NUMBERS)}", "namespace": namespace, "labels": labels},
-        "spec": {"containers": [{"name": "main", "image": "vllm", "args": arguments}], "nodeName": "none"},
-    }
-    api.create(pod)
-    api.patch("Pod", pod["metadata"]["name"], {"status": {"phase": "Running", **status}}, namespace, "status")
+    about = {"name": f"{name}-kserve-{next(_NUMBERS)}", "namespace": namespace, "labels": labels}
+    spec = {"containers": [{"name": "main", "image": "vllm", "args": arguments}], "nodeName": "none"}
+    api.create({"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec})
+    api.patch("Pod", str(about["name"]), {"status": {"phase": "Running", **status}}, namespace, "status")
 
 
 def _observed(api: Api, namespace: str, name: str) -> None:

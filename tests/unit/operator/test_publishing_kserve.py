@@ -145,7 +145,7 @@ def test_what_the_object_leaves_open_is_for_its_pods_to_say(spec: dict[str, Any]
     assert model(10) in {one["name"] for one in world.adapters()}
 
 
-def test_a_service_that_is_missing_or_accepts_nothing_is_named_with_what_to_do() -> None:
+def test_a_service_that_is_missing_or_closed_is_named_with_what_to_do() -> None:
     world = KserveWorld(names=())
     world.reports(10, 0.6)
     world.settle()
@@ -263,7 +263,7 @@ def test_two_targets_of_one_job_do_not_wait_for_each_other() -> None:
 
 
 @pytest.mark.parametrize("moved", [KSERVE | {"kserve": {"service": "other"}}, ENTRY])
-def test_an_entry_that_moves_leaves_where_it_was_when_it_answers_where_it_is(moved: dict[str, Any]) -> None:
+def test_an_entry_that_moves_stays_where_it_was_until_it_answers(moved: dict[str, Any]) -> None:
     world = serving(10, 0.6, KserveWorld(names=("qwen", "other")))
     world.entries = [moved]
     world.settle()
@@ -329,7 +329,7 @@ def played(moves: list[tuple[str, Any]]) -> tuple[KserveWorld, dict[str, float]]
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(MOVES, max_size=25))
-def test_no_history_serves_what_the_gate_refuses_or_touches_what_others_wrote(moves: list[tuple[str, Any]]) -> None:
+def test_no_history_passes_the_gate_or_touches_what_others_wrote(moves: list[tuple[str, Any]]) -> None:
     world, reported = played(moves)
     world.conflicts = 0
     for _ in range(4):  # At last, the pods follow the list.
