@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from apiserver.chart_site import NAMESPACE, Site, require_rights
-from support.cluster import aibrix
+from support.cluster import aibrix, kserve
 from support.cluster.control_plane import control_plane
 from support.cluster.crds import install_crds
 from support.cluster.kuberay import install_kuberay
@@ -27,7 +27,7 @@ def test_the_command_gives_the_rights_and_its_end_takes_them(tmp_path_factory: p
         find_share("ray-operator")
         with control_plane(tmp_path_factory.mktemp("publishing-rights")) as cluster:
             install_kuberay(cluster)
-            install_crds(cluster, aibrix.CRD)
+            install_crds(cluster, aibrix.CRD, kserve.CRD)
             site = Site(cluster, helm("version"), [])
             with site.release({"replicas": 1}):
                 kind = "modeladapters.model.aibrix.ai"
@@ -38,5 +38,11 @@ def test_the_command_gives_the_rights_and_its_end_takes_them(tmp_path_factory: p
                     require_rights(site, verb, kind, {"default": True, NAMESPACE: True})
                 for verb in ("get", "update", "deletecollection"):
                     require_rights(site, verb, kind, {"default": False})
-                site.upgrade({"publish.aibrix.enabled": False})
+                kserve_kind = "llminferenceservices.serving.kserve.io"
+                require_rights(site, "list", kserve_kind, {"default": False})
+                site.upgrade({"publish.aibrix.enabled": False, "publish.kserve.enabled": True})
                 require_rights(site, "list", kind, {"default": False})
+                for verb in ("list", "patch"):
+                    require_rights(site, verb, kserve_kind, {"default": True, NAMESPACE: True})
+                for verb in ("get", "create", "update", "delete"):
+                    require_rights(site, verb, kserve_kind, {"default": False})
