@@ -35,7 +35,7 @@ from support.cluster.publishing import (
     wait_state,
 )
 from support.cluster.tools import tools_or_skip
-from unit.operator.publishing_world import best, model
+from support.published import best, model
 
 MANIFEST: Object = yaml.safe_load(PAGE.partition("```yaml\n")[2].partition("```")[0])
 ENTRY: Object = MANIFEST["spec"]["publish"][0] | {"minimum": 0.5}

@@ -33,7 +33,7 @@ from support.cluster.publishing import (
     wait_state,
 )
 from support.cluster.tools import tools_or_skip
-from unit.operator.publishing_world import best, model
+from support.published import best, model
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from support.cluster.publishing import (
     wait_state,
 )
 from support.cluster.tools import tools_or_skip
-from unit.operator.publishing_world import model
+from support.published import model
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from support.cluster.kuberay import install_kuberay
 from support.cluster.lorarljobs import condition, report
 from support.cluster.operator import ROOT, SYSTEM, operator, prepare, wait_leader
 from support.helm import rendered
-from unit.operator.publishing_world import best
+from support.published import best
 
 ACCOUNT = "operator-lorarl"
 """The name that the chart gives it: the chart's policy for the account applies to these tests."""

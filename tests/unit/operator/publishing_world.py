@@ -12,23 +12,10 @@ from lorarl_operator.decide.models import Job
 from lorarl_operator.decide.publishing import PublishDecision, decide_publishing, targets_of
 from lorarl_operator.decide.served import Change, Fault, Put, Remove, Servers
 from lorarl_operator.manifests.model_adapter import ModelAdapters
+from support.published import best
 from unit.operator.observed_world import START, raw_job
 
 ENTRY: dict[str, Any] = {"name": "sums", "minimum": 0.5, "aibrix": {"podSelector": {"app": "vllm"}}}
-
-
-def digest(step: int) -> str:
-    return f"{step:08x}" * 8
-
-
-def model(step: int, name: str = "sums") -> str:
-    return f"{name}-{step}-{step:08x}"
-
-
-def best(step: int, value: float, **others: Any) -> dict[str, Any]:
-    """What the trainer reports."""
-    uri = f"s3://team/adapters/sums/iter_{step:07d}/lora_adapter"
-    return {"uri": uri, "step": step, "metric": "eval_score", "value": value, "sha256": digest(step), **others}
 
 
 class World:

@@ -12,14 +12,18 @@ from lorarl_api.v1alpha1 import PublishedVersion, PublishSpec
 from lorarl_operator.control.cache import Cache
 from lorarl_operator.control.publisher import MANAGER, Publisher
 from lorarl_operator.decide import parse
-from lorarl_operator.decide.publishing import decide_publishing
-from lorarl_operator.decide.served import Remove
+from lorarl_operator.decide.publishing import decide_publishing, targets_of
+from lorarl_operator.decide.served import Remove, Serve
+from lorarl_operator.decide.valid_spec import checked_spec
 from lorarl_operator.kube.errors import ApiError
-from lorarl_operator.kube.resources import LORARLJOBS, LORARLSCHEDULES
-from lorarl_operator.manifests.model_adapter import item_of, model_adapter, selector
+from lorarl_operator.kube.resources import LLM_SERVICES, LORARLJOBS, LORARLSCHEDULES
+from lorarl_operator.manifests.llm_inference_service import LlmInferenceServices
+from lorarl_operator.manifests.model_adapter import ModelAdapters, model_adapter, selector
+from support.published import best, model
 from unit.contract.publish_cases import PUBLISHES
+from unit.operator.kserve_world import KSERVE
 from unit.operator.observed_world import START, raw_job
-from unit.operator.publishing_world import ENTRY, best, model
+from unit.operator.publishing_world import ENTRY, merged
 
 VERSION = {"step": 1, "uri": "s3://a", "sha256": "a" * 64, "metric": "eval_score", "value": 0.5}
 SPEC = {path.removeprefix("spec."): value for path, value in PUBLISHES.items()}
@@ -158,9 +162,61 @@ def test_an_entry_that_left_the_template_is_withdrawn_by_the_next_job(scheduled:
         job, entries[0].model_copy(update={"name": "old"}), PublishedVersion(**VERSION, model="old-1-a")
     )
     old["metadata"]["uid"] = "uid"
-    decision = decide_publishing(job, entries, [item_of(old)], {}, START)
-    removed = [one.model for one in decision.steps if isinstance(one, Remove)]
+    decision = decide_publishing(job, entries, {"aibrix": ModelAdapters(job, [old])}, {}, START)
+    removed = [one.name for one in decision.steps if isinstance(one, Remove)]
     assert removed == (["old-1-a"] if scheduled else []), "a job leaves what an earlier one of its name has served"
+
+
+def test_all_targets_are_asked_that_a_job_of_the_schedule_has_used():
+    earlier, newest = of_schedule("nightly-r0000001", 1), of_schedule("nightly-r0000002", 2)
+    assert targets_of([parse.job(newest)]) == ["aibrix"]
+    earlier["spec"]["publish"] = [KSERVE]
+    assert targets_of([parse.job(newest), parse.job(earlier)]) == ["aibrix", "kserve"]
+    earlier["spec"].pop("publish")
+    assert targets_of([parse.job(earlier)]) == []
+    stored = {"name": "old", "state": "Serving", "reason": "Serving", "message": "", "since": "2026-01-01T00:00:00Z"}
+    earlier["status"]["published"] = [stored]
+    assert targets_of([parse.job(earlier)]) == ["aibrix"], "as operators wrote it that had one target"
+    earlier["status"]["published"] = [stored | {"targets": ["kserve"]}]
+    assert targets_of([parse.job(earlier)]) == ["kserve"]
+
+
+def test_what_a_job_of_a_schedule_added_to_a_service_is_withdrawn_by_the_next_one():
+    first, second = (parse.job(of_schedule(f"nightly-r000000{number}", number)) for number in (1, 2))
+    about = {"name": "qwen", "uid": "uid", "resourceVersion": "1", "generation": 1}
+    service = {"metadata": about, "spec": {"model": {"uri": "s3://team/qwen", "lora": {"maxRank": 64}}}}
+    entry = PublishSpec.model_validate(KSERVE)
+    version = PublishedVersion(**VERSION, model="sums-1-a")
+    (added,) = LlmInferenceServices(first, checked_spec(first), [service], []).steps([Serve(entry, version)])
+    made = merged(service, added.patch)
+    servers = LlmInferenceServices(second, checked_spec(second), [made], [])
+    (removed,) = decide_publishing(second, [], {"kserve": servers}, {}, START).steps
+    assert removed.patch["spec"] == {"model": {"lora": {"adapters": None}}}
+    other = parse.job(publishing())
+    assert LlmInferenceServices(other, checked_spec(other), [made], []).items == []
+
+
+def test_a_write_that_comes_too_late_is_made_again():
+    raw = publishing()
+    raw["spec"]["publish"] = [KSERVE]
+    server = Service(raw)
+    run(server, looks=3, clock=[0.0])
+    assert server.asked[:5] == ["list", "list", "status", "merge", "list"], "the second list is that of the pods"
+    assert server.asked.count("merge") == 3 and server.asked.count("status") == 1
+
+
+class Service(Server):
+    """The API server with a service that others change all the time."""
+
+    async def pages(self, resource, namespace, *, labels):
+        self.asked.append("list")
+        about = {"name": "qwen", "uid": "uid", "resourceVersion": "1", "generation": 1}
+        spec = {"model": {"uri": "s3://team/qwen", "lora": {"maxRank": 64}}}
+        yield [{"metadata": about, "spec": spec}] if resource is LLM_SERVICES else [], "1"
+
+    async def merge(self, resource, namespace, name, patch):
+        self.asked.append("merge")
+        raise ApiError("PATCH", 409, "Conflict", "the object has been modified")
 
 
 def test_versions_of_a_schedule_are_found_by_its_name():

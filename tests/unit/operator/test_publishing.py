@@ -14,7 +14,8 @@ from lorarl_operator.decide.publish_reasons import Publishing
 from lorarl_operator.decide.served import Fault
 from lorarl_operator.decide.versions import stored_entries
 from lorarl_operator.manifests.model_adapter import item_of
-from unit.operator.publishing_world import ENTRY, World, model
+from support.published import model
+from unit.operator.publishing_world import ENTRY, World
 
 
 def serving(step: int = 10, value: float = 0.6, *entries: dict[str, Any]) -> World:

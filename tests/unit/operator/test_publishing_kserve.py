@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from lorarl_api.v1alpha1 import LoRARLJobStatus
 from lorarl_operator.decide.publish_reasons import Publishing
 from lorarl_operator.decide.served import Fault
+from support.published import model
 from unit.operator.kserve_world import KSERVE, THEIRS, KserveWorld
-from unit.operator.publishing_world import ENTRY, model
+from unit.operator.publishing_world import ENTRY
 
 
 def serving(step: int = 10, value: float = 0.6, world: KserveWorld | None = None) -> KserveWorld:
