@@ -94,11 +94,13 @@ class Publisher:
             return
         asked = {one: gone or await self._listed(job, spec, one) for one in targets_of([job, *others])}
         decision = decide_publishing(job, spec.publish or [], asked, memory.faults, self._client.now())
-        await self._carry_out(key, job, memory, decision)
-        memory.seen, memory.due = seen, self._clock() + decision.recheck_seconds
-        self._queue.add_after(key, decision.recheck_seconds)
+        again = await self._carry_out(job, memory, decision)
+        seconds = CONFLICT_SECONDS if again else decision.recheck_seconds
+        memory.seen, memory.due = "" if again else seen, self._clock() + seconds
+        self._queue.add_after(key, seconds)
 
-    async def _carry_out(self, key: Key, job: Job, memory: _Memory, decision: PublishDecision) -> None:
+    async def _carry_out(self, job: Job, memory: _Memory, decision: PublishDecision) -> bool:
+        """Write the status, then make the steps. Return whether to look again at once."""
         if decision.status is not None:
             about = {"namespace": job.namespace, "name": job.name, "uid": job.uid}
             manifest = {
@@ -122,9 +124,7 @@ class Publisher:
                     memory.faults |= dict.fromkeys(step.entries, await self._refusal(error, step))
                 else:
                     raise
-        if overtaken or _reasons(memory.faults) != _reasons(before):
-            memory.seen = ""
-            self._queue.add_after(key, CONFLICT_SECONDS)  # The status says so at once.
+        return overtaken or _reasons(memory.faults) != _reasons(before)  # The status says so at once.
 
     def _of_schedule(self, job: Job) -> Iterable[Job]:
         """The jobs of its schedule; none for another job."""

@@ -200,9 +200,9 @@ def test_a_write_that_comes_too_late_is_made_again():
     raw = publishing()
     raw["spec"]["publish"] = [KSERVE]
     server = Service(raw)
-    run(server, looks=3, clock=[0.0])
+    run(server, looks=10, clock=[0.0])
     assert server.asked[:5] == ["list", "list", "status", "merge", "list"], "the second list is that of the pods"
-    assert server.asked.count("merge") == 3 and server.asked.count("status") == 1
+    assert server.asked.count("merge") == 10 and server.asked.count("status") == 1
 
 
 class Service(Server):
