@@ -181,7 +181,7 @@ def test_all_targets_are_asked_that_a_job_of_the_schedule_has_used():
     assert targets_of([parse.job(earlier)]) == ["kserve"]
 
 
-def test_what_a_job_of_a_schedule_added_to_a_service_is_withdrawn_by_the_next_one():
+def test_what_a_schedules_job_added_is_withdrawn_by_the_next_one():
     first, second = (parse.job(of_schedule(f"nightly-r000000{number}", number)) for number in (1, 2))
     about = {"name": "qwen", "uid": "uid", "resourceVersion": "1", "generation": 1}
     service = {"metadata": about, "spec": {"model": {"uri": "s3://team/qwen", "lora": {"maxRank": 64}}}}
