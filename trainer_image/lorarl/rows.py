@@ -39,8 +39,8 @@ def _line(row: Any, argument: str, number: int) -> str:
         raise InputError(f"{argument}, row {number}", f"a {type(row).__name__}", "a dict", hint)
     for column, value in row.items():
         try:
-            json.dumps(value, allow_nan=False)
-        except (TypeError, ValueError) as error:
+            json.dumps([column, value], allow_nan=False, ensure_ascii=False).encode()
+        except (TypeError, ValueError) as error:  # the second also where half of a surrogate pair is no Unicode
             field, expected = f"{argument}, row {number}, column {column}", "texts, numbers, lists and dicts"
             hint = "Convert it, for example with str() or float(); for a missing value use None."
             raise InputError(field, f"a {type(value).__name__} ({error})", expected, hint) from None

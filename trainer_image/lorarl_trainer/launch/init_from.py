@@ -21,7 +21,7 @@ from lorarl_trainer.lora.chat_template import TEMPLATE_FILE, TOKENIZER_CONFIG, r
 from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.files import CONFIG_FILE, INIT_FROM, METADATA_FILE, QUANTIZATION, TEACHER, WEIGHTS_FILE
 from lorarl_trainer.lora.initial import InitialAdapter
-from lorarl_trainer.lora.peft_options import refused_options
+from lorarl_trainer.lora.peft_options import CONVERT, refused_options
 from lorarl_trainer.progress.metrics_file import SUMMARY
 from lorarl_trainer.storage import LocalStore, Store, open_store
 from lorarl_trainer.storage.hub import fetch_adapter
@@ -30,10 +30,6 @@ from lorarl_trainer.storage.secrets import Secrets, secret_of
 _FILES = (CONFIG_FILE, WEIGHTS_FILE, METADATA_FILE, TEMPLATE_FILE, TOKENIZER_CONFIG)
 _EXPECTED = "the folder of a PEFT LoRA adapter"
 _QUANTIZED = re.compile(r"(-unsloth)?-(bnb-4bit|bnb-8bit|4bit|8bit|int4|int8|fp8|awq|gptq)([-_].*)?$")
-_CONVERT = (
-    "It belongs to a base model that PEFT changes. Convert it with PEFT's save_pretrained and "
-    "path_initial_model_for_weight_conversion."
-)
 
 
 def read_initial_adapter(
@@ -163,7 +159,7 @@ def _check_kind(config: Mapping[str, Any], uri: str, field: str) -> None:
     if config.get("peft_type") != "LORA":
         raise InputError(field, f"{uri} with peft_type {config.get('peft_type')!r}", "LORA", _hint(field))
     for option, value in refused_options(config).items():
-        hint = _CONVERT if option == "init_lora_weights" else f"Use an adapter without it, or remove {field}."
+        hint = CONVERT if option == "init_lora_weights" else f"Use an adapter without it, or remove {field}."
         raise InputError(field, f"an adapter with {option}: {json.dumps(value)}", "plain LoRA", hint)
 
 

@@ -20,6 +20,9 @@ from lorarl_trainer.lora.tensor_file import write_tensors
 from lorarl_trainer.lora.tensor_names import PEFT_PREFIX, by_own_name
 
 
+_FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+
+
 def adapter_config(
     names: Iterable[str],
     adapter: AdapterConfig,
@@ -108,7 +111,7 @@ def read_adapter(weights: bytes, field: str) -> dict[str, torch.Tensor]:
     """Return the tensors of adapter_model.safetensors by their own names, see `lora.tensor_names`.
 
     Raises:
-        InputError: naming `field`, if the file is broken or holds values that are not finite.
+        InputError: naming `field`, if the file is broken or holds values that are codes or not finite.
     """
     try:
         tensors = load(weights)
@@ -117,6 +120,10 @@ def read_adapter(weights: bytes, field: str) -> dict[str, torch.Tensor]:
             field, f"{WEIGHTS_FILE} that cannot be read ({error})", "a safetensors file", "Copy the adapter again."
         ) from error
     adapter = {own: tensors[stored] for own, stored in by_own_name(tensors, field).items()}
+    for name, tensor in adapter.items():
+        if tensor.dtype not in _FLOATS:
+            got = f"{name} in {str(tensor.dtype).removeprefix('torch.')}"
+            raise InputError(field, got, "weights in bf16, fp16 or fp32", "Save the adapter again in one of these.")
     broken = [name for name, tensor in adapter.items() if not torch.isfinite(tensor).all()]
     if broken:
         raise InputError(

@@ -70,6 +70,24 @@ the changed base alone.
 """
 
 
+REMADE_STARTS = ("pissa", "olora")
+"""Those of the others that PEFT computes from the base alone: it can make the changed base again."""
+CONVERT = (
+    "It belongs to a base model that PEFT changes. Convert it with PEFT's save_pretrained and "
+    "path_initial_model_for_weight_conversion."
+)
+
+
+def changes_base(config: Mapping[str, Any]) -> bool:
+    """Return whether PEFT changes the base model when it loads an adapter with this adapter_config.json."""
+    return not _is_plain("init_lora_weights", config.get("init_lora_weights", True))
+
+
+def unknown_options(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are switched on and that this version of PEFT does not have: it leaves them out."""
+    return {name: value for name, value in config.items() if value and name not in DEFAULTS}
+
+
 def refused_options(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of an adapter_config.json that make the adapter more than plain LoRA.
 

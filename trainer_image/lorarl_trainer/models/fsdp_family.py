@@ -136,7 +136,7 @@ class FsdpFamily:
         shapes = plain_shapes(shapes) if self.quantized else shapes
         shapes = whole_experts(shapes) if self.frozen_experts else shapes
         named = {
-            self._in_model(name): shape for name, shape in shapes.items() if name.endswith(".weight") or len(shape) <= 3
+            self.in_model(name): shape for name, shape in shapes.items() if name.endswith(".weight") or len(shape) <= 3
         }
         found = {f"{top}.{name}" if name.partition(".")[0] in decoder else name: shape for name, shape in named.items()}
         if not self.sees:
@@ -144,7 +144,7 @@ class FsdpFamily:
         language, _, _ = self.layers.rpartition(".")
         return {name: shape for name, shape in found.items() if name.startswith((f"{language}.", "lm_head."))}
 
-    def _in_model(self, name: str) -> str:
+    def in_model(self, name: str) -> str:
         """Return a tensor's name in the model."""
         for in_file, in_model in self.in_files.items():
             if name.startswith(in_file):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +16,7 @@ from lorarl_trainer.kernels.formats import Format
 from lorarl_trainer.lora.experts import is_expert
 from lorarl_trainer.lora.files import CONFIG_FILE, MAGNITUDE, WEIGHTS_FILE
 from lorarl_trainer.lora.peft_options import refused_options
+from lorarl_trainer.models.fsdp_families import FSDP_FAMILIES
 from lorarl_trainer.models.stored_weights import StoredTensor, stored_weights
 from lorarl_trainer.trained_adapters.source import ARGUMENT
 
@@ -64,22 +65,39 @@ def recompute(
         return Recomputed(0, changed=False)
     from lorarl_trainer.kernels.quantized_linear import rounded
 
-    own = _tensors(adapter)
+    in_model = _names_in_model(base)
+    own = {name.replace(".base_layer.", "."): tensor for name, tensor in _tensors(adapter).items()}
+    after, layers = stored_weights(merged), _layers(own)
+    if layers - {in_model(name).removesuffix(".weight") for name in after}:
+        return Recomputed(0, changed=False)
     adapted, changed = 0, False
-    for name, stored in stored_weights(merged).items():
-        if name not in before or (is_expert(name.removesuffix(".weight")) and config.get("use_rslora")):
+    for stored_name, stored in after.items():
+        name = in_model(stored_name)
+        if stored_name not in before or (is_expert(name.removesuffix(".weight")) and config.get("use_rslora")):
             continue  # PEFT scales fused gate and up of experts by their common rank
-        base_weight, weight = _read(name, before[name]), _read(name, stored)
+        base_weight, weight = _read(stored_name, before[stored_name]), _read(stored_name, stored)
         if (of := quantized.get(name)) is not None:
             base_weight = rounded(of, base_weight, weight.dtype)
         layer = name.removesuffix(".weight")
-        if f"{layer}.lora_A.weight" in own:
+        if layer in layers:
             adapted += 1
             _require_near(name, stored.stored.dtype, weight, *_adapted(base_weight, layer, own, config))
         elif not weight.equal(own.get(name, base_weight).to(weight)):
             raise _another(name)
         changed = changed or not weight.equal(base_weight.to(weight))
     return Recomputed(adapted, changed)
+
+
+def _names_in_model(base: Path) -> Callable[[str], str]:
+    """Return what gives a weight the name that the adapter has for it: some families have another one in files."""
+    model_type = json.loads((base / "config.json").read_text(encoding="utf-8")).get("model_type")
+    family = FSDP_FAMILIES.get(model_type)
+    return family.in_model if family else str
+
+
+def _layers(own: Mapping[str, torch.Tensor]) -> set[str]:
+    """Return the layers that have the matrices of an adapter."""
+    return {name.partition(".lora_")[0] for name in own if ".lora_A." in name or name.endswith(".lora_embedding_A")}
 
 
 def changes_nothing(adapter: Path) -> bool:
@@ -99,16 +117,17 @@ def _adapted(
     base: torch.Tensor, layer: str, own: Mapping[str, torch.Tensor], config: Mapping[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what a weight [out, in] should be, and the size of the parts that are rounded, both in float64."""
-    a, b = (own[f"{layer}.lora_{matrix}.weight"].double() for matrix in "AB")
+    is_embedding = f"{layer}.lora_embedding_A" in own  # [rank, vocabulary] and [hidden, rank]
+    ends = (".lora_embedding_A", ".lora_embedding_B") if is_embedding else (".lora_A.weight", ".lora_B.weight")
+    a, b = (own[layer + end].double() for end in ends)
+    before = base.double().T if is_embedding else base.double()
     scale = _scale(layer, len(a), config)
-    change, parts = scale * (b @ a), scale * (b.norm(dim=1)[:, None] * a.norm(dim=0)[None, :])
-    if config.get("fan_in_fan_out"):
-        change, parts = change.T, parts.T
-    whole, parts = base.double() + change, base.double().abs() + parts
+    parts = before.abs() + scale * (b.norm(dim=1)[:, None] * a.norm(dim=0)[None, :])
+    whole = before + scale * (b @ a)
     if (magnitude := own.get(f"{layer}.{MAGNITUDE}")) is not None:
-        length = magnitude.double()[:, None] / whole.norm(dim=1, keepdim=True)
+        length = magnitude.double().reshape(-1, 1) / whole.norm(dim=1, keepdim=True)
         whole, parts = whole * length, 4 * parts * length.abs()  # PEFT rounds the norms too
-    return whole, parts
+    return (whole.T, parts.T) if is_embedding else (whole, parts)
 
 
 def _scale(layer: str, rank: int, config: Mapping[str, Any]) -> float:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,12 +14,11 @@ import numpy as np
 from lorarl_trainer.data.tokenizer import stop_token_ids
 from lorarl_trainer.errors import InputError, in_one_line
 from lorarl_trainer.launch.inputs import Vocabulary
-from lorarl_trainer.lora.files import WEIGHTS_FILE
-from lorarl_trainer.lora.tensor_names import PEFT_PREFIX, by_own_name, misfit, own_name
 from lorarl_trainer.models.fsdp_families import auto_class
 from lorarl_trainer.models.packed_weights import reading_options, take_precision
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.sampling import Sampling
+from lorarl_trainer.trained_adapters.adapter_on_base import with_adapter
 from lorarl_trainer.trained_adapters.own_tokenizer import load_own_tokenizer
 from lorarl_trainer.trained_adapters.source import ARGUMENT, Source
 
@@ -67,6 +65,7 @@ class AdaptedModel:
         stops: token ids, any of which ends a completion.
         defaults: the base model's own settings of generation, for who generates with a merged model.
         unpacked: weights of the base model are packed in its files.
+        of_base: parameters as the base model's files have them, by name, where PEFT has changed them for the adapter.
     """
 
     model: Any
@@ -74,16 +73,26 @@ class AdaptedModel:
     stops: Sequence[int]
     defaults: Any
     unpacked: bool
+    of_base: Mapping[str, Any]
 
     @property
     def vocabulary(self) -> Vocabulary:
         """What prompts are encoded with."""
         return Vocabulary(self.tokenizer, tuple(self.stops), self.model.config.get_text_config().vocab_size)
 
-    def plain(self) -> AbstractContextManager[None]:
-        """Return a context in which the model is the base alone."""
-        context: AbstractContextManager[None] = self.model.disable_adapter()
-        return context
+    @contextlib.contextmanager
+    def plain(self) -> Iterator[None]:
+        """Let the model be the base alone, as its files have it."""
+        changed = {name: self.model.get_parameter(name) for name in self.of_base}
+        with_adapter = {name: parameter.data for name, parameter in changed.items()}
+        with self.model.disable_adapter():
+            try:
+                for name, parameter in changed.items():
+                    parameter.data = self.of_base[name].to(parameter.device)
+                yield
+            finally:
+                for name, parameter in changed.items():
+                    parameter.data = with_adapter[name]
 
     def log_probabilities(self, ids: Sequence[int]) -> Floats:
         """Return those of all tokens but the first, [T - 1], at temperature 1."""
@@ -224,65 +233,12 @@ def load_adapted(source: Source, *, seed: int = 0, device: str | None = None) ->
                 "a base model that transformers loads",
                 "Name the base model's folder with --base.",
             ) from error
-        model = _with_adapter(base, source)
+        model, of_base = with_adapter(base, source)
     model.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     defaults = base.generation_config
     base.generation_config = GenerationConfig()  # generate() takes from it what its settings leave open, like penalties
     stops = stop_token_ids(tokenizer, defaults.to_dict(), base.config.to_dict())
-    return AdaptedModel(model, tokenizer, stops, defaults, bool(packed))
-
-
-def _with_adapter(base: Any, source: Source) -> Any:
-    """Return the base model with the adapter: of its file, every tensor is used.
-
-    PEFT's own `from_pretrained` only warns of tensors that fit no layer, and of layers without any.
-
-    Raises:
-        InputError: the adapter does not fit.
-    """
-    from peft import MODEL_TYPE_TO_PEFT_MODEL_MAPPING, PeftConfig, PeftModel, set_peft_model_state_dict
-    from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
-    from safetensors import safe_open
-
-    from lorarl_trainer.lora.peft_format import read_adapter
-
-    weights = source.adapter / WEIGHTS_FILE
-    tensors = read_adapter(weights.read_bytes(), ARGUMENT)
-    with safe_open(weights, "pt") as file:
-        stored = by_own_name(file.keys(), ARGUMENT)
-    missing: list[str] = []
-    try:
-        config = PeftConfig.from_pretrained(str(source.adapter))
-        config.inference_mode = True
-        model = MODEL_TYPE_TO_PEFT_MODEL_MAPPING.get(config.task_type, PeftModel)(base, config)
-        prefix = "" if config.is_prompt_learning else PEFT_PREFIX
-        try:
-            result = set_peft_model_state_dict(model, {f"{prefix}{name}": data for name, data in tensors.items()})
-        except KeyError as error:  # a part beside the matrices: an output layer, rows of the embedding
-            result, missing = None, [own_name(str(error.args[0]))]
-    except Exception as error:  # PEFT raises nearly every type
-        raise InputError(
-            ARGUMENT,
-            f"{source.name}, which PEFT cannot load onto {source.base} ({in_one_line(error)})",
-            "an adapter of this base model",
-            "Name the adapter's base model with --base.",
-        ) from error
-    unused: list[str] = []
-    if result is not None:
-        of_adapter = PEFT_TYPE_TO_PREFIX_MAPPING.get(config.peft_type) or "\0"
-        missing = [own_name(name) for name in result.missing_keys if of_adapter in name]
-        unused = [stored.get(own_name(name), name) for name in result.unexpected_keys]
-    if fault := misfit(ARGUMENT, unused, missing, source.base, _hint(unused, missing)):
-        raise fault
-    return model
-
-
-def _hint(unused: Sequence[str], missing: Sequence[str]) -> str:
-    if not unused:
-        return "Save or copy the adapter again, whole, with its adapter_config.json."
-    if not missing:
-        return "Save the adapter again with PEFT's save_pretrained, or remove these tensors."
-    return "Name the adapter's base model with --base. If this is it, give the tensors the names that PEFT writes."
+    return AdaptedModel(model, tokenizer, stops, defaults, bool(packed), of_base)
 
 
 def _precision(source: Source) -> Any:

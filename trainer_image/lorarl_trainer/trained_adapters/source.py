@@ -140,7 +140,7 @@ def find_adapter(
     folder = _adapter_folder(uri, secrets, job)
     if summary and not folder.is_dir():
         raise _gone(name, folder)
-    config = _config(folder, uri)
+    config = _config(folder, uri, names_base=not base and job is None)
     if base:
         _require_folder_or_name(base)
     base = base or (_base_of(job, secrets) if job else str(config["base_model_name_or_path"]))
@@ -205,7 +205,8 @@ def _adapter_folder(uri: str, secrets: Secrets, job: LoRARLJob | None) -> Path:
     return inner if inner.is_dir() and not (folder / CONFIG_FILE).exists() else folder
 
 
-def _config(folder: Path, name: str) -> Mapping[str, Any]:
+def _config(folder: Path, name: str, *, names_base: bool) -> Mapping[str, Any]:
+    """Return its configuration; `names_base` says whether that has to name the base model."""
     if not folder.is_dir():
         raise _not_an_adapter(f"{name}, which is not a folder")
     for file in (CONFIG_FILE, WEIGHTS_FILE):
@@ -213,12 +214,16 @@ def _config(folder: Path, name: str) -> Mapping[str, Any]:
             raise _not_an_adapter(f"{name}, which contains no {file}")
     try:
         config: Mapping[str, Any] = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-        if not (config["peft_type"] and config["base_model_name_or_path"]):
-            raise KeyError("base_model_name_or_path")
+        if not config["peft_type"]:
+            raise KeyError("peft_type")
+        unnamed = not config.get("base_model_name_or_path")
     except (ValueError, KeyError, TypeError) as error:
         raise _not_an_adapter(
             f"{name}, whose {CONFIG_FILE} cannot be used ({type(error).__name__}: {error})"
         ) from error
+    if unnamed and names_base:
+        got = f"{name}, whose {CONFIG_FILE} names no base model"
+        raise InputError(ARGUMENT, got, "base_model_name_or_path", "Name the base model's folder with --base.")
     _require_safetensors(folder / WEIGHTS_FILE, name)
     return config
 

@@ -1,0 +1,169 @@
+"""Adapters as other programs make them with PEFT's options: base, adapter and merged model are what their files say."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+
+from lorarl_trainer.errors import InputError, LorarlError
+from lorarl_trainer.models.fsdp_families import auto_class
+from lorarl_trainer.trained_adapters.merge import merge
+from lorarl_trainer.trained_adapters.merged_weights import recompute
+from lorarl_trainer.trained_adapters.model import load_adapted
+from lorarl_trainer.trained_adapters.source import find_adapter
+from support.tiny_models import save
+from support.tiny_tokenizers import CHATML, write_tokenizer
+
+IDS = torch.tensor([[5, 6, 7, 8, 9, 10, 11, 12]])
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+LANGUAGE = r".*language_model.*\.(q_proj|down_proj)"
+type Make = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """Return what writes an adapter with PEFT, for a tiny model of an architecture: its folder, beside `base`."""
+    bases: dict[str, Path] = {}
+
+    def made(architecture: str = "qwen2-words", **options: Any) -> Path:
+        if architecture not in bases:
+            bases[architecture] = tmp_path_factory.mktemp(architecture)
+            save(architecture, bases[architecture] / "base")
+            write_tokenizer(bases[architecture] / "base", template=CHATML)
+        folder = bases[architecture]
+        torch.manual_seed(1)
+        chosen = {"r": 4, "lora_alpha": 16, "target_modules": ["q_proj", "down_proj"], "init_lora_weights": False}
+        model = get_peft_model(loaded(folder / "base"), LoraConfig(**chosen | options))
+        with torch.no_grad():
+            for _, parameter in model.named_parameters():
+                if parameter.requires_grad:
+                    parameter.add_(torch.randn_like(parameter) * 0.05)
+        into = folder / str(len(list(folder.iterdir())))
+        model.save_pretrained(into)
+        return into
+
+    return made
+
+
+def loaded(folder: Path) -> Any:
+    family = json.loads((folder / "config.json").read_text())["model_type"]
+    return getattr(transformers, auto_class(family)).from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.inference_mode():
+        found: torch.Tensor = model(input_ids=IDS).logits
+        return found
+
+
+def read(adapter: Path) -> Any:
+    return load_adapted(find_adapter(str(adapter), None, (), str(adapter.parent / "base")), device="cpu")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"init_lora_weights": "pissa"},
+        {"init_lora_weights": "olora"},
+        {"bias": "all"},
+        {"bias": "lora_only"},
+        {"modules_to_save": ["lm_head"], "trainable_token_indices": [5, 7]},
+    ],
+    ids=str,
+)
+def test_the_base_beside_an_adapter_is_that_of_its_files(make: Make, options: dict[str, Any]) -> None:
+    """PEFT changes the base for some adapters, and leaves it so when the adapter is off."""
+    adapter = make(**options)
+    base, model = logits(loaded(adapter.parent / "base")), read(adapter)
+    expected = logits(PeftModel.from_pretrained(loaded(adapter.parent / "base"), adapter))
+    for _ in range(2):
+        assert torch.equal(logits(model.model), expected)
+        with model.plain():
+            assert torch.equal(logits(model.model), base)
+    assert not torch.allclose(expected, base, atol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "options", "computed"),
+    [
+        ("gemma3-words", {"target_modules": LANGUAGE}, 4),  # its files have other names than the model
+        ("qwen2-words", {"bias": "all"}, 4),
+        ("qwen2-words", {"bias": "lora_only"}, 4),
+        ("qwen2-words", {"target_modules": ["q_proj", "embed_tokens"]}, 3),
+        ("qwen2-words", {"target_modules": ["embed_tokens", "lm_head"], "use_dora": True}, 2),
+        ("qwen2-words", {"target_modules": ["q_proj"], "init_lora_weights": "pissa"}, 0),
+    ],
+    ids=str,
+)
+def test_it_is_merged_and_its_weights_are_computed_again(
+    make: Make, tmp_path: Path, architecture: str, options: dict[str, Any], computed: int
+) -> None:
+    adapter = make(architecture, **options)
+    base = adapter.parent / "base"
+    done = merge(find_adapter(str(adapter), None, (), str(base)), tmp_path / "merged")
+    assert done.computed == computed
+    together = logits(PeftModel.from_pretrained(loaded(base), adapter))
+    assert torch.allclose(logits(loaded(tmp_path / "merged")), together, atol=1e-4)
+    if not computed:
+        return
+    own = load_file(adapter / WEIGHTS)
+    name = next(name for name in sorted(own) if "lora_B" in name or "lora_embedding_B" in name)
+    save_file(own | {name: own[name] * 1.01}, adapter / WEIGHTS)
+    with pytest.raises(LorarlError, match="is not what base and adapter give"):
+        recompute(base, adapter, tmp_path / "merged")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"init_lora_weights": "pissa_niter_4"}, 'init_lora_weights: "pissa_niter_4".*path_initial_model'),
+        ({"init_lora_weights": "loftq"}, 'init_lora_weights: "loftq"'),
+        ({"use_of_tomorrow": True}, "use_of_tomorrow: true, expected options of PEFT .*Remove it from"),
+    ],
+)
+def test_what_peft_would_compute_otherwise_each_time_or_leave_out_is_refused(
+    make: Make, config: dict[str, Any], message: str
+) -> None:
+    adapter = make()
+    path = adapter / CONFIG
+    path.write_text(json.dumps(json.loads(path.read_text()) | config))
+    with pytest.raises(InputError, match=message):
+        read(adapter)
+
+
+def test_options_of_other_versions_that_are_off_change_nothing(make: Make) -> None:
+    adapter = make()
+    before = logits(read(adapter).model)
+    path = adapter / CONFIG
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"use_of_tomorrow": False, "of_old": None}))
+    assert torch.equal(logits(read(adapter).model), before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
+def test_codes_are_no_weights(make: Make, dtype: torch.dtype) -> None:
+    adapter = make()
+    tensors = load_file(adapter / WEIGHTS)
+    save_file({name: tensor.to(dtype) for name, tensor in tensors.items()}, adapter / WEIGHTS)
+    with pytest.raises(InputError, match=rf"lora_A.weight in {str(dtype)[6:]}, expected weights in bf16, fp16 or fp32"):
+        read(adapter)
+
+
+@pytest.mark.parametrize("named", [None, ""])
+def test_an_adapter_that_names_no_base_needs_base(make: Make, tmp_path: Path, named: str | None) -> None:
+    """PEFT writes none for a model that was not loaded from files."""
+    made = make()
+    adapter = shutil.copytree(made, tmp_path / "adapter")
+    path = adapter / CONFIG
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": named}))
+    with pytest.raises(InputError, match=r"names no base model.*Name the base model's folder with --base"):
+        find_adapter(str(adapter), None, ())
+    assert find_adapter(str(adapter), None, (), str(made.parent / "base")).adapter == adapter
