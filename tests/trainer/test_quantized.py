@@ -16,6 +16,9 @@ from lorarl_api.v1alpha1 import Quantization
 from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.kernels.formats import FORMATS
 from lorarl_trainer.kernels.quantized_linear import empty
+from lorarl_trainer.storage import open_store
+from lorarl_trainer.tinker.saved import SavedWeights
+from lorarl_trainer.trained_adapters.source import find_adapter
 from support.in_process import Colocated, prompts, samples_of, update_request, worst
 from support.loop_runs import adapter_digest, run_in_process
 from support.transformers_side import hf_logprobs, mean_logprob_gradients, peft_model, plain_model, quantized_model
@@ -107,3 +110,15 @@ def test_a_merged_model_has_the_numbers_that_the_adapter_was_trained_on(
         off = PeftModel.from_pretrained(plain_model(folder / "base"), adapter)(input_ids=ids).logits - logits
     assert off.abs().max() > 1e-3
     assert "quantization" not in (tmp_path / "merged/config.json").read_text()
+
+
+@every_format
+def test_what_a_service_saves_says_how_its_base_was_quantized(
+    colocated, tmp_path: Path, quantization: Quantization
+) -> None:
+    """Otherwise `lorarl merge` and `lorarl evaluate` would take another base for it."""
+    worker: Colocated = colocated("qwen2-tied", **job(quantization))
+    saved = SavedWeights(open_store(f"file://{tmp_path}"), worker.worker, worker.spec, "f1")
+    saved.save("run:train:0", "sampler_weights", "end", worker.worker.backend.snapshot())
+    (folder,) = tmp_path.glob("*/sampler_weights/end/lora_adapter")
+    assert find_adapter(str(folder), None, (), str(worker.model)).quantization == quantization

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from itertools import combinations
@@ -25,7 +26,7 @@ from lorarl_trainer.tinker.bank import BASE, Bank, Wanted
 from lorarl_trainer.tinker.saved import SavedWeights
 from lorarl_trainer.tinker.server import Address, Server
 from lorarl_trainer.tinker.service import Served, Service
-from support.in_process import Colocated, prompts, update_request, wanted
+from support.in_process import Colocated, prompts, tiny_job, update_request, wanted
 
 ADAM = {"learning_rate": 1e-2, "beta1": 0.9, "beta2": 0.95, "eps": 1e-12, "weight_decay": 0.0, "grad_clip_norm": 0.0}
 NUMBERS = AdamW(1e-2, 0.9, 0.95, 1e-12, 0.0, float("inf"))
@@ -112,11 +113,18 @@ def passes(model: str, number: int, samples: list[Sample], loss: str) -> bytes:
     return content
 
 
-def serve(worker: Colocated, out: Path, scenario: Callable[[Client], Awaitable[None]], key: str | None = None) -> None:
-    """Run a scenario against a service on this worker."""
+def serve(
+    worker: Colocated,
+    out: Path,
+    scenario: Callable[[Client], Awaitable[None]],
+    key: str | None = None,
+    **changes: object,
+) -> None:
+    """Run a scenario against a service on this worker; `changes` are of the job that the service takes it for."""
 
     async def run() -> None:
-        saved = SavedWeights(open_store(f"file://{out}"), worker.worker, "tiny", "f1")
+        spec = tiny_job(worker.model, worker.out, **changes).spec
+        saved = SavedWeights(open_store(f"file://{out}"), worker.worker, spec, "f1")
         service = Service(Bank(worker.worker), saved, SERVED)
         server = Server(service, Address("127.0.0.1", 0, key))
         service.compute.start()
@@ -237,6 +245,35 @@ def test_a_run_is_saved_sampled_from_and_continued(worker: Colocated, tmp_path: 
     serve(worker, tmp_path, second)
     ends = [file.read_bytes() for file in sorted(tmp_path.glob("*/weights/end/lora_adapter/adapter_model.safetensors"))]
     assert len(ends) == 2 and ends[0] == ends[1], "a new start continues as if there had been none"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model__quantization": "nf4", "trainer__backend": "fsdp"}, 'spec.model.quantization null.*has "nf4"'),
+        ({"adapter__rank": 16}, "spec.adapter.rank 8; this service has 16"),
+        ({"adapter__rslora": True}, "spec.adapter.rslora false.*has true"),
+        ({"adapter__targetModules": ["linear_proj"]}, r'targetModules \["all-linear"\]; this.*\["linear_proj"\]'),
+    ],
+)
+def test_a_start_with_other_numbers_refuses_the_weights_of_an_earlier_one(
+    worker: Colocated, tmp_path: Path, changes: dict[str, object], said: str
+) -> None:
+    """They fit in shape, some of them, and would be other adapters."""
+    path = [""]
+
+    async def first(client: Client) -> None:
+        model = await client.model(0, 3)
+        path[0] = (await client.promised("save_weights", client.asked(model, path="state")))["path"]
+
+    async def second(client: Client) -> None:
+        client.session = (await client.post("create_session", {}))["session_id"]
+        load = {"session_id": client.session, "model_seq_id": 0, "path": path[0], "optimizer": True}
+        refused = await client.post("load_weights", load)
+        assert refused["status"] != 200 and re.search(said, refused["detail"]), refused
+
+    serve(worker, tmp_path, first)
+    serve(worker, tmp_path, second, **changes)
 
 
 def same(one: Any, other: Any) -> bool:

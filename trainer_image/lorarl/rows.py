@@ -40,7 +40,11 @@ def _line(row: Any, argument: str, number: int) -> str:
     for column, value in row.items():
         try:
             json.dumps([column, value], allow_nan=False, ensure_ascii=False).encode()
-        except (TypeError, ValueError) as error:  # the second also where half of a surrogate pair is no Unicode
+        except UnicodeEncodeError as error:
+            field, half = f"{argument}, row {number}, column {ascii(column)[1:-1]}", ascii(error.object[error.start])
+            hint = "Write text.encode('utf-8', 'replace').decode() in place of text."
+            raise InputError(field, f"an unpaired surrogate ({half[1:-1]})", "valid Unicode", hint) from None
+        except (TypeError, ValueError) as error:
             field, expected = f"{argument}, row {number}, column {column}", "texts, numbers, lists and dicts"
             hint = "Convert it, for example with str() or float(); for a missing value use None."
             raise InputError(field, f"a {type(value).__name__} ({error})", expected, hint) from None

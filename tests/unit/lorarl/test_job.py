@@ -94,6 +94,11 @@ REFUSED = {
     "nothing": ([], "Add rows"),
     "a text in place of a row": (["a"], "Write a dict for each row"),
     "a value without a place in JSON": ([{"prompt": "a", "answer": {1, 2}}], "Convert it"),
+    "half a surrogate pair": (
+        [{"prompt": "a", "answer": {"b": "c\ud800"}}],
+        "column answer.*surrogate .*ud800.*encode",
+    ),
+    "half a surrogate pair as a column": ([{"a\ud800": "b"}], "column a.*surrogate"),
     "a number that is none": ([{"prompt": "a", "answer": float("nan")}], "use None"),
 }
 

@@ -6,11 +6,13 @@ is there after any end of the service.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.checkpoint.contents import (
     ADAPTER_MODEL,
     MANIFEST,
@@ -19,6 +21,7 @@ from lorarl_trainer.checkpoint.contents import (
     build_checkpoint,
     is_state_file,
 )
+from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.lora.peft_format import read_adapter, weights_bytes
 from lorarl_trainer.lora.tensor_file import in_parts, read_tensors, write_tensors
 from lorarl_trainer.storage import Store
@@ -34,6 +37,8 @@ type Kind = Literal["weights", "sampler_weights"]
 _SCHEME = "tinker://"
 _PATH = re.compile(_SCHEME + r"([\w:-]+)/(weights|sampler_weights)/([\w.-]+)")
 _NAME = re.compile(r"[\w-][\w.-]*")
+_PARTS, _PLACES = ("model.", "adapter."), ("model.uri", "model.revision")
+"""What of a job's identity makes adapters fit each other, and what of that only says where the base model is."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +52,15 @@ class State:
 class SavedWeights:
     """The saved weights of a service."""
 
-    def __init__(self, store: Store, worker: CheckpointingWorker, base_model: str, fingerprint: str) -> None:
-        """The base model's name and fingerprint go with the weights."""
+    def __init__(self, store: Store, worker: CheckpointingWorker, spec: LoRARLJobSpec, fingerprint: str) -> None:
+        """Of base model and adapters go with the weights what a job's checkpoints say. `fingerprint`: of the base."""
         self._store, self._worker = store, worker
-        self._about = {"baseModel": base_model, "baseModelFingerprint": fingerprint}
+        self._about = worker.about_adapters(fingerprint)
+        self._identity = {
+            field: value
+            for field, value in training_identity(spec, fingerprint).items()
+            if field.startswith(_PARTS) and field not in _PLACES
+        }
 
     def save(self, run: str, kind: Kind, name: str, taken: Snapshot, *, overwrite: bool = False) -> str:
         """Write a model's weights, with its optimizer unless they are for sampling; return their path.
@@ -81,7 +91,7 @@ class SavedWeights:
         )
         for file, content in checkpoint.files.items():
             self._store.put(f"{folder}/{file}", content)
-        manifest = Manifest.of(checkpoint, run, epoch=0, created_at="", identity=self._about)
+        manifest = Manifest.of(checkpoint, run, epoch=0, created_at="", identity=self._identity)
         self._store.put(f"{folder}/{MANIFEST}", manifest.to_bytes())
         return path
 
@@ -111,8 +121,12 @@ class SavedWeights:
         if content is None:
             raise RefusedError(f"{path} is not here; it was not saved, or its save had no answer", status=404)
         manifest = Manifest.from_bytes(content)
-        if manifest.identity != self._about:
-            raise RefusedError(f"{path} is of another base model, {manifest.identity.get('baseModel')}")
+        for field in sorted({*manifest.identity, *self._identity}):
+            if (was := manifest.identity.get(field)) != (now := self._identity.get(field)):
+                raise RefusedError(
+                    f"{path} is of spec.{field} {json.dumps(was)}; this service has {json.dumps(now)}. "
+                    "Start one with that"
+                )
         return manifest
 
     def _read(self, path: str, manifest: Manifest, file: str) -> bytes:

@@ -132,7 +132,7 @@ def _started(
         longest_prompt=spec.rollout.max_prompt_tokens,
         longest_completion=spec.rollout.max_response_tokens,
     )
-    return lambda: Service(Bank(worker), SavedWeights(store, worker, name, base.fingerprint), served)
+    return lambda: Service(Bank(worker), SavedWeights(store, worker, spec, base.fingerprint), served)
 
 
 async def _answer(make: Callable[[], Service], address: Address, say: Callable[[str], None]) -> None:

@@ -43,9 +43,8 @@ class CheckpointingWorker(Worker):
         self._metadata = {
             **of.provenance,
             "job": of.owner.name,
-            "baseModelFingerprint": of.identity["model.fingerprint"],
-            **({QUANTIZATION: quantization} if (quantization := self._spec.model.quantization) != "none" else {}),
         }
+        self._fingerprint = of.identity["model.fingerprint"]
         self._published: list[Published] = []
         self._card: tuple[int, Callable[[CardResults], bytes] | None] = (0, None)
         self._found: Found | None = None
@@ -133,15 +132,12 @@ class CheckpointingWorker(Worker):
 
         with self._memory_explained("a checkpoint was taken"):
             taken = self.backend.snapshot()
-        commit = base_model_commit(self._spec, self._model_path)
         adapter, config = self.as_peft(taken)
-        metadata = self._metadata | {
+        metadata = {
+            **self._metadata,
+            **self.about_adapters(self._fingerprint),
             "step": step,
             "adapterVersion": adapter_version,
-            "baseModel": base_model_name(self._spec),
-            "adapterType": self._spec.adapter.type,
-            **({"baseModelCommit": commit} if commit else {}),
-            **({"servedMerged": True} if is_served_merged(read_model_config(self._model_path)) else {}),
         }
         card = partial(model_card, metadata, config, chat=self._chats)
         checkpoint = build_checkpoint(
@@ -207,6 +203,21 @@ class CheckpointingWorker(Worker):
             excluded=taken.excluded_names,
         )
         return adapter, config
+
+    def about_adapters(self, fingerprint: str) -> dict[str, Any]:
+        """Return what lorarl_metadata.json says of all adapters of this worker: what they were trained on.
+
+        `fingerprint`: of the base model.
+        """
+        commit, quantization = base_model_commit(self._spec, self._model_path), self._spec.model.quantization
+        return {
+            "baseModel": base_model_name(self._spec),
+            "baseModelFingerprint": fingerprint,
+            "adapterType": self._spec.adapter.type,
+            **({"baseModelCommit": commit} if commit else {}),
+            **({QUANTIZATION: quantization} if quantization != "none" else {}),
+            **({"servedMerged": True} if is_served_merged(read_model_config(self._model_path)) else {}),
+        }
 
     @cached_property
     def tokenizer(self) -> dict[str, bytes]:
