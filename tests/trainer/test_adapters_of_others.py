@@ -13,9 +13,14 @@ import torch
 import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
+from safetensors.torch import save as save_tensors
 
+from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.errors import InputError, LorarlError
+from lorarl_trainer.launch.adapter_modules import require_fitting_modules
+from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.models.fsdp_families import auto_class
+from lorarl_trainer.models.model_sizes import sizes_of
 from lorarl_trainer.trained_adapters.merge import merge
 from lorarl_trainer.trained_adapters.merged_weights import recompute
 from lorarl_trainer.trained_adapters.model import load_adapted
@@ -120,6 +125,28 @@ def test_it_is_merged_and_its_weights_are_computed_again(
     save_file(own | {name: own[name] * 1.01}, adapter / WEIGHTS)
     with pytest.raises(LorarlError, match="is not what base and adapter give"):
         recompute(base, adapter, tmp_path / "merged")
+
+
+def test_names_of_before_transformers_4_52_are_those_of_today_to_all_readers(make: Make, tmp_path: Path) -> None:
+    """Adapters of Gemma 3 from then are on the hub, and PEFT takes them."""
+    adapter = make("gemma3-words", target_modules=LANGUAGE, modules_to_save=["lm_head"])
+    base, expected = adapter.parent / "base", logits(read(adapter).model)
+    assert torch.equal(logits(PeftModel.from_pretrained(loaded(base), adapter)), expected)
+    parts = {
+        "model.model.language_model.": "model.language_model.model.",
+        "model.lm_head": "model.language_model.lm_head",
+    }
+    own = load_file(adapter / WEIGHTS)
+    for now, earlier in parts.items():
+        own = {name.replace(now, earlier): tensor for name, tensor in own.items()}
+    save_file(own, adapter / WEIGHTS)
+    assert torch.equal(logits(read(adapter).model), expected)
+    assert merge(find_adapter(str(adapter), None, (), str(base)), tmp_path / "merged").computed == 4
+
+    matrices = {name: tensor for name, tensor in own.items() if ".lora_" in name}
+    spec = AdapterSpec.model_validate({"rank": 4, "alpha": 16, "targetModules": ["q_proj", "down_proj"]})
+    sizes = sizes_of(json.loads((base / "config.json").read_text()))
+    require_fitting_modules(InitialAdapter(save_tensors(matrices), 4, 4.0), sizes, spec)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from lorarl_trainer.lora.targets import last_part, shortest_names
 from lorarl_trainer.lora.tensor_file import write_tensors
 from lorarl_trainer.lora.tensor_names import PEFT_PREFIX, by_own_name
 
-
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 

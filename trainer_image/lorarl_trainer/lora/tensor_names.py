@@ -15,6 +15,8 @@ from lorarl_trainer.lora.files import MAGNITUDE
 
 PEFT_PREFIX = "base_model.model."
 """PEFT's prefix of the base model's own names."""
+EARLIER_NAMES = {"language_model.model.": "model.language_model.", "language_model.lm_head.": "lm_head."}
+"""What names of a model that sees began with before Transformers 4.52, and begin with since. Files kept the former."""
 _WRAPPERS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 """Modules that torch.compile, FSDP and activation checkpointing put around a module."""
 _MATRIX = re.compile(r"(\.lora_\w+)\.[^.]+(\.(?:weight|bias))$")
@@ -28,6 +30,8 @@ def own_name(stored: str) -> str:
     while parts[:2] == ["base_model", "model"] or parts[:1] == ["module"]:  # the second: DistributedDataParallel
         parts = parts[2:] if parts[0] == "base_model" else parts[1:]
     name = _SAVED.sub("", ".".join(parts))
+    for earlier, now in EARLIER_NAMES.items():
+        name = now + name.removeprefix(earlier) if name.startswith(earlier) else name
     return _WITHOUT_WEIGHT.sub(r"\1", _MATRIX.sub(r"\1\2", name))
 
 

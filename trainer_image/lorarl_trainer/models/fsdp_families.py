@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lorarl_trainer.lora.tensor_names import EARLIER_NAMES
 from lorarl_trainer.models.fsdp_family import (
     ATTENTION,
     BIASED_QKV,
@@ -48,7 +49,7 @@ FSDP_FAMILIES: dict[str, FsdpFamily] = {
         {"model.language_model.embed_tokens.weight": "v h", "model.language_model.norm.weight": "h"},
         layers="model.language_model.layers",
         defaults={"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262_208},
-        in_files={"language_model.model.": "model.language_model.", "language_model.lm_head.": "lm_head."},
+        in_files=EARLIER_NAMES,
         sees=True,
     ),
     **GEMMA_4,
