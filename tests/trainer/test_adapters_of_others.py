@@ -14,6 +14,7 @@ import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from safetensors.torch import save as save_tensors
+from transformers.models.gemma3 import Gemma3ImageProcessor
 
 from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.errors import InputError, LorarlError
@@ -147,6 +148,17 @@ def test_names_of_before_transformers_4_52_are_those_of_today_to_all_readers(mak
     spec = AdapterSpec.model_validate({"rank": 4, "alpha": 16, "targetModules": ["q_proj", "down_proj"]})
     sizes = sizes_of(json.loads((base / "config.json").read_text()))
     require_fitting_modules(InitialAdapter(save_tensors(matrices), 4, 4.0), sizes, spec)
+
+
+def test_a_merged_model_has_what_reads_images_for_it(make: Make, tmp_path: Path) -> None:
+    """vLLM does not start without, also where no image ever comes."""
+    made = make("gemma3-words", target_modules=LANGUAGE)
+    base = shutil.copytree(made.parent / "base", tmp_path / "base")
+    Gemma3ImageProcessor(size={"height": 32, "width": 32}).save_pretrained(base)
+    (base / "processor_config.json").write_text('{"image_seq_length": 4}')
+    merge(find_adapter(str(made), None, (), str(base)), tmp_path / "merged")
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        assert (tmp_path / "merged" / name).read_bytes() == (base / name).read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,21 @@ def importable(function: Callable[..., Any]) -> str | None:
     return f"{module}:{name}" if known and module != "__main__" else None
 
 
+def name_of(reward: str | Callable[..., Any], argument: str) -> str:
+    """Return a reward by its type or place, which another process finds.
+
+    Raises:
+        InputError: it is a function that only this process has.
+    """
+    if isinstance(reward, str):
+        return reward
+    if place := importable(reward):
+        return place
+    named = getattr(reward, "__name__", type(reward).__name__)
+    hint = _in_a_file(reward) if named.isidentifier() else "Define it with def, in a file."
+    raise InputError(argument, f"{named}, which only this process has", "a type, or package.module:function", hint)
+
+
 def module_of(functions: Sequence[Callable[..., Any]], argument: str) -> str:
     """Return the text of a module that has these functions, and all that they need.
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from lorarl.evaluation import Evaluation
 from lorarl.job import INPUTS, Rows, file_uri
 from lorarl.process import Command, printed_by
+from lorarl.reward_code import name_of
 from lorarl.rows import json_lines
 from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.progress import METRICS, SUMMARY, read_rows, read_summary
@@ -92,7 +94,7 @@ class Run:
         self,
         *,
         data: Rows | str | Path | None = None,
-        reward: str | None = None,
+        reward: str | Callable[..., Any] | None = None,
         eval: str | None = None,
         rows: int | None = None,
         samples: int | None = None,
@@ -106,7 +108,7 @@ class Run:
 
         Args:
             data: other rows than the job's: themselves, or their file.
-            reward: a type of reward, or package.module:function, in place of the job's.
+            reward: a type of reward, package.module:function, or such a function, in place of the job's.
             eval: an evaluation of `data.evals`.
             rows: use the first ones alone.
             samples: completions per row, for pass@k.
@@ -122,7 +124,7 @@ class Run:
         file = data if isinstance(data, str | Path) or data is None else self._file_of(data)
         options = {
             "--data": file,
-            "--reward": reward,
+            "--reward": None if reward is None else name_of(reward, "reward"),
             "--eval": eval,
             "--rows": rows,
             "--samples": samples,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lorarl.reward_code import importable, module_of
+from lorarl.reward_code import importable, module_of, name_of
 from lorarl_trainer.errors import InputError
 
 CELL = '''
@@ -139,3 +139,15 @@ def test_a_function_without_source_is_refused_with_a_fix() -> None:
 def test_a_function_of_a_module_is_named_and_not_copied(notebook: dict[str, Any]) -> None:
     assert importable(linecache.getline) == "linecache:getline"
     assert importable(notebook["slow"]) is None
+
+
+def test_an_evaluation_takes_a_function_that_another_process_finds() -> None:
+    def score(prompt: str, completion: str) -> float:
+        return 1.0
+
+    assert name_of("numeric", "reward") == "numeric"
+    assert name_of(linecache.getline, "reward") == "linecache:getline"
+    with pytest.raises(InputError, match=r"reward: got score, .*my_reward.py and pass reward='my_reward:score'"):
+        name_of(score, "reward")
+    with pytest.raises(InputError, match=r"reward: got <lambda>, .*Define it with def"):
+        name_of(lambda *_: 1.0, "reward")

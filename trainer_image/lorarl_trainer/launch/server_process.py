@@ -18,7 +18,8 @@ API_KEY = "VLLM_API_KEY"
 """Environment variable of vLLM: clients send it as a bearer token."""
 LOADS_ADAPTERS: Mapping[str, str] = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
 """Environment of a server that takes adapters while it runs."""
-_ERROR = re.compile(r"\w(Error|Exception): ")
+_ERROR = re.compile(r"(?!.* (?:INFO|WARNING) ).*\w(?:Error|Exception): ")
+"""A line that names an exception. A warning may name one too, as that of a low limit of open files does."""
 _END_SECONDS = 30.0
 
 
@@ -59,7 +60,7 @@ class ServerProcess:
         if code < 0:
             return f"was ended by {signal.Signals(-code).name}. All that it said: {self._log}"
         said = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
-        last = next(filter(_ERROR.search, said), said[-1] if said else "nothing")
+        last = next(filter(_ERROR.match, said), said[-1] if said else "nothing")
         return f"ended with code {code}; it said: {last.strip()}. All of it: {self._log}"
 
     def ask_to_end(self) -> None:

@@ -25,6 +25,8 @@ _TEXT = "The quick brown fox jumps over the lazy dog. 2 + 2 = 4"
 _TOLERANCE = {"float32": 1e-3, "bfloat16": 0.25, "float16": 0.05}
 """How far merged logits may be off, as a share of the largest: rounding of the weights, by their precision."""
 _PARTIAL = ".partial"
+_PROCESSORS = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
+"""What Transformers and vLLM make inputs of a model from that also takes images; vLLM does not start without."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def merge(source: Source, out: Path) -> Merged:
         return found.count
 
     try:
-        return Merged(off, _write(model, merged, out.resolve(), check))
+        return Merged(off, _write(model, merged, source.base_folder(), out.resolve(), check))
     except (OSError, SafetensorError) as error:
         got = f"{out}, which cannot be written ({getattr(error, 'strerror', None) or in_one_line(error)})"
         raise InputError("--out", got, "a folder", "Free some space, or name another folder.") from error
@@ -103,10 +105,11 @@ def _merged(model: AdaptedModel, source: Source) -> Any:
         ) from error
 
 
-def _write(model: AdaptedModel, merged: Any, out: Path, check: Callable[[Path], int]) -> int:
+def _write(model: AdaptedModel, merged: Any, base: Path, out: Path, check: Callable[[Path], int]) -> int:
     """Write a new folder under another name first, and return what `check` returns for its weights.
 
-    An empty one is filled: a shell may be in it, or a volume there.
+    What reads images for the model comes from `base`. An empty folder is filled: a shell may be in it, or a volume
+    there.
     """
     fill = out.exists()
     partial = out / _PARTIAL if fill else out.with_name(f".{out.name}{_PARTIAL}")
@@ -119,6 +122,9 @@ def _write(model: AdaptedModel, merged: Any, out: Path, check: Callable[[Path], 
         _share_weights(partial)
         checked = check(partial)
         model.tokenizer.save_pretrained(partial)
+        for name in _PROCESSORS:
+            if (base / name).is_file():
+                shutil.copyfile(base / name, partial / name)
         if not fill:
             partial.rename(out)
             return checked
