@@ -40,7 +40,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
     """Return what writes an adapter with PEFT, for a tiny model of an architecture: its folder, beside `base`."""
     bases: dict[str, Path] = {}
 
-    def made(architecture: str = "qwen2-words", **options: Any) -> Path:
+    def made(architecture: str = "qwen2-words", tokens: int | None = None, **options: Any) -> Path:
         if architecture not in bases:
             bases[architecture] = tmp_path_factory.mktemp(architecture)
             save(architecture, bases[architecture] / "base")
@@ -48,7 +48,10 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
         folder = bases[architecture]
         torch.manual_seed(1)
         chosen = {"r": 4, "lora_alpha": 16, "target_modules": ["q_proj", "down_proj"], "init_lora_weights": False}
-        model = get_peft_model(loaded(folder / "base"), LoraConfig(**chosen | options))
+        base = loaded(folder / "base")
+        if tokens is not None:
+            base.resize_token_embeddings(tokens)
+        model = get_peft_model(base, LoraConfig(**chosen | options))
         with torch.no_grad():
             for _, parameter in model.named_parameters():
                 if parameter.requires_grad:
@@ -126,6 +129,27 @@ def test_it_is_merged_and_its_weights_are_computed_again(
     save_file(own | {name: own[name] * 1.01}, adapter / WEIGHTS)
     with pytest.raises(LorarlError, match="is not what base and adapter give"):
         recompute(base, adapter, tmp_path / "merged")
+
+
+@pytest.mark.parametrize("architecture", ["qwen2-words", "qwen3-tied-words"])
+@pytest.mark.parametrize("tokens", [120, 131])
+@pytest.mark.parametrize("saved", [None, ["embed_tokens", "lm_head"]], ids=["by itself", "trained"])
+def test_a_vocabulary_that_was_changed_for_an_adapter_comes_with_it(
+    make: Make, tmp_path: Path, architecture: str, tokens: int, saved: list[str] | None
+) -> None:
+    """As programs do that add the tokens of a chat template, or cut padding off."""
+    adapter = make(architecture, tokens, modules_to_save=saved)
+    base = adapter.parent / "base"
+    resized = loaded(base)
+    resized.resize_token_embeddings(tokens)
+    expected = logits(PeftModel.from_pretrained(resized, adapter))
+    model, plain = read(adapter), logits(loaded(base))
+    assert torch.equal(logits(model.model), expected) and expected.shape[-1] == tokens
+    with model.plain():
+        known = min(tokens, plain.shape[-1])
+        assert torch.allclose(logits(model.model)[..., :known], plain[..., :known], atol=1e-5)
+    merge(find_adapter(str(adapter), None, (), str(base)), tmp_path / "merged")
+    assert torch.allclose(logits(loaded(tmp_path / "merged")), expected, atol=1e-4)
 
 
 def test_names_of_before_transformers_4_52_are_those_of_today_to_all_readers(make: Make, tmp_path: Path) -> None:

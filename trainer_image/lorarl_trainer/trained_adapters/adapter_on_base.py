@@ -12,6 +12,10 @@ from lorarl_trainer.lora.peft_options import CONVERT, PEFT_VERSION, REMADE_START
 from lorarl_trainer.lora.tensor_names import PEFT_PREFIX, by_own_name, misfit, own_name
 from lorarl_trainer.trained_adapters.source import ARGUMENT, Source
 
+_HELD = ("", "base_layer.", "original_module.")
+"""Where PEFT's layers have the parameters of the base's."""
+_SAVED = ".modules_to_save."
+
 
 def with_adapter(base: Any, source: Source) -> tuple[Any, dict[str, Any]]:
     """Return the base model with the adapter, of whose file every tensor is used, and what of the base has changed.
@@ -34,14 +38,15 @@ def with_adapter(base: Any, source: Source) -> tuple[Any, dict[str, Any]]:
     options = json.loads((source.adapter / CONFIG_FILE).read_text(encoding="utf-8"))
     _require_known(options, source)
     weights = source.adapter / WEIGHTS_FILE
-    tensors = read_adapter(weights.read_bytes(), ARGUMENT)
+    tensors = _without_copies(read_adapter(weights.read_bytes(), ARGUMENT))
     with safe_open(weights, "pt") as file:
         stored = by_own_name(file.keys(), ARGUMENT)
     missing: list[str] = []
     try:
         config = PeftConfig.from_pretrained(str(source.adapter))
         config.inference_mode = True
-        before = _that_change(base, options)
+        _take_vocabulary(base, tensors)
+        before = _that_change(base, options, tensors)
         model = MODEL_TYPE_TO_PEFT_MODEL_MAPPING.get(config.task_type, PeftModel)(base, config)
         prefix = "" if config.is_prompt_learning else PEFT_PREFIX
         try:
@@ -82,27 +87,53 @@ def _require_known(options: Mapping[str, Any], source: Source) -> None:
         )
 
 
-def _that_change(base: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+def _without_copies(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what PEFT saves a second time, of layers that it saves for two reasons, and does not read."""
+
+    def is_copy(name: str) -> bool:
+        other = tensors.get(name.replace(_SAVED, "."))
+        return _SAVED in name and other is not None and bool(other.equal(tensors[name]))
+
+    return {name: tensor for name, tensor in tensors.items() if not is_copy(name)}
+
+
+def _take_vocabulary(base: Any, tensors: Mapping[str, Any]) -> None:
+    """Give a base model as many tokens as its adapter was trained with, if the file has the whole embedding.
+
+    Many programs add tokens of a chat template, or leave out a vocabulary's padding; PEFT then saves the embedding. In
+    the base alone, tokens that were added have the mean of all others.
+    """
+    embedding = base.get_input_embeddings().weight
+    layer = next(name for name, parameter in base.named_parameters() if parameter is embedding).rpartition(".")[0]
+    found = next((tensors[name] for part in _HELD if (name := f"{layer}.{part}weight") in tensors), embedding)
+    if len(found) != len(embedding):
+        base.resize_token_embeddings(len(found))
+
+
+def _that_change(base: Any, options: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
     """Return copies of what PEFT may change of a base model when it loads an adapter, by name."""
     weights, biases = changes_base(options), options.get("bias", "none") != "none"
     return {
         name: parameter.data.clone()
         for name, parameter in base.named_parameters()
-        if weights or (biases and name.endswith(".bias"))
+        if weights or (biases and name.endswith(".bias")) or any(one in tensors for one in _names_of(name))
     }
 
 
 def _changed(model: Any, before: Mapping[str, Any]) -> dict[str, Any]:
     """Return those that are others now, by their names in the model with the adapter."""
-    names = {}
-    for name in before:
-        layer, _, own = name.rpartition(".")
-        names[f"{PEFT_PREFIX}{layer}.base_layer.{own}"] = names[f"{PEFT_PREFIX}{name}"] = name
+    names = {f"{PEFT_PREFIX}{one}": name for name in before for one in _names_of(name)}
     return {
         held: before[names[held]]
         for held, parameter in model.named_parameters()
         if held in names and not parameter.equal(before[names[held]])
     }
+
+
+def _names_of(name: str) -> list[str]:
+    """Return the names that a parameter of the base may have within PEFT's layers."""
+    layer, _, own = name.rpartition(".")
+    return [f"{layer}.{part}{own}" for part in _HELD]
 
 
 def _hint(unused: Sequence[str], missing: Sequence[str]) -> str:
