@@ -152,7 +152,7 @@ def test_a_vocabulary_that_was_changed_for_an_adapter_comes_with_it(
     assert torch.allclose(logits(loaded(tmp_path / "merged")), expected, atol=1e-4)
 
 
-def test_names_of_before_transformers_4_52_are_those_of_today_to_all_readers(make: Make, tmp_path: Path) -> None:
+def test_names_of_before_transformers_4_52_are_read_as_today_s(make: Make, tmp_path: Path) -> None:
     """Adapters of Gemma 3 from then are on the hub, and PEFT takes them."""
     adapter = make("gemma3-words", target_modules=LANGUAGE, modules_to_save=["lm_head"])
     base, expected = adapter.parent / "base", logits(read(adapter).model)
@@ -193,7 +193,7 @@ def test_a_merged_model_has_what_reads_images_for_it(make: Make, tmp_path: Path)
         ({"use_of_tomorrow": True}, "use_of_tomorrow: true, expected options of PEFT .*Remove it from"),
     ],
 )
-def test_what_peft_would_compute_otherwise_each_time_or_leave_out_is_refused(
+def test_what_peft_would_draw_again_or_leave_out_is_refused(
     make: Make, config: dict[str, Any], message: str
 ) -> None:
     adapter = make()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from click.testing import CliRunner
 
 from lorarl_trainer.cli.serve import command
 from lorarl_trainer.errors import InputError, LorarlError
-from lorarl_trainer.trained_adapters.serving.own_server import Settings
+from lorarl_trainer.trained_adapters.serving.own_server import Settings, cpu_cache_bytes
 from lorarl_trainer.trained_adapters.serving.serve import free_port, serve
 from lorarl_trainer.trained_adapters.serving.subject import Request, published
 
@@ -47,6 +48,32 @@ def test_the_server_takes_adapters_of_the_runs_rank() -> None:
 def test_options_that_lorarl_sets_are_not_given_to_vllm_twice(option: str) -> None:
     with pytest.raises(InputError, match=r"--: got --[a-z-]+, which lorarl serve sets itself"):
         settings(option, "9").command()
+
+
+GB = 10**9
+
+
+@pytest.mark.parametrize(
+    ("weights", "free", "environment", "expected"),
+    [
+        (2 * GB, 12 * GB, {}, 4 * GB),
+        (2 * GB, 4 * GB, {}, 2**30),  # too little: vLLM says what it needs
+        (2 * GB, 12 * GB, {"VLLM_CPU_KVCACHE_SPACE": "3"}, None),
+    ],
+)
+def test_on_a_cpu_the_cache_leaves_room_for_the_model_and_other_programs(
+    weights: int, free: int, environment: dict[str, str], expected: int | None
+) -> None:
+    assert cpu_cache_bytes(weights, free, environment) == expected
+
+
+@pytest.mark.parametrize(
+    ("more", "is_set"),
+    [((), True), (("--gpu-memory-utilization=0.5",), False), (("--kv_cache_memory_bytes", "9"), False)],
+)
+def test_options_of_the_user_say_how_much_memory_the_cache_takes(more: tuple[str, ...], is_set: bool) -> None:
+    words = replace(settings(*more), cache_bytes=5 * GB).command()
+    assert (str(5 * GB) in words) is is_set
 
 
 def request(name: str, host: str = "127.0.0.1") -> Request:

@@ -24,6 +24,7 @@ from lorarl_trainer.trained_adapters.serving import names
 _HERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 """How this machine reaches a server that listens everywhere."""
 _ANSWER_SECONDS = 600.0
+_LEAST_CACHE = 2**30
 _OURS = frozenset(
     [
         *("--model", "--served-model-name", "--revision", "--host", "--port", "--middleware"),
@@ -32,6 +33,22 @@ _OURS = frozenset(
     ]
 )
 """Options that lorarl sets itself, or that would make several servers of which each loads adapters for itself."""
+_MEMORY = frozenset(["--gpu-memory-utilization", "--kv-cache-memory-bytes"])
+_OF_MEMORY = "VLLM_CPU_KVCACHE_SPACE"
+"""Options of vLLM, and its variable, that say how much memory it takes on a CPU."""
+
+
+def cpu_cache_bytes(weights: int, free: int, environment: Mapping[str, str] = os.environ) -> int | None:
+    """Return how much memory keys and values may take on a CPU; None if the user's environment says it.
+
+    By itself vLLM takes 92% of all memory, and ends where other programs have more than the rest. Half is left free of
+    what remains with the base model here and in the server.
+
+    Args:
+        weights: bytes of the base model's files.
+        free: bytes.
+    """
+    return None if environment.get(_OF_MEMORY) else max(_LEAST_CACHE, (free - 2 * weights) // 2)
 
 
 @dataclass(frozen=True)
@@ -42,6 +59,7 @@ class Settings:
         model: the base model's folder or name; `served` is what requests call it.
         rank: the largest of any adapter; `adapters` is how many are loaded at a time.
         on_gpu: whether a GPU computes.
+        cache_bytes: of keys and values, on a CPU; None leaves it to vLLM.
         more: options for vLLM from the user.
     """
 
@@ -54,6 +72,7 @@ class Settings:
     host: str
     port: int
     on_gpu: bool
+    cache_bytes: int | None = None
     template: Path | None = None
     template_arguments: Mapping[str, Any] | None = None
     more: Sequence[str] = ()
@@ -64,16 +83,17 @@ class Settings:
         Raises:
             InputError: the user's options contradict it.
         """
-        for option in self.more:
-            if (name := option.partition("=")[0].replace("_", "-")) in _OURS:
-                hint = "Leave it out: lorarl serve has options for what may be chosen."
-                raise InputError("--", f"{name}, which lorarl serve sets itself", "other options of vllm serve", hint)
+        named = {option.partition("=")[0].replace("_", "-") for option in self.more}
+        for name in sorted(named & _OURS):
+            hint = "Leave it out: lorarl serve has options for what may be chosen."
+            raise InputError("--", f"{name}, which lorarl serve sets itself", "other options of vllm serve", hint)
         common = server_command(
             self.model, dtype=self.dtype, host=self.host, port=self.port, rank=self.rank, adapters=self.adapters
         )
         return [
             *(*common, "--served-model-name", self.served, "--middleware", names.MIDDLEWARE),
             *(("--revision", self.revision) if self.revision else ()),
+            *(("--kv-cache-memory-bytes", str(self.cache_bytes)) if self.cache_bytes and not named & _MEMORY else ()),
             *(("--chat-template", str(self.template)) if self.template else ()),
             *(
                 ("--default-chat-template-kwargs", json.dumps(dict(self.template_arguments)))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
+from lorarl_trainer.devices.host_memory import host_memory
 from lorarl_trainer.devices.nvidia_smi import largest_gpu
 from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.launch.local import only_run_in
@@ -20,10 +21,11 @@ from lorarl_trainer.loading import ask_server
 from lorarl_trainer.servers.faults import ServerError
 from lorarl_trainer.servers.hosts import require_key
 from lorarl_trainer.storage.base_model import base_model_name
+from lorarl_trainer.storage.downloads import WEIGHTS
 from lorarl_trainer.trained_adapters.own_tokenizer import own_template
 from lorarl_trainer.trained_adapters.serving.check import Check
 from lorarl_trainer.trained_adapters.serving.lineup import COPIES, Lineup, Say, names_file
-from lorarl_trainer.trained_adapters.serving.own_server import OwnServer, Settings
+from lorarl_trainer.trained_adapters.serving.own_server import OwnServer, Settings, cpu_cache_bytes
 from lorarl_trainer.trained_adapters.serving.recorded import recorded_samples
 from lorarl_trainer.trained_adapters.serving.subject import Request, Subject, find_subject, published, terms_of
 from lorarl_trainer.trained_adapters.serving.versions import Version
@@ -86,6 +88,7 @@ def _serve(request: Request, subject: Subject, folder: Path, asked: threading.Ev
         host=request.host,
         port=port,
         on_gpu=on_gpu,
+        cache_bytes=None if on_gpu else cpu_cache_bytes(_weights(source), host_memory().free),
         template=_template_file(source, folder),
         template_arguments=source.job.spec.data.chat_template_arguments if source.job else None,
         more=request.more,
@@ -150,6 +153,11 @@ def _dtype(source: Source, *, on_gpu: bool) -> str:
     """Return the precision of the job; without one that of transformers here, so that both compute the same."""
     precision = source.job.spec.precision if source.job else "bf16" if on_gpu else "fp32"
     return {"fp32": "float32", "bf16": "bfloat16"}[precision]
+
+
+def _weights(source: Source) -> int:
+    """Return the bytes of the base model's weights."""
+    return sum(file.stat().st_size for file in source.base_folder().glob(WEIGHTS))
 
 
 def _template_file(source: Source, folder: Path) -> Path | None:
