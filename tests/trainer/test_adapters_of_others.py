@@ -193,9 +193,7 @@ def test_a_merged_model_has_what_reads_images_for_it(make: Make, tmp_path: Path)
         ({"use_of_tomorrow": True}, "use_of_tomorrow: true, expected options of PEFT .*Remove it from"),
     ],
 )
-def test_what_peft_would_draw_again_or_leave_out_is_refused(
-    make: Make, config: dict[str, Any], message: str
-) -> None:
+def test_what_peft_would_draw_again_or_leave_out_is_refused(make: Make, config: dict[str, Any], message: str) -> None:
     adapter = make()
     path = adapter / CONFIG
     path.write_text(json.dumps(json.loads(path.read_text()) | config))

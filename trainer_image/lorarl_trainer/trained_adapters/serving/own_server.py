@@ -47,6 +47,7 @@ def cpu_cache_bytes(weights: int, free: int, environment: Mapping[str, str] = os
     Args:
         weights: bytes of the base model's files.
         free: bytes.
+        environment: of the server.
     """
     return None if environment.get(_OF_MEMORY) else max(_LEAST_CACHE, (free - 2 * weights) // 2)
 
