@@ -205,7 +205,7 @@ def test_options_of_other_versions_that_are_off_change_nothing(make: Make) -> No
     adapter = make()
     before = logits(read(adapter).model)
     path = adapter / CONFIG
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"use_of_tomorrow": False, "of_old": None}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"of_tomorrow": False, "init_lora_weights": None}))
     assert torch.equal(logits(read(adapter).model), before)
 
 

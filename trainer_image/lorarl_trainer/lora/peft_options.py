@@ -80,7 +80,8 @@ CONVERT = (
 
 def changes_base(config: Mapping[str, Any]) -> bool:
     """Return whether PEFT changes the base model when it loads an adapter with this adapter_config.json."""
-    return not _is_plain("init_lora_weights", config.get("init_lora_weights", True))
+    start = config.get("init_lora_weights")
+    return start is not None and not _is_plain("init_lora_weights", start)
 
 
 def unknown_options(config: Mapping[str, Any]) -> dict[str, Any]:
