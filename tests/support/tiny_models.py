@@ -127,6 +127,8 @@ _FSDP_FAMILIES: dict[str, dict[str, Any]] = {
     "ministral3": {"head_dim": 32, "rope_parameters": _MINISTRAL_3},
     "gpt2": {"n_inner": 160, "num_key_value_heads": 4, "tie_word_embeddings": True},
     "gemma4_text": _GEMMA_4,
+    "lfm2": {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "tie_word_embeddings": True}
+    | {"intermediate_size": 300, "block_multiple_of": 32},
     "glm4_moe": {"head_dim": 32, "moe_intermediate_size": 96, "n_routed_experts": 4, "num_experts_per_tok": 2}
     | {"first_k_dense_replace": 1, "n_shared_experts": 1, "routed_scaling_factor": 1.8, "attention_bias": True}
     | {"use_qk_norm": True, "partial_rotary_factor": 0.5},

@@ -5,7 +5,7 @@ Shape suffixes: T tokens of the packing, K keys, A attention heads, G key-value 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,12 +27,14 @@ class Segments:
         longest_sequence: tokens of the longest sequence.
         keys: takes the keys of all segments, [K], out of the row's.
         extents: where each segment's queries and keys end.
+        earlier: what `before` has made.
     """
 
     positions: torch.Tensor
     longest_sequence: int
     keys: Gather
     extents: Extents
+    earlier: dict[int, Gather] = field(default_factory=dict)
 
     @classmethod
     def of(cls, packing: Packing, device: torch.device, rows: int | None = None) -> Segments:
@@ -48,6 +50,16 @@ class Segments:
                 longest_key=int(np.diff(packing.key_ends).max()),
             ),
         )
+
+    def before(self, steps: int) -> Gather:
+        """Return what takes the row so many tokens before each, in its own sequence, [T]. All layers use the same.
+
+        It takes from the packing's rows and one more after them, which stands for what is before a sequence.
+        """
+        if steps not in self.earlier:
+            rows = self.extents.rows_before(self.keys.index.cpu().numpy(), steps)
+            self.earlier[steps] = Gather(rows, len(rows) + 1, self.positions.device)
+        return self.earlier[steps]
 
 
 def attend_segments(

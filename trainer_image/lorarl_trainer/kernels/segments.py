@@ -38,6 +38,18 @@ class Extents:
         """Each segment's keys as a row, for layers that see whole sequences. All layers use the same."""
         return Sequences(self)
 
+    def rows_before(self, rows: np.ndarray, steps: int) -> np.ndarray:
+        """Return the row so many tokens before each query in its sequence, [T]; T where a sequence has none.
+
+        `rows`: which row each key is of, [K].
+        """
+        query_ends, key_ends = self.query_ends.cpu().numpy(), self.key_ends.cpu().numpy()
+        queries, keys = np.diff(query_ends), np.diff(key_ends)
+        # A segment's queries are the last of its keys.
+        own = np.arange(query_ends[-1]) + np.repeat(key_ends[1:] - queries - query_ends[:-1], queries)
+        position = own - np.repeat(key_ends[:-1], queries)
+        return np.where(position >= steps, rows[own - steps], query_ends[-1])
+
 
 class Batches:
     """Segments in batches, for attention that takes only whole rectangles.

@@ -26,6 +26,7 @@ from lorarl_trainer.models.gemma4 import GEMMA_4
 from lorarl_trainer.models.glm4 import GLM_4
 from lorarl_trainer.models.gpt_oss import GPT_OSS
 from lorarl_trainer.models.layer_kinds import LAYER_KINDS, kinds_of
+from lorarl_trainer.models.lfm2 import LFM_2
 from lorarl_trainer.models.qwen3_5 import QWEN_3_5
 
 FSDP_FAMILIES: dict[str, FsdpFamily] = {
@@ -56,6 +57,7 @@ FSDP_FAMILIES: dict[str, FsdpFamily] = {
     "gpt_oss": GPT_OSS,
     **GLM_4,
     **QWEN_3_5,
+    "lfm2": LFM_2,
     "phi": FsdpFamily(
         "Phi-1, 1.5, 2",
         "PhiForCausalLM",

@@ -81,6 +81,17 @@ def _delta_net_state(config: Mapping[str, Any]) -> State:
     )
 
 
+def _short_convolution_words(config: Mapping[str, Any]) -> dict[str, int]:
+    return {"taps": config["conv_L_cache"], "one": 1}
+
+
+def _short_convolution_state(config: Mapping[str, Any]) -> State:
+    # Kept are the three outputs of in_proj. The convolution's, and out_proj's input, are as wide as the queries and
+    # the output of attention, which plans count in every layer.
+    hidden, before = config["hidden_size"], config["conv_L_cache"] - 1
+    return State(inputs=hidden * before, recurrent=0, single=0, plain=3 * hidden, again=(before + 2) * hidden)
+
+
 LAYER_KINDS: Mapping[str, LayerKind] = {
     # S. Yang et al., "Gated Delta Networks: Improving Mamba2 with Delta Rule" (arXiv:2412.06464)
     "linear_attention": LayerKind(
@@ -101,6 +112,19 @@ LAYER_KINDS: Mapping[str, LayerKind] = {
         frozenset({"in_proj_qkv", "in_proj_z"}),
         {("in_proj_qkv", "in_proj_z"): 4, ("in_proj_b", "in_proj_a"): 2},
     ),
+    # LFM2's: a gate, a convolution over a few tokens, and another gate
+    "conv": LayerKind(
+        "conv",
+        {
+            "conv.in_proj.weight": "h+h+h h",
+            "conv.conv.weight": "h one taps",
+            "conv.out_proj.weight": "h h",
+        },
+        _short_convolution_words,
+        _short_convolution_state,
+        frozenset(),
+        {},
+    ),
 }
 """By their value of `layer_types` in config.json."""
 
@@ -110,6 +134,8 @@ def kinds_of(config: Mapping[str, Any]) -> list[str]:
     layers = config["num_hidden_layers"]
     if named := config.get("layer_types"):
         return list(named)[:layers]
+    if (attention := config.get("full_attn_idxs")) is not None:
+        return ["full_attention" if number in attention else "conv" for number in range(layers)]
     every = config.get("full_attention_interval")
     return ["linear_attention" if every and (number + 1) % every else "full_attention" for number in range(layers)]
 
@@ -141,14 +167,22 @@ def keeps_states(language: Any) -> bool:
     return any(kind in LAYER_KINDS for kind in getattr(language, "layer_types", None) or ())
 
 
+def has_delta_nets(language: Any) -> bool:
+    """Return whether such a configuration has gated delta nets."""
+    return "linear_attention" in (getattr(language, "layer_types", None) or ())
+
+
 def has_sinks(language: Any) -> bool:
     """Return whether attention has sinks in a language model with such a configuration. None says so of itself."""
     return bool(language.model_type == "gpt_oss")
 
 
-def has_latent_attention(language: Any) -> bool:
-    """Return whether such a configuration has keys and values that are made of one vector for all heads."""
-    return bool(getattr(language, "kv_lora_rank", None))
+def rotates_separate_heads(language: Any) -> bool:
+    """Return whether vLLM has a dimension for heads where it gives such a model's queries their positions.
+
+    It has one in latent attention, and in LFM2.
+    """
+    return bool(getattr(language, "kv_lora_rank", None)) or bool(language.model_type == "lfm2")
 
 
 def shares_keys(language: Any) -> bool:

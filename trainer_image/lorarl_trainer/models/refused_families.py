@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from lorarl_trainer.errors import InputError
 
 _MAMBA = "its Mamba layers keep a state of another kind than Qwen3.5's, which was not compared"
-_CONVOLUTIONS = "its short convolutions keep a state of another kind than Qwen3.5's, which was not compared"
 _LATENT = "its latent attention, one compressed key for all heads, was not compared"
 _BESIDE = "PEFT 0.21 mistakes adapters on its dense or shared MLPs for expert adapters, and drops them"
 _NOT_BY_EXPERT = "PEFT 0.21 reads no adapter on single experts of it"
@@ -79,8 +78,7 @@ REFUSED: Mapping[str, Refused] = {
     "minimax_m3_vl": Refused("MiniMax M3", "its attention over chosen tokens alone was not compared", _MIXTURE),
     "llama4": Refused("Llama 4", _LLAMA_4, "Llama 3.x"),
     "llama4_text": Refused("Llama 4, its text part alone", _LLAMA_4, "Llama 3.x"),
-    "lfm2": Refused("LFM2, LFM2.5", _CONVOLUTIONS, "SmolLM3 or Qwen3"),
-    "lfm2_moe": Refused("LFM2 with experts", _CONVOLUTIONS, _MIXTURE),
+    "lfm2_moe": Refused("LFM2 with experts", "its experts beside short convolutions were not compared", "LFM2, dense"),
     "granitemoehybrid": Refused("Granite 4", _MAMBA, "Granite 3.x"),
     "falcon_h1": Refused("Falcon H1", _MAMBA, _DENSE),
     "qwen2_moe": Refused(

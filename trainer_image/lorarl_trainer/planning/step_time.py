@@ -231,10 +231,11 @@ def training_seconds(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: 
 
 
 def _states(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: Speed, micro_batches: float) -> float:
-    """Estimate what layers with a state take beside their products: each completion with its prompt."""
+    """Estimate what layers with a recurrent state take beside their products: each completion with its prompt."""
     tokens = plan.trainer.trained * (work.prompt_tokens + work.mean)
-    values = sum(state.again for state in model.states)
-    started = micro_batches * len(model.states) * _STATE_LAYER_SECONDS
+    recurrent = [state for state in model.states if state.recurrent]
+    values = sum(state.again for state in recurrent)
+    started = micro_batches * len(recurrent) * _STATE_LAYER_SECONDS
     return max(started, _STATE_PASSES * 4 * values * tokens / speed.bandwidth)
 
 

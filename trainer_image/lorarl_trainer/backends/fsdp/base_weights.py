@@ -14,6 +14,7 @@ _QUERY_KEY_VALUE = ("q_proj", "k_proj", "v_proj")
 _FUSED = (
     _QUERY_KEY_VALUE,
     ("gate_proj", "up_proj"),
+    ("w1", "w3"),
     *(names for kind in LAYER_KINDS.values() for names in kind.products),
 )
 """Neighbours that vLLM computes in one product, in its order."""

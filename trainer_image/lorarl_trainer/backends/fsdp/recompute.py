@@ -24,7 +24,12 @@ def recompute(layers: Sequence[torch.nn.Module], how: str) -> None:
             mixer.chunk_gated_delta_rule = partial(_rule_from_inputs, mixer.chunk_gated_delta_rule)
             mixer.norm.forward = partial(from_inputs, mixer.norm.forward)
     if how == "selective":
-        _checkpoint([layer.mlp if hasattr(layer, "mlp") else layer for layer in layers])
+        _checkpoint([_mlp(layer) or layer for layer in layers])
+
+
+def _mlp(layer: torch.nn.Module) -> torch.nn.Module | None:
+    """Return a decoder layer's MLP, if it is one module."""
+    return getattr(layer, "mlp", None) or getattr(layer, "feed_forward", None)
 
 
 def from_inputs(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,8 @@
 
 Such a layer would carry its state from one sequence of a packing into the next. So it gets each sequence as a row for
 itself, with its prompt, and what it makes of the tokens goes back to their places in the packing. The prompt of several
-completions is computed for each of them, in these layers alone.
+completions is computed for each of them, in these layers alone. A short convolution needs no rows for itself
+(`short_convolutions.py`).
 
 Shape suffixes: T tokens of the packing, K keys of all its segments, H hidden size.
 """
@@ -17,15 +18,17 @@ import torch
 
 from lorarl_trainer.backends.fsdp.attention import Current
 from lorarl_trainer.backends.fsdp.delta_rule import chunk_gated_delta_rule
+from lorarl_trainer.backends.fsdp.short_convolutions import see_own_tokens
 from lorarl_trainer.models.layer_kinds import LAYER_KINDS
 
 
 def let_see_sequences(layers: Iterable[torch.nn.Module], current: Current) -> None:
     """Let the layers that keep a state see one sequence of the current packing at a time."""
     for layer in layers:
-        for kind in LAYER_KINDS.values():
+        for name, kind in LAYER_KINDS.items():
             if (mixer := getattr(layer, kind.mixer, None)) is not None:
-                mixer.forward = partial(_by_sequence, mixer.forward, current)
+                by_itself = partial(see_own_tokens, mixer) if name == "conv" else _by_sequence
+                mixer.forward = partial(by_itself, mixer.forward, current)
 
 
 def take_own_rule(layers: Iterable[torch.nn.Module]) -> None:

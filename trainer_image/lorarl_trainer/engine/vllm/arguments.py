@@ -8,7 +8,7 @@ from lorarl_api.v1alpha1 import served_rank
 from lorarl_trainer.devices.base import Device, Host
 from lorarl_trainer.engine.vllm import names
 from lorarl_trainer.engine.vllm.config import EngineConfig
-from lorarl_trainer.models.layer_kinds import keeps_states
+from lorarl_trainer.models.layer_kinds import has_delta_nets, keeps_states
 from lorarl_trainer.models.packed_weights import is_packed
 from lorarl_trainer.planning.execution import WATERMARK, EnginePlan, capture_sizes
 
@@ -84,6 +84,9 @@ def _overrides(hf_config: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if is_packed(hf_config):
         found["quantization_config"] = None  # it uses the trainer's tensors, which has read the packed weights
+    if hf_config.model_type == "lfm2":
+        # vLLM 0.26 wants them, and Transformers writes no such names. `models/lfm2.py` refuses other values.
+        found |= {"block_dim": hf_config.hidden_size, "conv_dim": hf_config.hidden_size}
     if names.on_gpu():
         # Logits in float32, as the trainer computes them. bf16 would round the log-probabilities of a sure model by
         # some hundredths.
@@ -128,4 +131,4 @@ def kernels_of_triton(text: Any, *, on_gpu: bool) -> dict[str, Any]:
         return {}
     widest = max(getattr(text, name, None) or 0 for name in ("head_dim", "global_head_dim"))
     attention = {"attention_backend": "TRITON_ATTN"} if widest > FLASH_3_HEAD else {}
-    return attention | ({"gdn_prefill_backend": "triton"} if keeps_states(text) else {})
+    return attention | ({"gdn_prefill_backend": "triton"} if has_delta_nets(text) else {})

@@ -298,10 +298,10 @@ class CpuSinks(Feature):
     get_impl_cls: Place = replaced("vllm.v1.attention.backends.cpu_attn:CPUAttentionBackend.get_impl_cls")
 
 
-class CpuLatent(Feature):
-    """`patches/cpu_latent.py`. vLLM's kernel is wrong for queries of three dimensions."""
+class CpuRotary(Feature):
+    """`patches/cpu_rotary.py`. vLLM's kernel is wrong for queries of three dimensions."""
 
-    what = "positions of latent attention on a CPU"
+    what = "positions of separate heads on a CPU"
     follows = ("vllm.model_executor.layers.rotary_embedding.base:RotaryEmbedding.forward_native",)
     forward_cpu: Place = replaced("vllm.model_executor.layers.rotary_embedding.base:RotaryEmbedding.forward_cpu")
 
@@ -390,7 +390,7 @@ ON_GPU = (AdapterGraphs, Sampling, Attention, LeanStart, GpuWorker)
 ON_CPU = (CpuWorker, CpuSampling)
 FOR_SOME = (
     *(Experts, GpuExperts, CpuExperts, CpuDeltaNets, GpuDeltaNets, CpuSinks, SharedKeys, GpuSharedKeys),
-    *(Routing, AdapterModels, SleepingMemory, CpuLatent),
+    *(Routing, AdapterModels, SleepingMemory, CpuRotary),
 )
 FEATURES = (*ALWAYS, *ON_GPU, *ON_CPU, *FOR_SOME)
 

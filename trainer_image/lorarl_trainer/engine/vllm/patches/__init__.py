@@ -18,8 +18,8 @@ from lorarl_trainer.engine.vllm.imports import for_rollouts, needed_by
 from lorarl_trainer.engine.vllm.patches import adapters
 from lorarl_trainer.engine.vllm.patches.attention import decoding_attention
 from lorarl_trainer.engine.vllm.patches.cpu_delta_nets import cpu_delta_nets
-from lorarl_trainer.engine.vllm.patches.cpu_latent import cpu_latent
 from lorarl_trainer.engine.vllm.patches.cpu_linear import cpu_linear
+from lorarl_trainer.engine.vllm.patches.cpu_rotary import cpu_rotary
 from lorarl_trainer.engine.vllm.patches.cpu_sampler import cpu_sampler
 from lorarl_trainer.engine.vllm.patches.cpu_sinks import cpu_sinks
 from lorarl_trainer.engine.vllm.patches.gpu_delta_nets import keep_first_configuration
@@ -27,14 +27,14 @@ from lorarl_trainer.engine.vllm.patches.models import trained_model
 from lorarl_trainer.engine.vllm.patches.sampler import rollout_sampler
 from lorarl_trainer.engine.vllm.patches.shared_keys import shared_keys
 from lorarl_trainer.engine.vllm.patches.start import lean_start
-from lorarl_trainer.models.layer_kinds import keeps_states
+from lorarl_trainer.models.layer_kinds import has_delta_nets
 
 _OF_MODELS = {
     names.SharedKeys: shared_keys,
     names.GpuSharedKeys: shared_keys,
     names.CpuDeltaNets: cpu_delta_nets,
     names.CpuSinks: cpu_sinks,
-    names.CpuLatent: cpu_latent,
+    names.CpuRotary: cpu_rotary,
 }
 """What replaces the parts of vLLM in which a model needs another kernel, by the feature that binds them."""
 
@@ -61,7 +61,7 @@ def _replacements(config: EngineConfig, hf_config: Any) -> Iterator[AbstractCont
         yield cpu_sampler()
         yield cpu_linear()
         return
-    if keeps_states(hf_config.get_text_config()) and names.GpuDeltaNets.is_on:
+    if has_delta_nets(hf_config.get_text_config()) and names.GpuDeltaNets.is_on:
         keep_first_configuration(getattr(names.GpuDeltaNets, kernel) for kernel in names.GpuDeltaNets.names)
     if names.Sampling.is_on:
         yield rollout_sampler()

@@ -67,8 +67,27 @@ def linear_classes() -> tuple[type, ...]:
     class OneAdapterReplicated(_OneAdapter, replicated):
         pass
 
+    class OneAdapterWhole(_OneAdapter, column):
+        """A layer of which vLLM reads three or more outputs apart. Its own class has the layer's A for each of them."""
+
+        @classmethod
+        def can_replace_layer(cls, **arguments: Any) -> bool:
+            outputs = getattr(arguments["source_layer"], "output_sizes", ())
+            return _serves(arguments) and len(arguments["packed_modules_list"]) == 1 and len(outputs) >= 3
+
+        def slice_lora_b(self, lora_b: torch.Tensor) -> torch.Tensor:
+            """Return B as it is: models with such layers are not split over ranks."""
+            return lora_b
+
     of_parts = OneAdapterMergedColumn, OneAdapterQKV, OneAdapterMergedQKV
-    return OneAdapterColumn, *of_parts, OneAdapterRow, OneAdapterReplicated
+    return OneAdapterColumn, *of_parts, OneAdapterRow, OneAdapterReplicated, OneAdapterWhole
+
+
+def _serves(arguments: dict[str, Any]) -> bool:
+    """Return whether a layer has a weight that these layers read, and the engine one adapter."""
+    method = getattr(arguments["source_layer"], "quant_method", None)
+    plain = isinstance(method, (AdapterLayers.UnquantizedLinearMethod, quantized_method()))
+    return plain and arguments["lora_config"].max_loras == 1
 
 
 class _OneAdapter:
@@ -82,9 +101,7 @@ class _OneAdapter:
 
     @classmethod
     def can_replace_layer(cls, **arguments: Any) -> bool:
-        method = getattr(arguments["source_layer"], "quant_method", None)
-        plain = isinstance(method, (AdapterLayers.UnquantizedLinearMethod, quantized_method()))
-        return plain and arguments["lora_config"].max_loras == 1 and super().can_replace_layer(**arguments)  # type: ignore[misc]
+        return _serves(arguments) and super().can_replace_layer(**arguments)  # type: ignore[misc]
 
     def create_lora_weights(self, *arguments: Any, **options: Any) -> None:
         """Make A [slices * rank, in] and B [out, slices * rank], all zero, with views of them as vLLM's tensors."""
