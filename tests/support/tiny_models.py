@@ -109,6 +109,9 @@ _FSDP_FAMILIES: dict[str, dict[str, Any]] = {
     "phi3": {"sliding_window": None},
     "granite": {"attention_multiplier": 0.1, "embedding_multiplier": 3.0, "residual_multiplier": 0.5}
     | {"logits_scaling": 2.0},
+    "granitemoehybrid": {"attention_multiplier": 0.1, "embedding_multiplier": 3.0, "residual_multiplier": 0.5}
+    | {"logits_scaling": 2.0, "layer_types": ["attention", "attention"], "position_embedding_type": "rope"}
+    | {"num_local_experts": 0, "shared_intermediate_size": 192, "mamba_n_heads": 4, "tie_word_embeddings": True},
     "olmo3": {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
     "cohere": {"logit_scale": 0.5, "tie_word_embeddings": True},
     "cohere2": {"logit_scale": 0.5, "tie_word_embeddings": True, "sliding_window": 8}

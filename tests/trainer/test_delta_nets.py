@@ -51,13 +51,14 @@ def test_the_rule_is_that_of_transformers(length: int) -> None:
         assert torch.allclose(ours, theirs, rtol=0.0, atol=2e-6)
 
 
+@pytest.mark.parametrize("family", ["qwen3_5", pytest.param("lfm2", marks=pytest.mark.long)])
 def test_states_are_right_where_requests_are_stopped_and_prompts_split(
-    colocated, monkeypatch: pytest.MonkeyPatch, tmp_path
+    colocated, monkeypatch: pytest.MonkeyPatch, tmp_path, family: str
 ) -> None:
     """And where a prompt is a single token, which looks like one that decodes."""
     monkeypatch.setattr(memory, "kv_cache_bytes", lambda *_, **__: 24 * PAGE)
     lengths = {"rollout__maxPromptTokens": 80, "rollout__maxResponseTokens": 40}
-    worker: Colocated = colocated("qwen3_5", trainer__backend=None, **lengths)
+    worker: Colocated = colocated(family, trainer__backend=None, **lengths)
     worker.randomise()
     worker.sync()
     worker.engine._core.scheduler.max_num_scheduled_tokens = 48
@@ -80,27 +81,39 @@ def test_states_are_right_where_requests_are_stopped_and_prompts_split(
         pytest.param("qwen3_5_moe", "gate_up_proj", "gate_proj", marks=pytest.mark.long),
         pytest.param("qwen3_5_moe", "down_proj", "down_proj", marks=pytest.mark.long),
         pytest.param("qwen3_5_moe", "in_proj_ba", "in_proj_a", marks=pytest.mark.long),
+        *(
+            pytest.param("lfm2", layer, adapters, marks=pytest.mark.long)
+            for layer, adapters in (("in_proj", "in_proj"), ("short_conv.out_proj", "out_proj"), ("w13", "w1"))
+        ),
     ],
 )
 def test_a_layer_that_ignores_the_adapter_is_named(colocated, family: str, layer: str, adapters: str) -> None:
-    """A delta net, or a shared expert."""
+    """A delta net, a shared expert, or a short convolution."""
     worker: Colocated = colocated(family, trainer__backend=None, **SLOW)
     with pytest.raises(PolicyDriftError, match=rf"do not apply the same adapter.* They differ in .*{adapters}"):
         train_with(worker, lambda started: engine_ignores(started, layer), 0, [])
 
 
-@pytest.mark.parametrize("family", ["qwen3_5", "qwen3_5_moe"])
-def test_an_adapter_on_the_language_model_is_merged_and_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
-) -> None:
+_OF_QWEN_3_5 = {
+    *("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+    *("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"),
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "linears"),
+    [
+        ("qwen3_5", _OF_QWEN_3_5),
+        ("qwen3_5_moe", _OF_QWEN_3_5),
+        ("lfm2", {"q_proj", "k_proj", "v_proj", "out_proj", "w1", "w2", "w3", "in_proj"}),
+    ],
+)
+def test_an_adapter_on_the_language_model_is_merged_and_asked(tmp_path: Path, family: str, linears: set[str]) -> None:
     """The merged model has what sees too."""
-    monkeypatch.setitem(tiny_models.SEEING[family]["text_config"], "vocab_size", 128)
-    base, adapter = write_tokenizer(tiny_models.save(family, tmp_path / "base"), template=None), tmp_path / "adapter"
-    inside = [name for name in linear_names(plain_model(base)) if ".language_model.layers." in name]
-    assert {name.rpartition(".")[2] for name in inside} == {
-        *("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
-        *("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"),
-    }
+    base = write_tokenizer(tiny_models.save(f"{family}-words", tmp_path / "base"), template=None)
+    adapter = tmp_path / "adapter"
+    inside = [name for name in linear_names(plain_model(base)) if ".layers." in name and ".visual." not in name]
+    assert {name.rpartition(".")[2] for name in inside} == linears
     made = LoraConfig(r=4, target_modules=inside, init_lora_weights=False, task_type="CAUSAL_LM")
     get_peft_model(plain_model(base), made).save_pretrained(adapter)
     write_tokenizer(adapter, template=None)
@@ -113,13 +126,14 @@ def test_an_adapter_on_the_language_model_is_merged_and_asked(
         expected, plain = (model(input_ids=ids).logits for model in (peft_model(base, adapter), plain_model(base)))
         assert torch.allclose(merged(input_ids=ids).logits, expected, atol=1e-4)
     assert not torch.allclose(plain, expected, atol=1e-2)
-    assert any(".visual." in name for name, _ in merged.named_parameters())
+    assert any(".visual." in name for name, _ in merged.named_parameters()) == (family in tiny_models.SEEING)
 
 
-def test_all_sequences_that_were_planned_run_at_once(colocated) -> None:
+@pytest.mark.parametrize("family", ["qwen3_5", "lfm2"])
+def test_all_sequences_that_were_planned_run_at_once(colocated, family: str) -> None:
     """A sequence has the blocks of its states from the start, and one is let in only if a margin stays free."""
     lengths = {"rollout__maxPromptTokens": 48, "rollout__maxResponseTokens": 16}
-    worker: Colocated = colocated("qwen3_5", trainer__backend=None, **lengths, rollout__promptsPerStep=16)
+    worker: Colocated = colocated(family, trainer__backend=None, **lengths, rollout__promptsPerStep=16)
     worker.randomise()
     worker.sync()
     asked = [[7 + index % 40] * 48 for index in range(worker.engine._core.scheduler.max_num_running_reqs)]

@@ -78,7 +78,10 @@ def test_the_language_model_alone_is_adapted_and_in_memory(colocated, tmp_path: 
 
 @pytest.mark.parametrize(
     "architecture",
-    ["gpt_oss", *(pytest.param(name, marks=pytest.mark.long) for name in ("gemma4", "qwen3_5_moe", "glm4_moe_lite"))],
+    [
+        "gpt_oss",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("gemma4", "qwen3_5_moe", "glm4_moe_lite", "lfm2")),
+    ],
 )
 def test_an_interrupted_run_ends_in_the_same_bytes(colocated, tmp_path: Path, architecture: str) -> None:
     changes = {"architecture": architecture, "trainer__backend": None}
@@ -95,6 +98,7 @@ def test_an_interrupted_run_ends_in_the_same_bytes(colocated, tmp_path: Path, ar
         "phi",
         "cohere2",
         "qwen3_5",
+        "lfm2",
         "gemma4",
         "gemma4-alike",
         "gpt_oss",

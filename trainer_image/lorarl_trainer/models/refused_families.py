@@ -43,8 +43,12 @@ _GEMMA_4_EXPERTS = Refused(
 REFUSED_WITH: Mapping[tuple[str, str], Refused] = {
     ("gemma4", "enable_moe_block"): _GEMMA_4_EXPERTS,
     ("gemma4_text", "enable_moe_block"): _GEMMA_4_EXPERTS,
+    ("granitemoehybrid", "mamba"): Refused("Granite 4.0 H", _MAMBA, "Granite 4.0 Micro, 1B or 350M"),
+    ("granitemoehybrid", "num_local_experts"): Refused(
+        "Granite 4.0 with experts", "its experts beside a shared MLP were not compared", "Granite 4.0 Micro"
+    ),
 }
-"""Models of a family that is trained, by `model_type` and what config.json sets for them."""
+"""Models of a family that is trained, by `model_type` and what config.json sets for them, or a kind of their layers."""
 REFUSED: Mapping[str, Refused] = {
     "qwen3_5_text": Refused(
         "Qwen3.5, its text part alone", "vLLM 0.26 has no model of it", "Qwen3.5 in its published files (`qwen3_5`)"
@@ -79,7 +83,6 @@ REFUSED: Mapping[str, Refused] = {
     "llama4": Refused("Llama 4", _LLAMA_4, "Llama 3.x"),
     "llama4_text": Refused("Llama 4, its text part alone", _LLAMA_4, "Llama 3.x"),
     "lfm2_moe": Refused("LFM2 with experts", "its experts beside short convolutions were not compared", "LFM2, dense"),
-    "granitemoehybrid": Refused("Granite 4", _MAMBA, "Granite 3.x"),
     "falcon_h1": Refused("Falcon H1", _MAMBA, _DENSE),
     "qwen2_moe": Refused(
         "Qwen1.5-MoE, Qwen2-57B-A14B",

@@ -108,8 +108,9 @@ def window_of(config: Mapping[str, Any]) -> int | None:
 
 
 def _require_no_refused_family(config: Mapping[str, Any]) -> None:
-    kind, all_keys = str(config.get("model_type")), {**(config.get("text_config") or {}), **config}
-    variants = (one for (family, key), one in REFUSED_WITH.items() if family == kind and all_keys.get(key))
+    kind, named = str(config.get("model_type")), with_usual_names(config)
+    found_in = {*(key for key, value in named.items() if value), *(named.get("layer_types") or ())}
+    variants = (one for (family, what), one in REFUSED_WITH.items() if family == kind and what in found_in)
     if found := REFUSED.get(kind) or next(variants, None):
         raise refused(
             f"model_type {kind} ({found.models}): {found.why}",
@@ -141,7 +142,8 @@ def _require_language_model(config: Mapping[str, Any]) -> None:
         raise refused("is_encoder_decoder: true", "a decoder", _ANOTHER)
     taken = {*ATTENTION_KINDS, *(family.kinds if family is not None else ())}
     kinds = sorted({str(kind) for kind in config.get("layer_types") or ()} - taken)
-    kinds += [name for name in _STATE_SPACE if config.get(name)]
+    if family is None:  # those of a known family say so in `layer_types`
+        kinds += [name for name in _STATE_SPACE if config.get(name)]
     if kinds:
         raise refused(f"{', '.join(kinds)}: layers without full attention", "attention in every layer", _ANOTHER)
     if config.get("kv_lora_rank") and not (family is not None and family.latent):
