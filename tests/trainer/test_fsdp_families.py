@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -124,3 +125,23 @@ def test_gradients_are_those_of_transformers(colocated, tmp_path: Path, architec
     for name, gradient in theirs.items():
         # The rounding of its sums is of the size of the largest.
         assert torch.allclose(found[name], gradient, atol=2e-5 * max(1.0, float(gradient.abs().max()))), name
+
+
+@pytest.mark.parametrize("architecture", ["gpt_oss", "lfm2"])
+def test_it_learns_and_vllm_follows(colocated, architecture: str) -> None:
+    """Answers with an advantage become likelier, step by step, in both engines alike."""
+    worker: Colocated = colocated(architecture, trainer__backend=None)
+    worker.sync()
+    samples = samples_of(prompts(), worker.generate(prompts()))
+    likely = [mean(worker.trainer_logprobs(samples))]
+    for _ in range(4):
+        worker.worker.update(update_request(samples))
+        likely.append(mean(worker.trainer_logprobs(samples)))
+    assert likely == sorted(likely) and likely[-1] > likely[0] + 0.3
+    worker.sync()
+    answered = samples_of(prompts(), rollouts := worker.generate(prompts()))
+    assert worst([c.logprobs for c in rollouts], worker.trainer_logprobs(answered)) < TOLERANCE
+
+
+def mean(logprobs: Sequence[np.ndarray]) -> float:
+    return float(np.concatenate(logprobs).mean())

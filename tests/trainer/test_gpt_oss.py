@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -22,7 +21,7 @@ from lorarl_trainer.trained_adapters.merge import merge
 from lorarl_trainer.trained_adapters.model import Decoding, load_adapted
 from lorarl_trainer.trained_adapters.source import find_adapter
 from support import tiny_models
-from support.in_process import Colocated, prompts, samples_of, update_request, worst
+from support.in_process import Colocated, prompts, samples_of, worst
 from support.packed_models import pack
 from support.silent_faults import SLOW, engine_ignores, train_with
 from support.tiny_tokenizers import write_tokenizer
@@ -126,22 +125,3 @@ def test_its_sinks_and_windows_change_what_the_tests_compare(model_folder: Calla
             layer.self_attn.sinks.fill_(float("-inf"))
         expected, *others = (model(input_ids=ids).logits for model in (whole, no_sinks, no_windows))
     assert all(float((logits - expected).abs().max()) > 0.1 for logits in others)
-
-
-def test_it_learns_and_vllm_follows(colocated) -> None:
-    """Answers with an advantage become likelier, step by step, in both engines alike."""
-    worker: Colocated = colocated("gpt_oss", trainer__backend=None)
-    worker.sync()
-    samples = samples_of(prompts(), worker.generate(prompts()))
-    likely = [mean(worker.trainer_logprobs(samples))]
-    for _ in range(4):
-        worker.worker.update(update_request(samples))
-        likely.append(mean(worker.trainer_logprobs(samples)))
-    assert likely == sorted(likely) and likely[-1] > likely[0] + 0.3
-    worker.sync()
-    answered = samples_of(prompts(), rollouts := worker.generate(prompts()))
-    assert worst([c.logprobs for c in rollouts], worker.trainer_logprobs(answered)) < TOLERANCE
-
-
-def mean(logprobs: Sequence[np.ndarray]) -> float:
-    return float(np.concatenate(logprobs).mean())

@@ -23,6 +23,8 @@ def _words(config: Mapping[str, Any]) -> dict[str, int]:
 
 def _requires(config: Mapping[str, Any]) -> None:
     """Refuse what vLLM 0.26 reads elsewhere than Transformers, or has no place for."""
+    if not {"hidden_size", "num_attention_heads", "num_hidden_layers"} <= config.keys():
+        return  # `model_sizes` refuses it
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     for name, size in (("block_dim", hidden), ("conv_dim", hidden), ("head_dim", hidden // heads)):
         if (found := config.get(name, size)) != size:
@@ -36,6 +38,11 @@ def _requires(config: Mapping[str, Any]) -> None:
             "one or more, and no more than convolutions: lorarl keeps their keys and values as one group",
             _ANOTHER,
         )
+
+
+def sizes_for_vllm(config: Any) -> dict[str, int]:
+    """Return what vLLM 0.26 wants in such a model's configuration of Transformers, which writes no such names."""
+    return {"block_dim": config.hidden_size, "conv_dim": config.hidden_size} if config.model_type == "lfm2" else {}
 
 
 LFM_2 = FsdpFamily(

@@ -180,7 +180,8 @@ class ModelSizes(ModelShape):
         fused = {"q_proj": whole - 2 * keys, "k_proj": keys, "v_proj": keys} if whole else {}
         if queries := widest.get("q_b_proj"):  # of latent attention
             fused = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
-        inner = widest.get("gate_up_proj", 0) // 2 or widest.get("fc1") or widest.get("c_fc") or widest.get("w3") or 0
+        joined = widest.get("gate_up_proj") or widest.get("input_linear") or 0
+        inner = joined // 2 or widest.get("fc1") or widest.get("c_fc") or widest.get("w3") or 0
         return {"up_proj": inner, **fused, **widest}
 
     @cached_property

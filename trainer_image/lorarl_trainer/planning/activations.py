@@ -121,7 +121,7 @@ def _values(model: ModelSizes, execution: ExecutionPlan) -> _Values:
     if execution.trainer.fused_layers:
         whole, again = 2 * h + 2 * q + 2 * k + norms + 2 * f, 2 * f
     elif execution.backend == "fsdp":
-        again = (4 if model.width("gate_proj", "gate_up_proj", "w1") else 5) * f
+        again = (4 if model.width("gate_proj", "gate_up_proj", "w1", "input_linear") else 5) * f
         if experts := model.frozen_experts:
             shared = 4 * experts.shared + (h if experts.shared else 0)
             mixture = experts.active * (experts.kept * experts.inner + h) + shared

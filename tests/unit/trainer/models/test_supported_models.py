@@ -34,9 +34,10 @@ OWN_ROPE = {
     "gpt_oss": {
         "rope_parameters": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0}
         | {"original_max_position_embeddings": 4096}
-    }
+    },
+    "granitemoehybrid": PLAIN_ROPE | {"layer_types": ["attention"], "num_local_experts": 0},
 }
-"""Of families that are taken with no other kind of positions."""
+"""Of families that are taken with no other kind of positions, or of layers."""
 SIZES = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 64}
 
 

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from lorarl_api.load import load_job
+from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.planning.verdict import judge
 from unit.trainer.models import test_gemma4 as gemma4
 from unit.trainer.models import test_gpt_oss as gpt_oss
+from unit.trainer.models.test_lfm2 import LFM_2
 from unit.trainer.models.test_qwen3_5 import QWEN_3_5_35B
 from unit.trainer.models.test_supported_models import QWEN_3_5_4B
 from unit.trainer.planning.shapes import config
@@ -34,12 +36,15 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen3.5-35b-a3b": QWEN_3_5_35B,
     "gemma4-e4b": gemma4.of(gemma4.E4B),
     "gpt-oss-20b": gpt_oss.CONFIG,
+    "lfm2-1.2b": LFM_2,
 }
+
+GPUS = {"qwen3.5-35b-a3b": H200, "lfm2-1.2b": Gpu(total=24_000_000_000, free=23_000_000_000)}
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_a_recipe_fits_on_one_gpu(path: Path) -> None:
     spec = load_job(path).spec
-    verdict = judge(spec, MODELS[path.stem], H200 if path.stem == "qwen3.5-35b-a3b" else gpt_oss.H100)
+    verdict = judge(spec, MODELS[path.stem], GPUS.get(path.stem, gpt_oss.H100))
     assert verdict.plan is not None and verdict.plan.fits
     assert (spec.cluster.nodes, spec.cluster.gpus_per_node) == (1, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,18 +38,20 @@ def test_short_rests_join_what_a_gpu_computes_anyway() -> None:
     assert set(row_lengths(np.array([4096, 64]), few_batches=True)) == {4096, 64}  # as much again
 
 
+SAMPLES = [
+    sample(range(10, 15), range(20, 90)),
+    sample(range(10, 15), range(100, 103)),
+    sample(range(30, 31), range(40, 42)),
+    sample(range(50, 54), range(60, 70)),
+    sample(range(50, 54), range(70, 71)),  # its response predicts nothing, so it has no segment
+    sample(range(80, 86), range(90, 91)),
+    sample(range(80, 86), range(91, 92)),
+]
+
+
 def test_each_token_is_found_after_all_that_it_follows() -> None:
     """By a layer whose state is the sum of the tokens so far."""
-    samples = [
-        sample(range(10, 15), range(20, 90)),
-        sample(range(10, 15), range(100, 103)),
-        sample(range(30, 31), range(40, 42)),
-        sample(range(50, 54), range(60, 70)),
-        sample(range(50, 54), range(70, 71)),  # its response predicts nothing, so it has no segment
-        sample(range(80, 86), range(90, 91)),
-        sample(range(80, 86), range(91, 92)),
-    ]
-    packing = pack(samples, multiple=16)
+    packing = pack(SAMPLES, multiple=16)
     segments = Segments.of(packing, torch.device("cpu"))
     sequences = segments.extents.sequences
     keys = segments.keys(torch.from_numpy(packing.tokens)[:, None].float())[:, 0]
@@ -59,3 +62,19 @@ def test_each_token_is_found_after_all_that_it_follows() -> None:
         wanted.extend(sums[len(sums) - (queries[1] - queries[0]) :])
     assert torch.cat(made)[sequences.places].tolist() == wanted
     assert sum(batch.count for batch in sequences.each) == 6  # four with a response, a prompt alone, what fills the row
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_the_token_before_another_is_of_its_own_sequence(steps: int) -> None:
+    """A completion's first tokens follow its prompt, and nothing comes before a prompt."""
+    packing = pack(SAMPLES, multiple=16)
+    segments, tokens = Segments.of(packing, torch.device("cpu")), torch.from_numpy(packing.tokens)
+    nothing = torch.tensor([-1])
+    found = segments.before(steps)(torch.cat([tokens, nothing])[:, None].float())[:, 0]
+    wanted = []
+    for queries, ends in zip(pairwise(packing.query_ends), pairwise(packing.key_ends), strict=True):
+        sequence = [-1] * steps + packing.tokens[packing.keys[slice(*ends)]].tolist()
+        own = queries[1] - queries[0]
+        wanted.extend(sequence[len(sequence) - steps - own : len(sequence) - steps])
+    assert found.tolist() == wanted
+    assert segments.before(steps) is segments.before(steps)

@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+_MLPS = ("mlp", "feed_forward", "shared_mlp")
+"""What decoder layers call it."""
+
 
 def recompute(layers: Sequence[torch.nn.Module], how: str) -> None:
     """Let decoder layers compute again in the backward pass what `trainer.recompute` says.
@@ -29,7 +32,7 @@ def recompute(layers: Sequence[torch.nn.Module], how: str) -> None:
 
 def _mlp(layer: torch.nn.Module) -> torch.nn.Module | None:
     """Return a decoder layer's MLP, if it is one module."""
-    return getattr(layer, "mlp", None) or getattr(layer, "feed_forward", None)
+    return next((found for name in _MLPS if (found := getattr(layer, name, None)) is not None), None)
 
 
 def from_inputs(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> torch.Tensor:

@@ -34,7 +34,9 @@ def see_own_tokens(
         rows: torch.Tensor = forward(hidden_states, **options)
         return rows
     before, after, inputs = mixer.in_proj(hidden_states[0]).chunk(3, dim=-1)
-    output: torch.Tensor = mixer.out_proj(after * _convolved(before * inputs, mixer.conv.weight[:, 0], current.segments))
+    output: torch.Tensor = mixer.out_proj(
+        after * _convolved(before * inputs, mixer.conv.weight[:, 0], current.segments)
+    )
     return output[None]
 
 

@@ -9,6 +9,7 @@ from lorarl_trainer.devices.base import Device, Host
 from lorarl_trainer.engine.vllm import names
 from lorarl_trainer.engine.vllm.config import EngineConfig
 from lorarl_trainer.models.layer_kinds import has_delta_nets, keeps_states
+from lorarl_trainer.models.lfm2 import sizes_for_vllm
 from lorarl_trainer.models.packed_weights import is_packed
 from lorarl_trainer.planning.execution import WATERMARK, EnginePlan, capture_sizes
 
@@ -81,12 +82,9 @@ def engine_arguments(
 
 def _overrides(hf_config: Any) -> dict[str, Any]:
     """Return what vLLM takes in the place of what config.json says."""
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {**sizes_for_vllm(hf_config)}
     if is_packed(hf_config):
         found["quantization_config"] = None  # it uses the trainer's tensors, which has read the packed weights
-    if hf_config.model_type == "lfm2":
-        # vLLM 0.26 wants them, and Transformers writes no such names. `models/lfm2.py` refuses other values.
-        found |= {"block_dim": hf_config.hidden_size, "conv_dim": hf_config.hidden_size}
     if names.on_gpu():
         # Logits in float32, as the trainer computes them. bf16 would round the log-probabilities of a sure model by
         # some hundredths.

@@ -35,6 +35,11 @@ class QKVParallelLinear(Protocol):
     head_size: int
 
 
+@slice_of("vllm.model_executor.layers.linear:MergedColumnParallelLinear")
+class MergedColumnParallelLinear(Protocol):
+    output_sizes: Sequence[int]
+
+
 @slice_of("vllm.model_executor.layers.linear:LinearBase")
 class LinearBase(Protocol):
     quant_method: Any

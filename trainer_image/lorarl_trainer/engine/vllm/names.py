@@ -92,6 +92,7 @@ class AdapterLayers(Feature):
         "vllm.lora.layers.base_linear:BaseLinearLayerWithLoRA.apply",
         "vllm.lora.layers.base_linear:BaseLinearLayerWithLoRA.create_lora_weights",
         "vllm.lora.layers.column_parallel_linear:MergedColumnParallelLinearWithLoRA.create_lora_weights",
+        "vllm.lora.layers.column_parallel_linear:MergedColumnParallelLinearVariableSliceWithLoRA.can_replace_layer",
         "vllm.lora.utils:from_layer",
     )
     reaches_into = (slices.LoRALayer,)
@@ -388,11 +389,9 @@ class SleepingMemory(Feature):
 ALWAYS = (Build, Requests, Scheduling, AdapterSlots, AdapterLayers, AdapterLookup, Models, BaseModel)
 ON_GPU = (AdapterGraphs, Sampling, Attention, LeanStart, GpuWorker)
 ON_CPU = (CpuWorker, CpuSampling)
-FOR_SOME = (
-    *(Experts, GpuExperts, CpuExperts, CpuDeltaNets, GpuDeltaNets, CpuSinks, SharedKeys, GpuSharedKeys),
-    *(Routing, AdapterModels, SleepingMemory, CpuRotary),
-)
-FEATURES = (*ALWAYS, *ON_GPU, *ON_CPU, *FOR_SOME)
+FOR_SOME_MODELS = (CpuDeltaNets, GpuDeltaNets, CpuSinks, CpuRotary, SharedKeys, GpuSharedKeys)
+FOR_SOME_JOBS = (Experts, GpuExperts, CpuExperts, Routing, AdapterModels, SleepingMemory)
+FEATURES = (*ALWAYS, *ON_GPU, *ON_CPU, *FOR_SOME_MODELS, *FOR_SOME_JOBS)
 
 
 def on_gpu() -> bool:
