@@ -97,6 +97,7 @@ def test_an_interrupted_run_ends_in_the_same_bytes(colocated, tmp_path: Path, ar
     [
         "gemma2",
         "phi",
+        "granitemoehybrid",
         "cohere2",
         "qwen3_5",
         "lfm2",
