@@ -44,7 +44,7 @@ class Extents:
         `rows`: which row each key is of, [K].
         """
         query_ends, key_ends = self.query_ends.cpu().numpy(), self.key_ends.cpu().numpy()
-        queries, keys = np.diff(query_ends), np.diff(key_ends)
+        queries = np.diff(query_ends)
         # A segment's queries are the last of its keys.
         own = np.arange(query_ends[-1]) + np.repeat(key_ends[1:] - queries - query_ends[:-1], queries)
         position = own - np.repeat(key_ends[:-1], queries)

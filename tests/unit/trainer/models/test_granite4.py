@@ -1,4 +1,4 @@
-"""Granite 4.0, judged by the config.json of Granite 4.0 Micro: it says as much of Mamba layers as that of one with them."""
+"""Granite 4.0, judged by the config.json of Granite 4.0 Micro, which has sizes of Mamba layers, too."""
 
 from __future__ import annotations
 
