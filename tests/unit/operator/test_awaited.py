@@ -15,9 +15,10 @@ from lorarl_operator.decide.decision import Decision, DeleteJob
 from lorarl_operator.decide.schedule import decide_schedule
 from lorarl_operator.decide.sweep import decide_sweep
 from lorarl_operator.kube.resources import LORARLJOBS, LORARLSCHEDULES, LORARLSWEEPS
+from support.published import best, model
 from unit.contract.publish_cases import PUBLISHES
 from unit.operator.observed_world import SETTINGS, SPEC, START, observed, raw_job
-from unit.operator.publishing_world import ENTRY, best, model
+from unit.operator.publishing_world import ENTRY
 from unit.operator.schedule_world import World, hour, schedule_spec
 from unit.operator.sweep_world import AXIS, sweep_spec
 from unit.operator.sweep_world import World as Trials

@@ -21,7 +21,7 @@ def test_no_entry_is_forgotten_while_the_servers_are_slow_to_remove_it(monkeypat
 
     def slowly(what: Any) -> None:
         if isinstance(what, Remove):
-            world.objects[what.model]["metadata"]["deletionTimestamp"] = "2026-03-01T12:00:00Z"
+            world.objects[what.name]["metadata"]["deletionTimestamp"] = "2026-03-01T12:00:00Z"
         else:
             write(what)
 
