@@ -27,6 +27,7 @@ SYNC_SECONDS = 1e-3
     [
         *("qwen3-gpu", "qwen2-gpu", "llama-gpu", "phi3-gpu", "gemma2-gpu", "qwen3_5-gpu-deltas", "qwen3_5-gpu-real"),
         *("gemma4_text-gpu-heads", "gemma4_text-gpu-heads-alike", "gpt_oss-gpu", "qwen3_5_moe-gpu-real"),
+        *("lfm2-gpu", "granitemoehybrid-gpu"),
     ],
 )
 def test_rollout_and_trainer_agree_over_ten_steps(on_gpu, architecture: str) -> None:
