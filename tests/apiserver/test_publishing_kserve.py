@@ -242,7 +242,7 @@ def test_two_targets_of_one_job_are_served_side_by_side(served: Cluster) -> None
         aibrix.loads(api, where, model(10))
         wait_names(served, where, set())
         rolls(api, where)
-        api.wait("LoRARLJob", "sums", where, lambda one: entry(one)["targets"] == ["aibrix"], seconds=120)
+        api.wait("LoRARLJob", "sums", where, lambda one: entry(one)["targets"] == ["aibrix"], seconds=240)
 
 
 def test_the_operator_uses_all_its_rights_on_services_and_no_others(served: Cluster) -> None:
