@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
+from apiserver.engine_job import JOB
 from support.cluster import pods
 from support.cluster.client import Object
-from support.cluster.kueue import QUEUE_LABEL, add_queue, set_quota
 from support.cluster.lorarljobs import condition, lorarljob, phase, report
 from support.cluster.operator import Operator
 from support.cluster.platform import Platform
@@ -16,13 +15,6 @@ from support.cluster.processes import until
 
 SECONDS = 30.0
 ROLE = "lorarl.io/role"
-JOB: dict[str, Any] = {
-    "algorithm": {"type": "grpo", "groupSize": 4},
-    "reward": {"type": "exact"},
-    "rollout": {"separateEngines": {"count": 2}},
-    "cluster": {"gpusPerNode": 1, "cpusPerNode": "1", "memoryPerNode": "4Gi"},
-    "backoffLimit": 0,
-}
 
 
 def of_role(p: Platform, namespace: str, role: str) -> list[Object]:
@@ -89,24 +81,4 @@ def test_each_engine_has_a_pod_and_its_loss_starts_no_attempt(kuberay_platform: 
     assert (phase(job), status["rayJobName"]) == ("Running", "job-1")
     assert (status["preemptions"], status["attempts"], status.get("recoveries", 0)) == (1, 0, 0)
     assert trainer[0]["metadata"]["name"] in condition(job, "Running")["message"]
-    p.cluster.must("delete", "lrj", "--all", "-n", namespace)
-
-
-def test_a_queue_counts_the_engines(kueue_platform: Platform, kueue_replica: Operator) -> None:
-    """Its quota has one GPU less than trainer and engines need, and then as many."""
-    p, namespace = kueue_platform, kueue_platform.namespace("engines")
-    few = {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "2"}
-    add_queue(p.cluster, namespace, namespace, few)
-    p.api.create(lorarljob(namespace, "job", labels={QUEUE_LABEL: namespace}, **JOB))
-
-    def waits(job: Object) -> bool:
-        return "nvidia.com/gpu" in condition(job, "Running").get("message", "")
-
-    job = p.api.wait("LoRARLJob", "job", namespace, waits, seconds=SECONDS)
-    assert (phase(job), condition(job, "Running")["reason"]) == ("Pending", "Queued")
-    set_quota(p.cluster, namespace, few | {"nvidia.com/gpu": "3"})
-    p.api.wait("LoRARLJob", "job", namespace, lambda job: phase(job) == "Running", seconds=SECONDS)
-    [workload] = [one for one in p.api.list("Workload", namespace) if "job-1" in one["metadata"]["name"]]
-    sets = {one["name"]: one["count"] for one in workload["spec"]["podSets"]}
-    assert sets == {"head": 1, "workers": 1, "engines": 2}
     p.cluster.must("delete", "lrj", "--all", "-n", namespace)

@@ -47,11 +47,12 @@ def _press_stop_after_a_step() -> None:
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
-def test_the_notebook_is_stored_without_results(notebook: Notebook) -> None:
-    code = [cell for cell in notebook.file["cells"] if cell["cell_type"] == "code"]
+def test_the_notebook_is_stored_without_results() -> None:
+    code = [cell for cell in Notebook(FILE).file["cells"] if cell["cell_type"] == "code"]
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
 
 
+@pytest.mark.long
 def test_the_stopped_run_resumed_and_is_whole(notebook: Notebook) -> None:
     run = notebook.names["run"]
     assert run.state == "succeeded" and len(run.summary["starts"]) == 2
@@ -60,6 +61,7 @@ def test_the_stopped_run_resumed_and_is_whole(notebook: Notebook) -> None:
     assert "step 20 of 20" in run._repr_html_() and "<svg" in run._repr_html_()
 
 
+@pytest.mark.long
 def test_the_reward_of_the_notebook_scored(notebook: Notebook) -> None:
     metrics = notebook.names["run"].metrics
     assert metrics["reward/letters"].max() > 0
@@ -67,6 +69,7 @@ def test_the_reward_of_the_notebook_scored(notebook: Notebook) -> None:
     assert "LETTERS = re.compile" in code.read_text()
 
 
+@pytest.mark.long
 def test_base_and_adapter_are_compared_on_the_held_out_rows(notebook: Notebook) -> None:
     (found,) = [shown for shown in notebook.shown if isinstance(shown, lorarl.Evaluation)]
     assert found.result["rows"] == len(notebook.names["held_out"])
@@ -77,6 +80,7 @@ def test_base_and_adapter_are_compared_on_the_held_out_rows(notebook: Notebook) 
     assert "<table" in found._repr_html_() and "reward/letters" in repr(found)
 
 
+@pytest.mark.long
 def test_a_mistake_that_only_the_run_finds_is_raised_with_its_fix(notebook: Notebook) -> None:
     job = yaml.safe_load((OUT / "inputs/job.yaml").read_text())
     with pytest.raises(lorarl.LorarlError, match=r"spec\.data\.train\.promptField: got prompt, .* \(question\)"):

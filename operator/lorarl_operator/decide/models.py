@@ -375,10 +375,7 @@ class Observed:
     ray_clusters: tuple[RayCluster, ...] = ()
     pods: tuple[Pod, ...] = ()
     departed: tuple[Pod, ...] = ()
-    """The last pods that were deleted, in their last state.
-
-    KubeRay replaces a pod at once, and only the old pod says why it ended.
-    """
+    """The last pods that were deleted, as they were: KubeRay replaces a pod at once, and only the old one says why."""
     cleanup: CleanupJob | None = None
     budget: Budget | None = None
     kuberay_began: datetime | None = None

@@ -38,6 +38,7 @@ CLUSTER_FIELDS: dict[str, Any] = {
     "memoryPerNode": "64Gi",
     "diskPerNode": "200Gi",
     "head": {"cpus": 2},
+    "environments": {"replicas": 2},
     "sharedMemory": "1Gi",
     "rdma": {"resourceName": "rdma/hca"},
     "submissionMode": "HTTPMode",
@@ -98,7 +99,9 @@ def test_defaults_that_are_written_out_are_not_named() -> None:
 @pytest.mark.parametrize("field", CLUSTER_FIELDS)
 def test_each_ignored_field_of_spec_cluster_is_named(field: str) -> None:
     gpus = {"gpusPerNode": 1} if field in ("rdma", "gpuClaim") else {}
-    assert ignored_fields(job({"spec.cluster": {field: CLUSTER_FIELDS[field], **gpus}})) == [f"spec.cluster.{field}"]
+    plays = {"spec.environment": {"function": "game:Game"}, "spec.reward": None} if field == "environments" else {}
+    asked = {"spec.cluster": {field: CLUSTER_FIELDS[field], **gpus}, **plays}
+    assert ignored_fields(job(asked)) == [f"spec.cluster.{field}"]
 
 
 def test_every_field_of_spec_cluster_is_covered() -> None:
