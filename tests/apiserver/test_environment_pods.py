@@ -11,10 +11,10 @@ from support.cluster.client import Object
 from support.cluster.lorarljobs import lorarljob, phase, report
 from support.cluster.operator import Operator
 from support.cluster.platform import Platform
+from support.cluster.pods import names
 from support.cluster.processes import until
 
 SECONDS = 30.0
-ROLE = "lorarl.io/role"
 JOB: dict[str, Any] = {
     "algorithm": {"type": "grpo", "groupSize": 4},
     "environment": {"function": "game:Dice"},
@@ -29,17 +29,7 @@ JOB: dict[str, Any] = {
 
 
 def of_role(p: Platform, namespace: str, role: str) -> list[Object]:
-    """The pods of a role that are there and ready."""
-
-    def is_ready(pod: Object) -> bool:
-        return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))
-
-    found = [pod for pod in p.pods(namespace, "job-1") if pod["metadata"]["labels"].get(ROLE) == role]
-    return [pod for pod in found if is_ready(pod) and "deletionTimestamp" not in pod["metadata"]]
-
-
-def names(found: list[Object]) -> set[str]:
-    return {pod["metadata"]["name"] for pod in found}
+    return pods.ready_pods(p.api, namespace, "job-1", role)
 
 
 def test_each_has_a_pod_without_access_and_its_loss_starts_no_attempt(

@@ -22,6 +22,21 @@ def pods_of(api: Api, namespace: str, rayjob: str, role: str | None = None) -> l
     return sorted(api.list("Pod", namespace, labels), key=lambda pod: pod["metadata"]["creationTimestamp"])
 
 
+def ready_pods(api: Api, namespace: str, rayjob: str, role: str) -> list[Object]:
+    """The pods of a role of lorarl's that are ready, and are not being deleted."""
+
+    def is_ready(pod: Object) -> bool:
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))
+
+    found = [pod for pod in pods_of(api, namespace, rayjob) if pod["metadata"]["labels"].get("lorarl.io/role") == role]
+    return [pod for pod in found if is_ready(pod) and "deletionTimestamp" not in pod["metadata"]]
+
+
+def names(found: list[Object]) -> set[str]:
+    """The names of pods."""
+    return {pod["metadata"]["name"] for pod in found}
+
+
 def end_container(
     api: Api, pod: Object, container: str, *, code: int, reason: str | None = None, message: str = ""
 ) -> Object:
