@@ -1,7 +1,6 @@
 """A job's environment in pods of `cluster.environments`, as the driver has it: an actor of Ray in each of them.
 
-An episode whose pod is lost is played again in another one, as far as it was: with the same seed and the same turns of
-the model, which are not generated again. If the environment then answers as before, the episode continues.
+`pod_episode.py` plays an episode in one of them after another.
 """
 
 from __future__ import annotations

@@ -25,11 +25,11 @@ _CONTEXT = 16
 
 # One spelling
 _ZEROS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-_WORDS = "(?i:" + "|".join(_ZEROS) + ")"
+_SCALES = "(?i:" + "|".join(_ZEROS) + ")"
 _UNUSUAL = re.compile(
-    rf"[\\{CURRENCY}{_DASHES}\u00bc-\u00be\u2150-\u215e\u2009\u202f\u00a0{{⁰¹²³⁴-⁹]|\d 0\d\d|\d(?:\s+|-){_WORDS}"
+    rf"[\\{CURRENCY}{_DASHES}\u00bc-\u00be\u2150-\u215e\u2009\u202f\u00a0{{⁰¹²³⁴-⁹]|\d 0\d\d|\d(?:\s+|-){_SCALES}"
 )
-_IN_WORDS_TOO = re.compile(rf"(?<![\w.,/])(\d{{1,15}}(?:,\d{{3}})*(?:\.\d{{1,15}})?)(?:\s+|-)({_WORDS})s?(?![^\W_])")
+_SCALED = re.compile(rf"(?<![\w.,/])(\d{{1,15}}(?:,\d{{3}})*(?:\.\d{{1,15}})?)(?:\s+|-)({_SCALES})s?(?![^\W_])")
 # A plain space is one between thousands only if a group has a leading zero, so that it is no number by itself.
 _SPACED = re.compile(r"(?<![\w.,/])(?<!\d )\d{1,3}(?: \d{3})* 0\d\d(?: \d{3})*(?! ?\d)")
 _THIN = re.compile(r"(?<=\d)(?:\\[,;:! ]|[\u2009\u202f\u00a0]|\{,\})(?=\d{3}(?!\d))")
@@ -53,7 +53,7 @@ _DIGIT = re.compile("[\\d\u00bc-\u00be\u2150-\u215e]")
 _AFTER_A_WORD = re.compile(r"(?<![\\\w])[A-Za-z]{2,}\s+(-?\d{1,15})$")
 _WHOLE = re.compile(r"\s*(-?\d{1,15})\s*")
 """How most numbers and most answers are written, which is found ten times faster."""
-_GOES_ON = re.compile(rf"[^.!,;\s*]|\s*[^.!,;\s*A-Za-z]|\s*[A-Za-z](?!\w)|\s*{_WORDS}")
+_GOES_ON = re.compile(rf"[^.!,;\s*]|\s*[^.!,;\s*A-Za-z]|\s*[A-Za-z](?!\w)|\s*{_SCALES}")
 
 # Digits that are no number by themselves
 _EXPONENT_OR_INDEX = re.compile(r"(?:[A-Za-z\}]\s*\^\s*\{?\s*-?|_\s*\{?\s*)$")
@@ -116,7 +116,7 @@ def normalized(text: str) -> str:
     for dash in _DASHES:
         text = text.replace(dash, "-")
     text = _RAISED.sub(_plain_power, _THIN.sub("", text.replace("\\!", "").replace("\\$", "$")))
-    text = _IN_WORDS_TOO.sub(_plain_words, _SPACED.sub(lambda found: found[0].replace(" ", ""), text))
+    text = _SCALED.sub(_plain_scale, _SPACED.sub(lambda found: found[0].replace(" ", ""), text))
     return _FRAC.sub(_plain_fraction, _VULGAR.sub(_plain_vulgar, text))
 
 
@@ -257,7 +257,7 @@ def _plain_fraction(found: re.Match[str]) -> str:
     return found[0] if _OPERAND.search(_before(found)) else f"{negative}{over.lstrip('-')}/{under.lstrip('-')}"
 
 
-def _plain_words(found: re.Match[str]) -> str:
+def _plain_scale(found: re.Match[str]) -> str:
     whole, _, decimals = found[1].replace(",", "").partition(".")
     zeros = _ZEROS[found[2].lower()]
     digits, rest = whole + decimals[:zeros].ljust(zeros, "0"), decimals[zeros:]
