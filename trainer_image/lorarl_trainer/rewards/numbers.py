@@ -30,8 +30,8 @@ _UNUSUAL = re.compile(
     rf"[\\{CURRENCY}{_DASHES}\u00bc-\u00be\u2150-\u215e\u2009\u202f\u00a0{{⁰¹²³⁴-⁹]|\d 0\d\d|\d(?:\s+|-){_SCALES}"
 )
 _SCALED = re.compile(rf"(?<![\w.,/])(\d{{1,15}}(?:,\d{{3}})*(?:\.\d{{1,15}})?)(?:\s+|-)({_SCALES})s?(?![^\W_])")
-# A plain space is one between thousands only if a group has a leading zero, so that it is no number by itself.
-_SPACED = re.compile(r"(?<![\w.,/])(?<!\d )\d{1,3}(?: \d{3})* 0\d\d(?: \d{3})*(?! ?\d)")
+# Possessive: a completion may be groups without end, and each would be tried as the last one.
+_GROUPS = re.compile(r"(?<![\w.,/])(?<!\d )\d{1,3}(?: \d{3})++(?! ?\d)")
 _THIN = re.compile(r"(?<=\d)(?:\\[,;:! ]|[\u2009\u202f\u00a0]|\{,\})(?=\d{3}(?!\d))")
 _RAISED = re.compile("(?<=10)([⁺⁻]?)([⁰¹²³⁴-⁹]+)")
 _VULGAR = re.compile("[\u00bc-\u00be\u2150-\u215e]")
@@ -116,7 +116,7 @@ def normalized(text: str) -> str:
     for dash in _DASHES:
         text = text.replace(dash, "-")
     text = _RAISED.sub(_plain_power, _THIN.sub("", text.replace("\\!", "").replace("\\$", "$")))
-    text = _SCALED.sub(_plain_scale, _SPACED.sub(lambda found: found[0].replace(" ", ""), text))
+    text = _SCALED.sub(_plain_scale, _GROUPS.sub(_plain_groups, text))
     return _FRAC.sub(_plain_fraction, _VULGAR.sub(_plain_vulgar, text))
 
 
@@ -255,6 +255,11 @@ def _plain_fraction(found: re.Match[str]) -> str:
     # A sign within a fraction is its own, where nothing comes before it that has one or is multiplied.
     negative = "-" if over.startswith("-") != under.startswith("-") else ""
     return found[0] if _OPERAND.search(_before(found)) else f"{negative}{over.lstrip('-')}/{under.lstrip('-')}"
+
+
+def _plain_groups(found: re.Match[str]) -> str:
+    """Take plain spaces for those between thousands only if a group has a leading zero, and is no number by itself."""
+    return found[0].replace(" ", "") if " 0" in found[0] else found[0]
 
 
 def _plain_scale(found: re.Match[str]) -> str:
