@@ -32,7 +32,7 @@ def places(records: Iterable[Record]) -> list[str]:
     found: dict[str, list[str]] = {}
     for record in records:
         gpus = record["machine"]["gpus"]
-        device = f"{len(gpus)} x {gpus[0]['name']}, driver {record['driver']}" if gpus else "CPU"
+        device = f"{gpus[0]['name']}, driver {record['driver']}" if gpus else "CPU"
         place = f"{record['date'][:10]}, {device}, {record['machine']['cpus']} cores, commit {record['commit']}"
         found.setdefault(place, []).append(record["row"])
     return [f"- {place}: {', '.join(names)}" for place, names in found.items()]

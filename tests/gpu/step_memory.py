@@ -1,18 +1,25 @@
-"""One worker that makes three steps, and prints what memory the last of them took, in a process by itself.
+"""One worker that makes three steps, and reports what memory the last of them took, in a process by itself.
 
-Started by test_memory_plan.py: python step_memory.py MODEL FOLDER FIELDS, where FIELDS are those of a manifest, as
-JSON. A second worker in the same process would use memory that the first one has left, and seem to take less.
+python step_memory.py MODEL FOLDER WORK, where WORK is JSON: `fields` of a manifest, `generated`, the most tokens of a
+response (0: they are made up), and `gigabytes` of a smaller GPU, or null.
+
+A second worker in the same process would use memory that the first one has left, and seem to take less.
+vLLM allows one engine with memory that can sleep in a process.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from lorarl_trainer.devices.cuda import CudaDevice
 
@@ -21,16 +28,53 @@ os.environ.update(CudaDevice().environment(threads=8))
 import numpy as np
 import torch
 
+from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.critic import CriticUpdate
 from lorarl_trainer.samples.sample import Sample
 from lorarl_trainer.samples.wire import Samples
 from support.in_process import Colocated, made, samples_of, update_request, wanted
 
-GENERATED = 256
-"""Tokens of a response at most. Longer ones are made up, since generating them would take minutes."""
 MEAN_LENGTH = 656
 """Tokens of a response that is made up, as in `bench_gpu.py --work ragged`."""
+GB = 1_000_000_000
+FREE = 0.97
+"""Share of a smaller GPU that its driver calls free."""
+BALLAST = """
+import sys, torch
+leave = int(sys.argv[1])
+free, _ = torch.cuda.mem_get_info()
+held = torch.empty(free - leave, dtype=torch.uint8, device="cuda")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def smaller_gpu(gigabytes: int | None) -> Iterator[None]:
+    """Let this process have so many GB, and its worker see such a GPU; None is the GPU as it is.
+
+    Another process holds the rest. torch has its own limit, but counts a KV cache that was given up.
+    """
+    if gigabytes is None:
+        yield
+        return
+    free, total = torch.cuda.mem_get_info()
+    leave = int(FREE * gigabytes * GB) - (total - free)
+    command = [sys.executable, "-c", BALLAST, str(leave)]
+    ballast = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert ballast.stdout is not None
+        assert ballast.stdout.readline() == "held\n"
+        with patch.object(CudaDevice, "memory", lambda _: smaller(gigabytes)):
+            yield
+    finally:
+        ballast.communicate()  # the end of its input ends it
+
+
+def smaller(gigabytes: int) -> Gpu:
+    """Return a GPU of so many GB, with what is free beside the ballast."""
+    return Gpu(gigabytes * GB, torch.cuda.mem_get_info()[0], "a smaller GPU", (8, 9))
 
 
 def prompts_of(fields: dict[str, Any], stream: np.random.Generator) -> list[list[int]]:
@@ -56,16 +100,22 @@ def made_up(fields: dict[str, Any], stream: np.random.Generator) -> list[Sample]
 
 
 def main() -> None:
-    model, folder, fields = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
-    ragged = fields.pop("ragged", False)
+    model, folder, work = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
+    with smaller_gpu(work["gigabytes"]):
+        report = step_memory(model, folder, work["fields"], work["generated"])
+    Path(folder, "report.json").write_text(json.dumps(report))
+
+
+def step_memory(model: Path, folder: Path, fields: dict[str, Any], longest: int) -> dict[str, Any]:
+    """Make three steps; return what the last of them took, in GB."""
     worker = Colocated(model, folder, cluster__gpusPerNode=1, adapter__rank=32, **fields)
     assert worker.worker._plan is not None
     stream = np.random.default_rng(0)
-    response = min(fields["rollout__maxResponseTokens"], GENERATED)
+    response = min(fields["rollout__maxResponseTokens"], longest)
     for _ in range(3):
         began = [time.perf_counter()]
         synced = worker.sync()
-        samples = made_up(fields, stream) if ragged else generated(worker, fields, response, stream)
+        samples = generated(worker, fields, response, stream) if response else made_up(fields, stream)
         began.append(time.perf_counter())
         critic = None
         if worker.worker.backend.critic is not None:
@@ -75,7 +125,7 @@ def main() -> None:
         limits = AgreementLimits(tolerance=float("inf"))
         result = worker.worker.update(update_request(samples, learning_rate=1e-5, limits=limits, critic=critic))
         began.append(time.perf_counter())
-    report = {
+    return {
         "taken": max(value for column, value in result.metrics.items() if column.startswith("gpu_memory/")),
         # torch keeps pieces of memory that no tensor needs. The plan has room for them, and they are not `taken`.
         "held": (worker.worker._watch._before - torch.cuda.mem_get_info()[0]) / 1e9,
@@ -85,7 +135,6 @@ def main() -> None:
         "retries": torch.cuda.memory_stats()["num_alloc_retries"],
         "plan": str(worker.built.memory),
     }
-    Path(folder, "report.json").write_text(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -181,7 +181,7 @@ def test_other_targets_are_judged_by_their_figures() -> None:
 
 def test_the_table_says_where_rows_were_measured() -> None:
     told = markdown([record("7b-equal-1", 12.0), record("a3b-1", 12.0)]).splitlines()[0]
-    assert told == "- 2026-11-30, 8 x NVIDIA H200, driver 580, 128 cores, commit abc: 7b-equal-1, a3b-1"
+    assert told == "- 2026-11-30, NVIDIA H200, driver 580, 128 cores, commit abc: 7b-equal-1, a3b-1"
     of_cpus = markdown([record("cpu-1", 4.0), record("cpu-2", 4.0)])
     assert "2026-11-30, CPU, 128 cores, commit abc" in of_cpus and "7b-equal" not in of_cpus
     assert cells([record("cpu-1", 4.0), record("cpu-2", 5.0)], "cpu-2")[0] == "0.80"
