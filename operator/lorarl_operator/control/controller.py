@@ -80,14 +80,18 @@ class Controller:
         recorder: EventRecorder,
         settings: Settings,
         *,
+        served: ServedSchema,
         noticed: Callable[[Key, Job | None], None] = lambda _key, _job: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`client` is fenced by the lease. `noticed` gets each key with its job, if any. `clock` is in seconds."""
+        """`client` is fenced by the lease. `served`: shared with the other queues.
+
+        `noticed` gets each key with its job, if any. `clock` is in seconds.
+        """
         self._client, self._cache, self._queue, self._recorder = client, cache, queue, recorder
         self._settings, self._clock, self._noticed = settings, clock, noticed
         self._evidence = EvidenceSource(client, clock)
-        self._served = ServedSchema(client, clock)
+        self._served = served
         self._memories = Memories()
 
     async def work(self) -> None:

@@ -22,6 +22,7 @@ from lorarl_operator.control.publisher import Publisher
 from lorarl_operator.control.resync import Resyncer
 from lorarl_operator.control.scheduler import WORKERS as SCHEDULING_WORKERS
 from lorarl_operator.control.scheduler import Scheduler
+from lorarl_operator.control.served_schema import ServedSchema
 from lorarl_operator.control.sweeper import WORKERS as SWEEPING_WORKERS
 from lorarl_operator.control.sweeper import Sweeper
 from lorarl_operator.control.workqueue import WorkQueue
@@ -104,16 +105,17 @@ class LeaderElector:
         fenced = self.client.fenced(self.lease.seconds_to_write)
         self._resyncer = resyncer = Resyncer(self.client, self.cache, queue, self.namespaces or [None], self._watched)
         recorder = EventRecorder(fenced, self.identity)
-        publisher = Publisher(fenced, self.cache, recorder)
-        sweeper = Sweeper(fenced, self.cache, queue, recorder, has_synced=resyncer.has_synced)
-        scheduler = Scheduler(fenced, self.cache, queue, recorder, has_synced=resyncer.has_synced)
+        served, known = ServedSchema(fenced), resyncer.has_synced
+        publisher = Publisher(fenced, self.cache, recorder, served=served)
+        sweeper = Sweeper(fenced, self.cache, queue, recorder, served=served, has_synced=known)
+        scheduler = Scheduler(fenced, self.cache, queue, recorder, served=served, has_synced=known)
 
         def noticed(key: Key, job: Job | None) -> None:
             publisher.notice(key, job)
             sweeper.notice(key, job)
             scheduler.notice(key, job)
 
-        controller = Controller(fenced, self.cache, queue, recorder, self.settings, noticed=noticed)
+        controller = Controller(fenced, self.cache, queue, recorder, self.settings, served=served, noticed=noticed)
         background = [_task(self.lease.hold(), "lease"), _task(recorder.run(), "events"), _task(stop.wait(), "stop")]
         workers: list[asyncio.Task[Any]] = []
         try:

@@ -51,11 +51,20 @@ class Publisher:
     """A queue of jobs that publish, and workers that bring their servers to what is wanted."""
 
     def __init__(
-        self, client: Client, cache: Cache, recorder: EventRecorder, *, clock: Callable[[], float] = time.monotonic
+        self,
+        client: Client,
+        cache: Cache,
+        recorder: EventRecorder,
+        *,
+        served: ServedSchema,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`client` is fenced by the lease. `clock` is monotonic, in seconds."""
+        """`client` is fenced by the lease. `served`: shared with the other queues.
+
+        `clock` is monotonic, in seconds.
+        """
         self._client, self._cache, self._recorder, self._clock = client, cache, recorder, clock
-        self._served = ServedSchema(client, clock)
+        self._served = served
         self._queue: WorkQueue[Key] = WorkQueue(clock)
         self._memories: dict[Key, _Memory] = {}
 

@@ -38,16 +38,18 @@ class Scheduler:
         jobs: WorkQueue[Key],
         recorder: EventRecorder,
         *,
+        served: ServedSchema,
         has_synced: Callable[[str], bool] = lambda _: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`client` is fenced by the lease, and has the time. `jobs` is the controller's queue.
 
-        `has_synced`: whether all jobs of a namespace are known. `clock` is monotonic, in seconds.
+        `served`: shared with the other queues. `has_synced`: whether all jobs of a namespace are known. `clock` is
+        monotonic, in seconds.
         """
         self._client, self._cache, self._recorder = client, cache, recorder
         self._made = MadeJobs(client, cache, jobs, LORARLSCHEDULES, Scheduling)
-        self._served = ServedSchema(client, clock)
+        self._served = served
         self._has_synced = has_synced
         self._queue: WorkQueue[Key] = WorkQueue(clock)
         self._uids: dict[Key, str] = {}

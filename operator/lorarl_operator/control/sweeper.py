@@ -65,16 +65,18 @@ class Sweeper:
         jobs: WorkQueue[Key],
         recorder: EventRecorder,
         *,
+        served: ServedSchema,
         has_synced: Callable[[str], bool] = lambda _: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`client` is fenced by the lease. `jobs` is the controller's queue, which hears of what is written here.
 
-        `has_synced`: whether all jobs of a namespace are known. `clock` is monotonic, in seconds.
+        `served`: shared with the other queues. `has_synced`: whether all jobs of a namespace are known. `clock` is
+        monotonic, in seconds.
         """
         self._client, self._cache, self._recorder, self._clock = client, cache, recorder, clock
         self._made = MadeJobs(client, cache, jobs, LORARLSWEEPS, Sweeping)
-        self._served = ServedSchema(client, clock)
+        self._served = served
         self._has_synced = has_synced
         self._queue: WorkQueue[Key] = WorkQueue(clock)
         self._memories: dict[Key, _Memory] = {}

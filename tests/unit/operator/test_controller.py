@@ -11,6 +11,7 @@ from lorarl_operator.control.cache import Cache, Key
 from lorarl_operator.control.controller import Controller
 from lorarl_operator.control.event_recorder import EventRecorder
 from lorarl_operator.control.memories import Memories
+from lorarl_operator.control.served_schema import ServedSchema
 from lorarl_operator.control.workqueue import WorkQueue
 from lorarl_operator.decide.models import FINALIZER, Job, Refusal
 from lorarl_operator.decide.news_reasons import News
@@ -52,7 +53,7 @@ def test_a_change_of_the_job_that_is_refused_is_an_event(about: dict[str, Any]):
     queue.add(("team", "demo"))
 
     async def work() -> None:
-        controller = Controller(server, cache, queue, recorder, SETTINGS)
+        controller = Controller(server, cache, queue, recorder, SETTINGS, served=ServedSchema(server))
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(one) for one in (controller.work(), recorder.run())]
             while not server.events:
@@ -87,7 +88,7 @@ def test_a_fault_of_the_operator_is_an_event_of_the_job():
         raise RuntimeError("duplicate key in map")
 
     async def work() -> None:
-        controller = Controller(server, cache, queue, recorder, SETTINGS, noticed=noticed)
+        controller = Controller(server, cache, queue, recorder, SETTINGS, served=ServedSchema(server), noticed=noticed)
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(one) for one in (controller.work(), recorder.run())]
             while len(server.events) < len(KEYS):

@@ -11,6 +11,7 @@ import pytest
 from lorarl_api.v1alpha1 import PublishedVersion, PublishSpec
 from lorarl_operator.control.cache import Cache
 from lorarl_operator.control.publisher import MANAGER, Publisher
+from lorarl_operator.control.served_schema import ServedSchema
 from lorarl_operator.decide import parse
 from lorarl_operator.decide.publishing import decide_publishing, targets_of
 from lorarl_operator.decide.served import Remove, Serve
@@ -85,7 +86,7 @@ class Events:
 def run(server: Server, looks: int, clock: list[float]) -> Events:
     """Notice the job so often, and work until nothing is due."""
     events = Events()
-    publisher = Publisher(server, server.cache, events, clock=lambda: clock[0])
+    publisher = Publisher(server, server.cache, events, served=ServedSchema(server), clock=lambda: clock[0])
 
     async def work() -> None:
         worker = asyncio.create_task(publisher.work())
@@ -266,7 +267,7 @@ def test_a_default_of_a_newer_definition_stops_no_publishing():
 
 def test_a_job_applied_again_begins_without_the_faults_of_the_one_before():
     server, events = Server(publishing()), Events()
-    publisher = Publisher(server, server.cache, events, clock=lambda: 0.0)
+    publisher = Publisher(server, server.cache, events, served=ServedSchema(server), clock=lambda: 0.0)
     create, key = server.create, ("team", server.raw["metadata"]["name"])
 
     async def refuses(manifest):

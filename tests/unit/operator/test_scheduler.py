@@ -11,6 +11,7 @@ import pytest
 
 from lorarl_operator.control.cache import Cache
 from lorarl_operator.control.scheduler import Scheduler
+from lorarl_operator.control.served_schema import ServedSchema
 from lorarl_operator.control.workqueue import WorkQueue
 from lorarl_operator.kube.errors import ApiError
 from lorarl_operator.kube.resources import LORARLJOBS, LORARLSCHEDULES
@@ -39,8 +40,9 @@ class Server:
     def begins(self, *, synced: bool = True) -> None:
         """An operator that remembers nothing begins to lead."""
         has_synced = (lambda _: True) if synced else (lambda _: False)
+        served = ServedSchema(self, lambda: self.seconds)
         self.scheduler = Scheduler(
-            self, self.cache, self.queue, self, has_synced=has_synced, clock=lambda: self.seconds
+            self, self.cache, self.queue, self, served=served, has_synced=has_synced, clock=lambda: self.seconds
         )
 
     def now(self):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 
 import pytest
 
+import lorarl_operator
 from lorarl_operator.control.served_schema import FRESH_SECONDS, ServedSchema
 from lorarl_operator.decide import parse
 from lorarl_operator.decide.schedule import decide_schedule
@@ -167,3 +170,10 @@ def test_trials_with_a_field_of_a_newer_definition_wait_for_the_upgrade():
     world.spec["template"] = template  # The new operator knows the field.
     world.settle()
     assert world.phases == ["Pending", "Pending", "Waiting", "Waiting"]
+
+
+def test_all_queues_of_a_leader_share_one_schema():
+    """Each would read the definitions by itself every few seconds, while objects have unknown fields."""
+    package = Path(lorarl_operator.__file__).parent
+    made = [path.name for path in package.rglob("*.py") for _ in re.findall(r"\bServedSchema\(", path.read_text())]
+    assert made == ["leader.py"]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lorarl_operator.control.cache import Cache
+from lorarl_operator.control.served_schema import ServedSchema
 from lorarl_operator.control.sweeper import NUMBERS_SECONDS, Sweeper
 from lorarl_operator.control.workqueue import WorkQueue
 from lorarl_operator.kube.errors import ApiError
@@ -34,7 +35,8 @@ class Server:
         self.loop = asyncio.Runner()  # The queue belongs to one loop.
         self.cache, self.queue, self.events = Cache(), WorkQueue[tuple[str, str]](), []
         self.cache.put(LORARLSWEEPS, copy.deepcopy(self.raw))
-        self.sweeper = Sweeper(self, self.cache, self.queue, self, clock=lambda: self.clock)
+        served = ServedSchema(self, lambda: self.clock)
+        self.sweeper = Sweeper(self, self.cache, self.queue, self, served=served, clock=lambda: self.clock)
 
     def now(self):
         return START + timedelta(seconds=self.clock)
@@ -239,7 +241,8 @@ def test_a_fault_of_the_sweeper_is_an_event_of_the_sweep():
 
 def test_a_sweep_waits_until_all_jobs_of_its_namespace_are_known():
     server = Server()
-    server.sweeper = Sweeper(server, server.cache, server.queue, server, has_synced=lambda _: False)
+    served = ServedSchema(server)
+    server.sweeper = Sweeper(server, server.cache, server.queue, server, served=served, has_synced=lambda _: False)
     assert server.works() == []
 
 
