@@ -104,9 +104,11 @@ def test_a_sweep_is_no_way_around_the_policy(kuberay_platform: Platform, tenants
     """The operator creates its jobs, and of the operator's own requests the policy allows more."""
     p = kuberay_platform
     p.api.create(lorarlsweep(tenants, "sums", over=[{"path": "spec.cluster", "values": [OVERRIDES]}]))
-    found = p.api.wait("LoRARLSweep", "sums", tenants, lambda sweep: phase(sweep) == "Failed")
+    found = p.api.wait(
+        "LoRARLSweep", "sums", tenants, lambda sweep: condition(sweep, "Stalled").get("reason") == "TrialsWait"
+    )
     (trial,) = found["status"]["trials"]
-    assert trial["phase"] == "Refused" and "jobPolicy.podTemplateOverrides" in trial["message"]
+    assert trial["phase"] == "Waiting" and "jobPolicy.podTemplateOverrides" in trial["message"]
     assert not p.api.list("LoRARLJob", tenants, labels="lorarl.io/sweep=sums")
 
 

@@ -12,6 +12,7 @@ from lorarl_api.redaction import redacted
 from lorarl_operator.control.cache import Cache, Key
 from lorarl_operator.control.workqueue import WorkQueue
 from lorarl_operator.decide import parse
+from lorarl_operator.decide.admission import by_admission
 from lorarl_operator.decide.models import Job
 from lorarl_operator.decide.not_made import NotMade
 from lorarl_operator.decide.schedule_models import Schedule
@@ -98,7 +99,7 @@ class MadeJobs:
                 return None  # It is gone, or our own request created it and its answer was lost.
             return self._taken(maker, found)
         if error.refused:
-            for_good = error.status in _FOR_GOOD and not error.by_webhook
+            for_good = error.status in _FOR_GOOD and not by_admission(error.message)
             reason = self._reasons.REFUSED if for_good else self._reasons.FORBIDDEN
             return self._not_made(reason, f"The API server refuses its job: {redacted(error.message)}")
         raise error

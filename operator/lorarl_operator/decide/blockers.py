@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from lorarl_api.redaction import redacted
+from lorarl_operator.decide.admission import by_admission
 from lorarl_operator.decide.early_losses import Loss, newest
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import Evidence, Job, KubeEvent, Observed, Pod, RayCluster, RayJob, Refusal
@@ -166,6 +167,8 @@ def _refusal_hint(refusal: Refusal) -> str:
         )
     if refusal.kind == "RayJob":
         return "If cluster.podTemplateOverrides are the cause, correct them and apply the job again."
+    if by_admission(refusal.message):
+        return "Ask who maintains this policy or webhook."
     if refusal.code == 403:
         return "Check the operator's permissions."
     return "Correct the named fields in a new job."

@@ -11,6 +11,7 @@ from datetime import timedelta
 
 from lorarl_api.faults import ManifestError
 from lorarl_api.redaction import redacted
+from lorarl_operator.decide.admission import by_admission
 from lorarl_operator.decide.decision import AddFinalizer, Apply, Create, Decision, Delete, Event, RemoveFinalizer
 from lorarl_operator.decide.messages import sentences
 from lorarl_operator.decide.models import FINALIZER, CleanupJob
@@ -77,7 +78,7 @@ def _create_cleanup(snapshot: Snapshot, foreign: CleanupJob | None, left: float)
     if refusal := snapshot.observed.refused("Job", {name}):
         if refusal.reason == "NamespaceTerminating":
             return _give_up(snapshot, "The namespace is being deleted")
-        if refusal.reason == "Invalid":
+        if refusal.reason == "Invalid" and not by_admission(refusal.message):
             return _give_up(snapshot, f"The API server refuses Job {name}: {redacted(refusal.message)}")
         waited = (snapshot.now - refusal.at).total_seconds()
         if 0 <= waited < snapshot.retry_seconds(refusal):

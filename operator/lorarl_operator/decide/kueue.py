@@ -90,7 +90,9 @@ def queued(ray_job: RayJob, evidence: Evidence | None, job: Job) -> Blocker:
             f"Delete it (kubectl delete rayjob {ray_job.name} -n {job.namespace}); lorarl recreates it.",
         )
     if stop := stop_of(ray_job, evidence, job.namespace):
-        return Blocker(Waiting.QUEUE_STOPPED, stop.message)
+        suspended = job.read_spec().get("suspend") is True
+        also = "spec.suspend is true too: it resumes when that is false as well." if suspended else ""
+        return Blocker(Waiting.QUEUE_STOPPED, sentences(stop.message, also))
     workload = evidence.workload if evidence else None
     if workload is None:
         return _waits(ray_job)

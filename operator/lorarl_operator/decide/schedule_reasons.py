@@ -40,7 +40,7 @@ class Scheduling(Row):
     )
     REFUSED = (
         "Refused",
-        "The API server refuses the job: a policy of the cluster, or a rule of LoRARLJobs.",
+        "The API server refuses the job by a rule of LoRARLJobs.",
         "Correct the template. It is tried again every minute.",
     )
     NAME_TAKEN = (
@@ -50,6 +50,6 @@ class Scheduling(Row):
     )
     FORBIDDEN = (
         "Forbidden",
-        "The API server does not let the operator create the job now: a quota, a webhook, or a missing right.",
+        "The operator may not create the job now, because of a quota, a policy, a webhook, or a missing right.",
         "Correct what the message names. It is tried again every minute.",
     )

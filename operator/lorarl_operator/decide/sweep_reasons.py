@@ -50,7 +50,7 @@ class Sweeping(Row):
     )
     REFUSED = (
         "Refused",
-        "A trial cannot have a job: the values make a spec that is not valid, or a policy refuses it.",
+        "A trial cannot have a job: its values make a spec that is not valid.",
         "Apply a sweep with other values. The other trials continue.",
     )
     NAME_TAKEN = (
@@ -60,6 +60,6 @@ class Sweeping(Row):
     )
     FORBIDDEN = (
         "Forbidden",
-        "The API server does not let the operator create a trial's job now: a quota, a webhook, or a missing right.",
+        "The operator may not create a trial's job now, because of a quota, a policy, a webhook, or a missing right.",
         "Correct what the message names. It is tried again every minute.",
     )

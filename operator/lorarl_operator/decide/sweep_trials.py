@@ -9,8 +9,10 @@ from typing import Any
 from lorarl_api.sweeps.stopping import Curve, extended
 from lorarl_api.sweeps.trials import Trial
 from lorarl_api.v1alpha1 import MAX_POINTS, SweepObjective
+from lorarl_operator.decide.made_conditions import running_condition
 from lorarl_operator.decide.models import Job
 from lorarl_operator.decide.not_made import NotMade
+from lorarl_operator.decide.reasons import Waiting
 from lorarl_operator.decide.status import FAILED, FINISHED, PENDING, SUSPENDED
 from lorarl_operator.decide.sweep_reasons import Sweeping
 
@@ -63,13 +65,23 @@ def _kept(before: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_job(job: Job, objective: SweepObjective | None) -> dict[str, Any]:
     status = job.read_status()
-    entry: dict[str, Any] = {"uid": job.uid, "phase": status.get("phase") or PENDING}
+    entry: dict[str, Any] = {"uid": job.uid, "phase": _phase_of(job, status)}
     if isinstance(status.get("step"), int):
         entry["step"] = status["step"]
     if entry["phase"] == FAILED:
         why: Mapping[str, Any] = next((one for one in status.get("conditions") or () if one.get("type") == FAILED), {})
         entry |= said(FAILED, why.get("reason") or Sweeping.TRIAL_FAILED, why.get("message") or "The job failed.")
     return entry | (_reached(status, objective.metric) if objective else {})
+
+
+def _phase_of(job: Job, status: Mapping[str, Any]) -> str:
+    """The phase of a trial. One that its queue keeps stopped stays Pending, also when it is suspended.
+
+    Nothing of it runs, and it does not begin when an administrator starts its Workload again.
+    """
+    phase = str(status.get("phase") or PENDING)
+    stopped = running_condition(status).get("reason") == Waiting.QUEUE_STOPPED
+    return SUSPENDED if phase == PENDING and stopped and is_suspended(job) else phase
 
 
 def _reached(status: Mapping[str, Any], metric: str) -> dict[str, Any]:

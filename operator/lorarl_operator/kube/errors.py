@@ -56,14 +56,6 @@ class ApiError(Exception):
         """Whether the request itself is refused (validation, admission, quota, permissions). Retrying does not help."""
         return self.status in (400, 403, 405, 413, 415, 422) or self.kind_missing
 
-    @property
-    def by_webhook(self) -> bool:
-        """Whether an admission webhook refused the request: it may look at other objects too, and accept it later.
-
-        Its answer is 400 unless it says another, as Kyverno's are.
-        """
-        return self.message.startswith("admission webhook ")
-
 
 class NotLeaderError(Exception):
     """A write that was not sent, because another replica may hold the lease by now."""

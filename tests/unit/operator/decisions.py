@@ -13,6 +13,11 @@ RUNNING = {"jobDeploymentStatus": "Running", "jobStatus": "RUNNING"}
 
 PREEMPTED = Evidence(workload=Workload("rayjob-demo-1", (("Evicted", True, "Preempted", ""),)))
 """What Kueue says of a RayJob whose machines it gave to another."""
+REFUSED_BY_ADMISSION = (
+    'admission webhook "validate.kyverno.svc-fail" denied the request: not here',
+    "lorarljobs.lorarl.io \"a\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: not here",
+)
+"""What the API server says if not its own rules refuse an object."""
 
 
 def status_of(phase, name="demo-1", **rest):

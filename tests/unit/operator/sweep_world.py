@@ -33,6 +33,11 @@ def sweep_spec(**parts: Any) -> dict[str, Any]:
 DATA = SPEC["data"] | {"eval": {"uri": "s3://team/eval.jsonl", "promptField": "q", "answerField": "a"}}
 
 
+def stopping(**median: int) -> dict[str, Any]:
+    """Early stopping by the median."""
+    return {"median": {"startAfter": 5, "minTrials": 1, **median}}
+
+
 def name(seed: int) -> str:
     return f"sums-seed-{seed}"
 
@@ -96,7 +101,7 @@ class World:
             case Suspend(trial=trial, uid=uid, suspend=suspend):
                 if trial in self.jobs and self.jobs[trial]["metadata"]["uid"] == uid:
                     self.jobs[trial]["spec"]["suspend"] = suspend
-                    if suspend and self.phase(trial) == "Pending":
+                    if suspend and self.phase(trial) == "Pending" and not self.is_stopped(trial):
                         self.set_phase(trial, "Suspended")
             case DeleteSweep():
                 self.deleted = True
@@ -120,7 +125,24 @@ class World:
     @property
     def unfinished(self) -> int:
         """Jobs that have machines, or wait for some."""
-        return sum(self.phase(name) in UNFINISHED for name in self.jobs)
+        return sum(self.phase(name) in UNFINISHED and not self._rests(name) for name in self.jobs)
+
+    def _rests(self, job: str) -> bool:
+        """Whether a job that its queue keeps stopped would stay so, because it is suspended too."""
+        return self.is_stopped(job) and bool(self.jobs[job]["spec"].get("suspend"))
+
+    def is_stopped(self, job: str) -> bool:
+        """Whether an administrator of its queue has stopped a job."""
+        return bool(self.jobs[job].get("status", {}).get("conditions"))
+
+    def stops(self, job: str) -> None:
+        """An administrator of its queue stops a job. No suspension changes what it says then."""
+        waits = {"type": "Running", "status": "False", "reason": "QueueStopped"}
+        self.set_phase(job, "Pending", conditions=[waits])
+
+    def starts(self, job: str) -> None:
+        """The administrator lets it go again."""
+        self.set_phase(job, "Suspended" if self._rests(job) else "Pending", conditions=[])
 
     def phase(self, job: str) -> str:
         found: str = self.jobs[job].get("status", {}).get("phase", "Pending")
@@ -138,6 +160,8 @@ class World:
     def obeys(self, job: str) -> None:
         """The job does what `spec.suspend` says."""
         suspend, phase = self.jobs[job]["spec"].get("suspend", False), self.phase(job)
+        if self.is_stopped(job):
+            return
         if suspend and phase not in FINISHED:
             self.set_phase(job, "Suspended")
         elif not suspend and phase == "Suspended":

@@ -14,6 +14,7 @@ from unit.operator.decisions import (
     DELETE,
     PREEMPTED,
     QUEUE,
+    REFUSED_BY_ADMISSION,
     RUNNING,
     conditions,
     decided,
@@ -99,6 +100,13 @@ class TestRefusedObjects:
     def test_the_message_says_what_to_do(self, code, reason, hint):
         refusal = Refusal("ConfigMap", "lorarl-demo", code, reason, "it says why", START, 1)
         assert f"it says why. {hint}" in conditions(decided(raw_job(), refusal=refusal))["Running"]["message"]
+
+    @pytest.mark.parametrize("message", REFUSED_BY_ADMISSION)
+    def test_neither_rights_nor_a_new_job_help_against_a_policy(self, message):
+        for code, reason in ((403, "Forbidden"), (422, "Invalid"), (400, "BadRequest")):
+            refusal = Refusal("ConfigMap", "lorarl-demo", code, reason, message, START, 1)
+            told = conditions(decided(raw_job(), refusal=refusal))["Running"]["message"]
+            assert f"{message}. Ask who maintains this policy or webhook." in told
 
 
 class TestSuspension:

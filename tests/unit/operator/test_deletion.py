@@ -13,6 +13,7 @@ from lorarl_operator.decide.decision import Create, Delete, RemoveFinalizer
 from lorarl_operator.decide.models import FINALIZER, LABEL_JOB_UID, Refusal
 from lorarl_operator.decide.names import access_name
 from lorarl_operator.manifests.pods import pod_security_context, security_context
+from unit.operator.decisions import REFUSED_BY_ADMISSION
 from unit.operator.observed_world import SETTINGS, START, ago, condition, observed, raw_job, raw_pod, raw_ray_job
 
 DELETE = {"checkpoint": {"uri": "s3://team/adapters", "credentialsSecret": "s3-keys", "deletionPolicy": "Delete"}}
@@ -215,6 +216,13 @@ def test_it_gives_up_and_says_what_is_left(job, rest, why):
     assert decision.actions[0] == RemoveFinalizer()
     assert why in decision.events[0].message
     assert "/demo stays in the store" in decision.events[0].message
+
+
+@pytest.mark.parametrize("message", REFUSED_BY_ADMISSION)
+def test_a_policy_may_let_the_clean_up_pass_before_the_time_is_over(message):
+    refusal = Refusal("Job", "lorarl-demo-cleanup", 422, "Invalid", message, START, 1)
+    decision = decided(deleted(), refusal=refusal)
+    assert decision.actions == () and decision.recheck_seconds
 
 
 def test_the_clean_up_of_an_older_job_is_waited_for():

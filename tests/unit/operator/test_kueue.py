@@ -125,6 +125,13 @@ class TestAStop:
             ray_job["metadata"]["annotations"]["lorarl.io/passed"] = "another"
             assert decided(job, ray_job, evidence=STOPPED).actions == ()
 
+    def test_it_says_that_a_start_alone_resumes_no_suspended_job(self):
+        decision = decided(raw_job({"suspend": True}, self.stopped(), labels=QUEUE), held(), evidence=STOPPED)
+        told = conditions(decision)["Running"]["message"]
+        assert "kueuectl resume workload" in told and "spec.suspend is true too" in told
+        decision = decided(raw_job(None, decision.status, labels=QUEUE), held(), evidence=STOPPED)
+        assert "spec.suspend" not in conditions(decision)["Running"]["message"]
+
     def test_a_rayjob_that_is_deleted_meanwhile_ends_the_job(self):
         decision = decided(raw_job(None, self.stopped(), labels=QUEUE))
         assert decision.status["phase"] == "Failed"

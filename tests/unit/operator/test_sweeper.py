@@ -15,6 +15,7 @@ from lorarl_operator.control.sweeper import NUMBERS_SECONDS, Sweeper
 from lorarl_operator.control.workqueue import WorkQueue
 from lorarl_operator.kube.errors import ApiError
 from lorarl_operator.kube.resources import LORARLJOBS, LORARLSWEEPS
+from unit.operator.decisions import REFUSED_BY_ADMISSION
 from unit.operator.observed_world import START
 from unit.operator.sweep_world import name, sweep_spec
 
@@ -262,17 +263,18 @@ def test_a_default_of_a_newer_definition_stops_no_sweep():
     assert server.raw["status"]["phase"] in ("Pending", "Running")
 
 
-def test_a_webhook_that_refuses_a_trial_may_accept_it_later():
-    """Kyverno's answers are 400, as that of the API server to a spec that it cannot read."""
-    server = Server(parallelism=1)
-    no = 'admission webhook "validate.kyverno.svc-fail" denied the request: no more than 3 jobs of a team'
-    server.errors = {("create", name(0)): ApiError("create", 400, "BadRequest", no)}
-    server.works()
-    assert server.raw["status"]["trials"][0]["phase"] == "Waiting"
-    server.errors = {}
-    server.clock += 61.0
-    server.reports(name(1), phase="Succeeded", step=9)
-    assert f"create {name(0)}" in server.works()
+@pytest.mark.parametrize("message", REFUSED_BY_ADMISSION)
+def test_a_webhook_or_policy_that_refuses_a_trial_may_accept_it_later(message: str):
+    """Kyverno's answers are 400 and those of policies 422, as the API server's own to a spec that is not valid."""
+    for code, reason in ((400, "BadRequest"), (422, "Invalid")):
+        server = Server(parallelism=1)
+        server.errors = {("create", name(0)): ApiError("create", code, reason, message)}
+        server.works()
+        assert server.raw["status"]["trials"][0]["phase"] == "Waiting"
+        server.errors = {}
+        server.clock += 61.0
+        server.reports(name(1), phase="Succeeded", step=9)
+        assert f"create {name(0)}" in server.works()
     # A spec that it cannot read stays so.
     other = Server(parallelism=1)
     other.errors = {("create", name(0)): ApiError("create", 400, "BadRequest", "strict decoding error: unknown field")}
