@@ -28,6 +28,7 @@ CONTAINERS = {
 }
 """Ray's container, by the pod that it is in."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+_METADATA = ("labels", "annotations")
 _WHOLE = ("V1PodSpec", "V1PodTemplateSpec")
 """Types of which an override has only a part, so that nothing is required."""
 _TAKES: Mapping[str, tuple[tuple[type, ...], str, str]] = {
@@ -54,19 +55,22 @@ def override_faults(job: LoRARLJob) -> list[Fault]:
         if not of_role:
             try:
                 merged = merge({"spec": {"containers": [_own(job, role)]}}, template, dotted(path))
-                of_role = list(container_faults(merged, dotted(path)))
+                of_role = list(template_faults(merged, dotted(path)))
             except ManifestError as error:
                 of_role = list(error.faults)
         found += of_role
     return found
 
 
-def container_faults(template: Mapping[str, Any], path: str) -> Iterator[Fault]:
-    """Yield what Kubernetes would refuse in the containers of a merged pod template: a limit, or one without an image.
+def template_faults(template: Mapping[str, Any], path: str) -> Iterator[Fault]:
+    """Yield what no merged pod template may have: metadata that is KubeRay's, or containers that Kubernetes refuses.
 
-    Ray's container has requests and an image of lorarl's own, where the job names none. Values of other types are left
-    to the API server.
+    A finalizer would keep each pod that has ended, and a name only one pod can have. Ray's container has requests and
+    an image of lorarl's own, where the job names none. Values of other types are left to the API server.
     """
+    for key in _mapping(template.get("metadata")):
+        if key not in _METADATA:
+            yield Fault(f"{path}.metadata.{key}", "a value", "labels and annotations alone", "Remove it.")
     spec = template["spec"]
     for field in ("containers", "initContainers"):
         for container in spec.get(field) or ():

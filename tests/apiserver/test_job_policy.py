@@ -29,7 +29,7 @@ VALUES = {
     "jobPolicy.tolerations": ["nvidia.com/gpu"],
 }
 PRIORITY = "ray.io/priority-class-name"
-OF_TEMPLATES = frozenset({"cluster", "tracking", "labels"})
+OF_TEMPLATES = frozenset({"cluster", "tracking", "labels", "annotations"})
 """The parts of a job that a template may have."""
 
 
@@ -126,6 +126,13 @@ def tenancy(cluster: Cluster) -> Iterator[Cluster]:
         cluster.must("delete", one["kind"], one["metadata"]["name"])
 
 
+def annotated(key: str, value: str) -> list[Object]:
+    """Jobs whose pods get an annotation: by the job, or by the overrides of one of its pods."""
+    about: Object = {"metadata": {"annotations": {key: value}}}
+    pods = ({"cluster": {"podTemplateOverrides": {role: about}}} for role in ("head", "worker"))
+    return [{"annotations": {key: value}}, *pods]
+
+
 OTHER_VOLUMES = ("azureFile", "flexVolume", "cephfs", "iscsi", "nfs", "glusterfs", "gitRepo", "rbd", "aKindToCome")
 REFUSED: list[tuple[Object, str]] = [
     (
@@ -155,6 +162,12 @@ REFUSED: list[tuple[Object, str]] = [
     ({"cluster": {"priorityClassName": "system-cluster-critical"}}, "one of batch"),
     (worker(priorityClassName="system-cluster-critical"), "one of batch"),
     ({"labels": {PRIORITY: "system-cluster-critical"}}, "one of batch"),
+    ({"labels": {"kueue.x-k8s.io/priority-class": "urgent"}}, "one of batch"),
+    *((spec, "devices or other rights") for spec in annotated("cdi.k8s.io/gpus", "nvidia.com/gpu=all")),
+    *((spec, "devices or other rights") for spec in annotated("io.kubernetes.cri-o.Devices", "/dev/sda")),
+    *((spec, "an injected container") for spec in annotated("sidecar.istio.io/proxyImage", "docker.io/any")),
+    *((spec, "one of the roles [arn:aws") for spec in annotated("iam.amazonaws.com/role", "admin")),
+    ({"labels": {"aadpodidbinding": "admin"}}, "one of the roles [arn:aws"),
     ({"cluster": {"tolerations": [{"operator": "Exists"}]}}, "one of the keys nvidia.com/gpu"),
     ({"cluster": {"head": {"tolerations": [{"key": "control-plane", "operator": "Exists"}]}}}, "one of the keys"),
     (worker(tolerations=[{"operator": "Exists"}]), "one of the keys nvidia.com/gpu"),
@@ -217,6 +230,9 @@ def test_a_template_may_have_what_a_job_may(tenancy: Cluster) -> None:
         {},
         {"cluster": {"image": "registry.example.com/ml/trainer:1", "serviceAccountName": "trainer"}},
         {"labels": {PRIORITY: "batch", "kueue.x-k8s.io/queue-name": "research"}},
+        {"labels": {"kueue.x-k8s.io/priority-class": "batch"}},
+        *annotated("iam.amazonaws.com/role", "arn:aws:iam::1:role/training"),
+        *annotated("prometheus.io/scrape", "true"),
         {"checkpoint": {"uri": "s3://a", "credentialsSecret": "s3-keys"}},
         publishes("s3-keys"),
         worker(volumes=[{"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}}]),
@@ -249,6 +265,9 @@ def test_a_label_that_comes_later_is_checked_too(tenancy: Cluster) -> None:
     tenancy.api.patch("LoRARLJob", "labelled", {"metadata": {"labels": {PRIORITY: "batch", "team": "a"}}}, TENANT)
     with pytest.raises(ApiError, match=r"jobPolicy\.priorityClasses"):
         tenancy.api.patch("LoRARLJob", "labelled", {"metadata": {"labels": {PRIORITY: "high"}}}, TENANT)
+    with pytest.raises(ApiError, match="devices or other rights"):
+        gpus = {"annotations": {"cdi.k8s.io/gpus": "nvidia.com/gpu=all"}}
+        tenancy.api.patch("LoRARLJob", "labelled", {"metadata": gpus}, TENANT)
     tenancy.api.delete("LoRARLJob", "labelled", TENANT)
 
 

@@ -86,7 +86,8 @@ def to_admit(observed: Observed, completed: Observed) -> dict[str, Any] | None:
     if job.deleted_at or not idle or completed.template_fault or not _is_valid(completed.job):
         return None
     parts = {part: value for part, value in completed.job.read_spec().items() if part in PARTS}
-    return {"metadata": {"uid": job.uid}, "spec": parts}
+    keys = {"labels": dict(completed.job.passed_labels), "annotations": dict(completed.job.passed_annotations)}
+    return {"metadata": keys | {"uid": job.uid}, "spec": parts}
 
 
 def against_policy(completed: Observed, template: str, refusal: str) -> Observed:

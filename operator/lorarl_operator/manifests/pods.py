@@ -8,7 +8,7 @@ from typing import Any
 from lorarl_api.ahead import PRELOAD, RAY_SETTINGS
 from lorarl_api.faults import ManifestError
 from lorarl_api.pod_merge import merge
-from lorarl_api.pod_overrides import container_faults
+from lorarl_api.pod_overrides import template_faults
 from lorarl_api.pod_resources import (
     Resources,
     engine_resources,
@@ -370,7 +370,7 @@ def _overridden(
         return template
     path = f"spec.cluster.podTemplateOverrides.{role}"
     merged = merge(template, override.model_dump(exclude_none=True), path)
-    if faults := list(container_faults(merged, path)):
+    if faults := list(template_faults(merged, path)):
         raise ManifestError(faults)
     # The operator finds the pods by these labels.
     merged["metadata"]["labels"] = {**merged["metadata"].get("labels", {}), **_labels(job, attempt, role)}

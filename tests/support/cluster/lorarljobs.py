@@ -11,12 +11,19 @@ from support.cluster.processes import until
 TRAINER = "lorarl-trainer"
 
 
-def lorarljob(namespace: str, name: str, *, labels: dict[str, str] | None = None, **spec: Any) -> Object:
+def lorarljob(
+    namespace: str,
+    name: str,
+    *,
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+    **spec: Any,
+) -> Object:
     """A small job on CPUs; `spec` replaces whole fields of its spec."""
     return {
         "apiVersion": "lorarl.io/v1alpha1",
         "kind": "LoRARLJob",
-        "metadata": {"name": name, "namespace": namespace, "labels": labels or {}},
+        "metadata": {"name": name, "namespace": namespace, "labels": labels or {}, "annotations": annotations or {}},
         "spec": {
             "model": {"uri": "hf://example/tiny"},
             "adapter": {"rank": 8, "targetModules": ["all-linear"]},

@@ -148,3 +148,17 @@ def test_what_people_write_for_real_pods_has_no_faults() -> None:
 def test_a_port_may_be_open_for_two_protocols() -> None:
     both = [{"containerPort": 53, "protocol": "UDP"}, {"containerPort": 53, "name": "dns"}]
     assert merge({"ports": [{"containerPort": 53}]}, {"ports": both}, "o")["ports"] == [both[1], both[0]]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("name", "one"), ("namespace", "kube-system"), ("finalizers", ["a.example/kept"]), ("generateName", "p-")],
+)
+def test_names_and_finalizers_of_pods_are_no_overrides(key: str, value: Any) -> None:
+    """KubeRay creates pods with them: all of one name, or such as never go."""
+    about = {"metadata": {"labels": {"team": "a"}, "annotations": {"a": "b"}, key: value}}
+    for role in ("head", "worker"):
+        job = load_job(yaml.safe_dump(manifest({"spec.cluster.podTemplateOverrides": {role: about}})))
+        [fault] = override_faults(job)
+        where = f"spec.cluster.podTemplateOverrides.{role}.metadata.{key}"
+        assert str(fault) == f"{where}: got a value, expected labels and annotations alone. Remove it."

@@ -326,6 +326,10 @@ class TestOverrides:
         override = {"metadata": {"labels": {"lorarl.io/attempt": "99", "mine": "1"}}}
         labels = head(built({"cluster": {"podTemplateOverrides": {"head": override}}}))["metadata"]["labels"]
         assert (labels["lorarl.io/attempt"], labels["mine"]) == ("1", "1")
+        for key, value in (("name", "one"), ("finalizers", ["a.example/kept"])):
+            overrides = {"podTemplateOverrides": {"worker": {"metadata": {key: value}}}}
+            with pytest.raises(ManifestError, match="labels and annotations alone"):
+                built({"cluster": overrides})
 
 
 @pytest.mark.parametrize(

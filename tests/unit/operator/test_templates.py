@@ -141,7 +141,7 @@ def test_a_policy_sees_the_job_with_the_templates_values() -> None:
     applied(server, observed(REF))
     ((kind, namespace, name, patch),) = server.tried
     assert (kind, namespace, name) == ("LoRARLJob", "team", "demo")
-    assert patch["metadata"] == {"uid": observed(REF).job.uid}
+    assert patch["metadata"] == {"uid": observed(REF).job.uid, "labels": POOL["labels"], "annotations": {}}
     assert patch["spec"]["cluster"]["priorityClassName"] == "low"
     server.policy = ApiError("patch", 422, "Invalid", DENIED)
     decision = decide(applied(server, observed(REF)), START, SETTINGS)
