@@ -10,7 +10,6 @@ API server is unreachable, training continues; afterwards the newest status is w
 from __future__ import annotations
 
 import json
-import os
 import re
 import threading
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from typing import Any
 import yaml
 
 from lorarl_api.v1alpha1 import API_VERSION, GROUP, KIND, VERSION, LoRARLJob
+from lorarl_trainer.pods.own_cluster import own_cluster
 from lorarl_trainer.pods.status import RunStatus, failure, kept_before_start
 from lorarl_trainer.progress import Event, StepDone
 
@@ -170,15 +170,10 @@ class _Target:
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         """`metadata` has the job's name, namespace and uid."""
-        # Imported here, in the main thread: Ray imports some of the same modules, and another thread would see them
-        # half-initialized.
-        from kubernetes import client, config
+        configuration = own_cluster()
+        from kubernetes.client import ApiClient, CustomObjectsApi
 
-        if kubeconfig := os.environ.get("KUBECONFIG"):
-            config.load_kube_config(kubeconfig)
-        else:
-            config.load_incluster_config()
-        self._api = client.CustomObjectsApi()
+        self._api = CustomObjectsApi(ApiClient(configuration))
         self._metadata = {"name": metadata["name"], "namespace": metadata.get("namespace") or "default"}
         if metadata.get("uid"):
             self._metadata["uid"] = metadata["uid"]  # never write to a new job of the same name

@@ -7,13 +7,13 @@ connection pool. Its typed API is not used: the operator's image, in which this 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from lorarl_api.v1alpha1 import GROUP, VERSION
 from lorarl_trainer.errors import InputError, LorarlError
+from lorarl_trainer.pods.own_cluster import own_cluster
 
 PLURAL = "lorarljobs"
 REQUEST_SECONDS = 10.0
@@ -56,19 +56,13 @@ class Api:
         Raises:
             InputError: there is neither.
         """
-        from kubernetes.client import Configuration
-        from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
+        from kubernetes.config import ConfigException
 
-        configuration = Configuration()
         try:
-            if kubeconfig := os.environ.get("KUBECONFIG"):
-                load_kube_config(kubeconfig, client_configuration=configuration)
-            else:
-                load_incluster_config(configuration)
+            return cls(own_cluster())
         except (ConfigException, OSError) as error:
             hint = "The chart starts it in a pod: dashboard.enabled. Elsewhere set KUBECONFIG to a kubeconfig's path."
             raise InputError("--cluster", f"no cluster ({error})", "a pod's account, or a kubeconfig", hint) from None
-        return cls(configuration)
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Return an object or a page of a list.
