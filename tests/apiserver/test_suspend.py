@@ -125,3 +125,29 @@ def test_steps_that_are_raised_late(kuberay_platform: Platform, replica: Operato
     assert job is not None
     assert (phase(job), job["status"]["restarts"]) == ("Succeeded", 0)
     p.api.delete("LoRARLJob", "more", namespace)
+
+
+def test_a_role_that_a_job_gives_up_is_taken_from_its_account(kuberay_platform: Platform, replica: Operator) -> None:
+    """By an annotation of its ServiceAccount, a cloud gives the job's pods a role."""
+    p = kuberay_platform
+    namespace = p.namespace("role")
+    given = {"cloud.example/role": "admin", "cloud.example/audience": "a"}
+    p.api.create(lorarljob(namespace, "role", suspend=True, cluster={"serviceAccountAnnotations": given}))
+    p.api.wait("LoRARLJob", "role", namespace, lambda job: phase(job) == "Suspended", seconds=30)
+
+    def annotations() -> Object:
+        account = p.api.get("ServiceAccount", "lorarl-role", namespace)
+        found: Object = account["metadata"].get("annotations", {}) if account else {}
+        return found
+
+    for suspend in (False, True):
+        p.api.patch("LoRARLJob", "role", {"spec": {"suspend": suspend}}, namespace)
+        wanted = "Suspended" if suspend else "Running"
+        p.api.wait("LoRARLJob", "role", namespace, lambda job, wanted=wanted: phase(job) == wanted, seconds=40)
+    assert annotations() == given
+    p.api.patch("ServiceAccount", "lorarl-role", {"metadata": {"annotations": {"others.example/kept": "1"}}}, namespace)
+    cluster = {"serviceAccountAnnotations": {"cloud.example/role": None, "cloud.example/audience": "b"}}
+    p.api.patch("LoRARLJob", "role", {"spec": {"suspend": False, "cluster": cluster}}, namespace)
+    p.api.wait("LoRARLJob", "role", namespace, lambda job: phase(job) == "Running", seconds=40)
+    assert annotations() == {"cloud.example/audience": "b", "others.example/kept": "1"}
+    p.cluster.must("delete", "lrj", "--all", "-n", namespace)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from lorarl_operator import logs, metrics
+from lorarl_operator.control import owned
 from lorarl_operator.control.cache import Cache, Key
 from lorarl_operator.control.event_recorder import EventRecorder
 from lorarl_operator.control.evidence import EvidenceSource
@@ -291,7 +292,7 @@ class Controller:
             if found is None:
                 raise _StaleError from error
             self._cache.put(resource, found, key)
-            if _controller(found) == job.uid:
+            if owned.controller(found) == job.uid:
                 return  # Our own request created it, and its answer was lost.
             raise
         self._cache.put(resource, answer, key)
@@ -313,12 +314,17 @@ class Controller:
         found = await self._client.get(resource_of(manifest), key[0], meta["name"])
         if found is None:
             await self._client.create(manifest)
-        elif _controller(found) != _controller(manifest):
+            return
+        if owned.controller(found) != owned.controller(manifest):
             raise ApiError(
                 f"apply {manifest['kind']} {meta['name']}", 409, "AlreadyExists", "it belongs to something else"
             )
-        elif not _has(found, manifest):
-            await self._client.apply({**manifest, "metadata": {**meta, "uid": found["metadata"]["uid"]}})
+        uid = {"uid": found["metadata"]["uid"]}
+        if not owned.has(found, manifest):
+            await self._client.apply({**manifest, "metadata": {**meta, **uid}})
+        if gone := owned.left_over(found, manifest):
+            about = {**uid, "annotations": dict.fromkeys(gone)}
+            await self._client.merge(resource_of(manifest), key[0], meta["name"], {"metadata": about})
 
     async def _delete(
         self, key: Key, resource: Resource, name: str, uid: str, grace_seconds: int | None = None
@@ -366,19 +372,6 @@ class Controller:
 def _head(job: Job) -> dict[str, Any]:
     meta = {"namespace": job.namespace, "name": job.name, "uid": job.uid}
     return {"apiVersion": LORARLJOBS.api_version, "kind": LORARLJOBS.kind, "metadata": meta}
-
-
-def _controller(manifest: dict[str, Any]) -> str:
-    """Uid of the controller that owns this object; empty without one."""
-    owners = manifest["metadata"].get("ownerReferences") or ()
-    return next((str(owner["uid"]) for owner in owners if owner.get("controller")), "")
-
-
-def _has(found: Any, wanted: Any) -> bool:
-    """Whether all wanted values are present. Keys that others added to mappings do no harm."""
-    if isinstance(wanted, dict) and isinstance(found, dict):
-        return all(key in found and _has(found[key], value) for key, value in wanted.items())
-    return bool(found == wanted)
 
 
 def _target(job: Job, action: Action) -> tuple[str, str]:

@@ -167,4 +167,6 @@ def _written(drain: Drain) -> dict[str, Any]:
 
 
 def _nodes(snapshot: Snapshot) -> int:
-    return node_range(snapshot.spec).most
+    """The most nodes that the attempt has. The job may ask for fewer by now, which is for the next attempt."""
+    asked = snapshot.current.workers if snapshot.current else 0
+    return max(node_range(snapshot.spec).most, asked)

@@ -48,8 +48,11 @@ class ApiError(Exception):
 
     @property
     def transient(self) -> bool:
-        """Whether the same request may succeed later: no answer, too many requests, or a server error."""
-        return self.status in (0, 408, 429) or self.status >= 500
+        """Whether the same request may succeed later: no answer, too many requests, a server error, an expired token.
+
+        An API server that does not reach etcd answers 401 to any token of a ServiceAccount.
+        """
+        return self.status in (0, 401, 408, 429) or self.status >= 500
 
     @property
     def refused(self) -> bool:

@@ -87,9 +87,11 @@ def test_a_long_wait_is_left_to_the_queue() -> None:
     assert len(requests) == 1
 
 
-def test_it_gives_up_after_four_attempts() -> None:
-    error, requests = against([failure(500)], lambda client: client.create(MANIFEST))
-    assert isinstance(error, ApiError) and error.status == 500
+@pytest.mark.parametrize("status", [401, 500])
+def test_it_gives_up_after_four_attempts(status: int) -> None:
+    """A token that was just replaced, or an API server without its etcd, is no answer about the object."""
+    error, requests = against([failure(status)], lambda client: client.create(MANIFEST))
+    assert isinstance(error, ApiError) and error.status == status and error.transient
     assert len(requests) == 4
 
 
