@@ -68,6 +68,35 @@ def test_a_workload_that_an_administrator_stops_stays_stopped(p: Platform) -> No
     p.api.delete("LoRARLJob", "held", namespace)
 
 
+@pytest.mark.long
+def test_no_change_lifts_a_stop_that_the_job_does_not_know_yet(p: Platform) -> None:
+    """A waiting Workload is looked at now and then only, and a new RayJob would have one that no one has stopped."""
+    namespace = p.namespace("unseen")
+    add_queue(p.cluster, namespace, namespace, QUOTA)
+    p.api.create(queued(namespace, "first", namespace))
+    wait(p, namespace, "first", "Running")
+    changes: dict[str, Object] = {
+        "labelled": {"metadata": {"labels": {TIME_LIMIT_LABEL: "3600"}}},
+        "suspended": {"spec": {"suspend": True}},
+    }
+    made = ["first"]
+    for name in changes:
+        made.append(name)
+        p.api.create(queued(namespace, name, namespace))
+        p.api.wait(
+            "LoRARLJob", name, namespace, lambda job: condition(job, "Running").get("reason") == "Queued", seconds=60
+        )
+        until(QUEUE_SECONDS, "each has a Workload", lambda: len(p.api.list("Workload", namespace)) == len(made))
+    for name, change in changes.items():
+        p.api.patch("Workload", workload_of(p, namespace, name), {"spec": {"active": False}}, namespace)
+        p.api.patch("LoRARLJob", name, change, namespace)
+        stopped = p.api.wait(
+            "LoRARLJob", name, namespace, lambda job: condition(job, "Running")["reason"] == "QueueStopped", seconds=60
+        )
+        assert (stopped["status"]["rayJobName"], phase(stopped)) == (f"{name}-1", "Pending")
+    p.cluster.must("delete", "lrj", "--all", "-n", namespace)
+
+
 def test_a_rayjob_that_kuberay_refuses_says_so_in_its_queue(p: Platform) -> None:
     namespace = p.namespace("refused")
     add_queue(p.cluster, namespace, namespace, QUOTA)

@@ -63,7 +63,7 @@ class EvidenceSource:
         Raises:
             ApiError: The API server did not answer.
         """
-        if want is Want.WORKLOAD:
+        if want in (Want.WORKLOAD, Want.STOP):
             return Evidence(workload=await self._workload(observed))
         if want is Want.CORDONED:
             return await self._cordoned()

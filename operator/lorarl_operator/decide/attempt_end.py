@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lorarl_operator.decide import backoff
-from lorarl_operator.decide.awaited import AWAITED_SECONDS, is_published
+from lorarl_operator.decide.awaited import AWAITED_SECONDS, is_published, long_unpublished
 from lorarl_operator.decide.decision import Decision, DeleteJob, Event
 from lorarl_operator.decide.elastic import node_range
 from lorarl_operator.decide.in_place import STARTS_AGAIN, awaits_its_end, restart_in_place, restartable
@@ -134,13 +136,24 @@ def fail(snapshot: Snapshot, draft: Draft, reason: Reason, message: str) -> Deci
 
 def finished(snapshot: Snapshot) -> Decision:
     """Delete a finished job when ttlSecondsAfterFinished has passed; until then remove what it does not need."""
-    left = snapshot.left("completionTime", "ttlSecondsAfterFinished")
+    left, kept = snapshot.left("completionTime", "ttlSecondsAfterFinished"), tuple[Event, ...]()
     if left is not None and left <= 0:
         if snapshot.observed.is_noted and is_published(snapshot.job):
             return Decision(actions=(DeleteJob(),))
-        left = AWAITED_SECONDS
+        left, kept = AWAITED_SECONDS, _kept(snapshot)
     actions = deletions(_unneeded(snapshot))
-    return snapshot.decision(snapshot.draft(), *too_late(snapshot), actions=actions, recheck=left)
+    decision = snapshot.decision(snapshot.draft(), *too_late(snapshot), actions=actions, recheck=left)
+    return replace(decision, events=(*decision.events, *kept))
+
+
+def _kept(snapshot: Snapshot) -> tuple[Event, ...]:
+    """Why a job outlives its ttl, if that may last."""
+    names = ", ".join(long_unpublished(snapshot.job, snapshot.now))
+    if not names:
+        return ()
+    why = f"ttlSecondsAfterFinished has passed, and the job stays until this is published or withdrawn: {names}."
+    fix = "The condition Published says what is in the way. To let the job go, remove the entry from spec.publish."
+    return (Event("Warning", News.KEPT, f"{why} {fix}"),)
 
 
 def next_attempt(snapshot: Snapshot, draft: Draft, why: Event, *, requested_nodes: int | None = None) -> Decision:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from lorarl_operator.decide.attempt_end import fail
-from lorarl_operator.decide.attempt_queue import is_stopped
+from lorarl_operator.decide.attempt_queue import is_stopped, once_asked
 from lorarl_operator.decide.attempt_start import applicable, blocked, never_started, resume, start_deadline
 from lorarl_operator.decide.blockers import EVENT_REASONS, Blocker, refused, starting
 from lorarl_operator.decide.changed_while_waiting import replace_changed
@@ -135,7 +135,7 @@ def _report(snapshot: Snapshot, ray_job: RayJob) -> Decision:
     at_work = ray_job.deployment_status == "Running" and (ray_job.job_status in _AT_WORK or draft.phase == RUNNING)
     runs = draft.phase == RUNNING or (at_work and not held)
     if not (runs or is_stopped(snapshot)) and (decision := replace_changed(snapshot, draft, ray_job)):
-        return decision
+        return once_asked(snapshot, decision)
     if held:
         return _queued(snapshot, draft, ray_job)
     if not ray_job.suspended:

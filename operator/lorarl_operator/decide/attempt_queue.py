@@ -5,6 +5,8 @@ The answer is in Kueue's Workload, which is not watched. So it is fetched before
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lorarl_operator.decide.attempt_end import fail
 from lorarl_operator.decide.decision import Decision, Want
 from lorarl_operator.decide.kueue import stop_of
@@ -40,8 +42,25 @@ def is_stopped(snapshot: Snapshot) -> bool:
 
     A new RayJob would have a new Workload, which is not stopped.
     """
-    draft = snapshot.draft()
-    return draft.phase == PENDING and str(draft.reason("Running")) == Waiting.QUEUE_STOPPED
+    draft, ray_job = snapshot.draft(), snapshot.current
+    if draft.phase == PENDING and str(draft.reason("Running")) == Waiting.QUEUE_STOPPED:
+        return True
+    if ray_job is None or ray_job.deleted_at or not is_held(ray_job):
+        return False
+    return stop_of(ray_job, snapshot.observed.evidence, snapshot.job.namespace) is not None
+
+
+def once_asked(snapshot: Snapshot, decision: Decision) -> Decision:
+    """A decision that deletes the RayJob, once its queue was asked whether an administrator has stopped it meanwhile.
+
+    The status learns of that only at the next look, and the RayJob's deletion would lift it.
+    """
+    ray_job, evidence = snapshot.current, snapshot.observed.evidence
+    if ray_job is None or ray_job.deleted_at or not is_held(ray_job):
+        return decision
+    if evidence is None or (evidence.workload is None and not evidence.refused):
+        return Decision(wants_evidence=Want.STOP, recheck_seconds=_ASK_AGAIN_SECONDS)
+    return replace(decision, wants_evidence=Want.STOP)  # What is known may be old.
 
 
 def is_held(ray_job: RayJob) -> bool:

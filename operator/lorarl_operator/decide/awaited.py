@@ -6,6 +6,8 @@ its servers. Each has a queue beside that of jobs, and may be behind.
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 from lorarl_api.faults import ManifestError
 from lorarl_operator.decide.models import Job
 from lorarl_operator.decide.published_entry import is_done
@@ -16,6 +18,7 @@ from lorarl_operator.decide.sweep_trials import ENDED
 from lorarl_operator.decide.valid_spec import checked_spec
 from lorarl_operator.decide.versions import stored_entries
 
+_LONG = timedelta(minutes=5)
 AWAITED_SECONDS = 30.0
 """When to look again at what is deleted as soon as others have what they need of it."""
 
@@ -36,12 +39,24 @@ def is_noted(job: Job, maker: Sweep | Schedule) -> bool:
 
 def is_published(job: Job) -> bool:
     """Whether a job has nothing left to publish, nor to withdraw."""
+    return not _unpublished(job)
+
+
+def long_unpublished(job: Job, now: datetime) -> list[str]:
+    """The entries of a job that are not served or withdrawn, and have been in the same state for some minutes."""
+    stored, before = stored_entries(job.read_status()), now - _LONG
+    return [name for name in _unpublished(job) if name in stored and stored[name].since <= before]
+
+
+def _unpublished(job: Job) -> list[str]:
+    """The entries of a job that are still to be published, or withdrawn."""
     if b'"publish' not in job.spec + job.status:
-        return True
+        return []
     try:
         entries = {one.name: one for one in checked_spec(job).publish or ()}
     except ManifestError:
-        return True  # The publisher cannot read it either.
+        return []  # The publisher cannot read it either.
     status = job.read_status()
     stored = stored_entries(status)
-    return entries.keys() == stored.keys() and all(is_done(entries[name], status, stored[name]) for name in stored)
+    done = [name for name in entries.keys() & stored.keys() if is_done(entries[name], status, stored[name])]
+    return sorted((entries.keys() | stored.keys()) - set(done))

@@ -31,7 +31,7 @@ from datetime import datetime
 from lorarl_api.v1alpha1 import SWEEP_KIND
 from lorarl_operator.decide.attempt_end import count_outcome, end_attempt, fail, finished, out_of_attempts, succeed
 from lorarl_operator.decide.attempt_progress import follow, outcome_of
-from lorarl_operator.decide.attempt_queue import ended_by_queue, is_stopped
+from lorarl_operator.decide.attempt_queue import ended_by_queue, is_stopped, once_asked
 from lorarl_operator.decide.attempt_recovery import recover
 from lorarl_operator.decide.attempt_restart import restart, uncounted_end
 from lorarl_operator.decide.attempt_start import create_attempt
@@ -65,7 +65,7 @@ def _decide_live(snapshot: Snapshot) -> Decision:
     if snapshot.phase in FINISHED:
         return finished(snapshot)
     if snapshot.spec.get("suspend") is True and not is_stopped(snapshot):
-        return _suspend(snapshot)
+        return once_asked(snapshot, _suspend(snapshot))
     if snapshot.current and (decision := restart(snapshot, snapshot.current)):
         return decision
     if decision := ended_by_queue(snapshot):

@@ -136,12 +136,13 @@ class Want(Enum):
     """Evidence to fetch. `decide` is called again with it.
 
     EVENTS: Events about the attempt's RayJob, RayCluster and pods. WORKLOAD: Kueue's Workload of the RayJob.
-    CORDONED: the nodes that take no new pods.
+    STOP: the same, read at once before the RayJob is deleted. CORDONED: the nodes that take no new pods.
     Evidence ages: fetch it again at each recheck, not at each call of `decide`.
     """
 
     EVENTS = "events"
     WORKLOAD = "workload"
+    STOP = "stop"
     CORDONED = "cordoned"
 
 

@@ -16,6 +16,7 @@ from lorarl_operator.decide.decision import Decision, DeletePod, Event
 from lorarl_operator.decide.faulty_nodes import faulty_nodes, to_avoid
 from lorarl_operator.decide.models import RayJob
 from lorarl_operator.decide.pod_ends import Outcome
+from lorarl_operator.decide.recovery import has_overstayed
 from lorarl_operator.decide.snapshot import Snapshot, deletions
 from lorarl_operator.decide.status import Draft
 
@@ -77,5 +78,5 @@ def end_head(snapshot: Snapshot, ray_job: RayJob) -> list[DeletePod]:
     return [
         DeletePod(pod.name, pod.uid, at_once=pod.uid in overdue, ray_job=ray_job.name)
         for pod in heads
-        if not pod.deletion_asked_at or pod.uid in overdue
+        if not pod.deletion_asked_at or (pod.uid in overdue and has_overstayed(pod))
     ]

@@ -55,6 +55,10 @@ class News(Row):
     RESUMED = "Resumed", "`spec.suspend` is false again."
     SUCCEEDED = "Succeeded", "The training has finished."
     TOO_LATE = "TooLate", "`trainer.steps` was raised after the job had ended. The message says how to continue."
+    KEPT = (
+        "Kept",
+        "`ttlSecondsAfterFinished` has passed, but `publish` still has something to do. The message names the entries.",
+    )
     REMOVING_CHECKPOINTS = (
         "RemovingCheckpoints",
         "The job is being deleted, and a Job removes its checkpoints. The message says what that waits for.",

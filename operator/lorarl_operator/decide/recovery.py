@@ -105,9 +105,14 @@ def lingering(pods: Iterable[Pod], role: str, now: datetime, patience: timedelta
     return [
         DeletePod(pod.name, pod.uid, at_once=True)
         for pod in pods
-        if pod.role == role and not pod.ready and pod.disruption_reason in NODE_DOWN
+        if pod.role == role and not pod.ready and pod.disruption_reason in NODE_DOWN and has_overstayed(pod)
         if pod.gone_by and now > pod.gone_by + patience
     ]
+
+
+def has_overstayed(pod: Pod) -> bool:
+    """Whether a pod whose time is over can still be removed at once. If that was done, a finalizer keeps it."""
+    return pod.gone_by != pod.deletion_asked_at
 
 
 def to_delete(

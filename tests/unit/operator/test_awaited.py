@@ -149,6 +149,21 @@ def test_what_a_job_publishes_serves_before_it_is_deleted(published: list[dict[s
     assert deletes(decide(observed(job), LATER, SETTINGS)) is is_done
 
 
+@pytest.mark.parametrize("state", ["Waiting", "Failed"])
+def test_a_job_says_why_it_outlives_its_ttl_and_what_lets_it_go(state: str) -> None:
+    stuck = entry(state=state, reason="Loading", serving=None, versions=[])
+    spec = publishing() | {"ttlSecondsAfterFinished": 0}
+    job = raw_job(spec, ended("Succeeded", best=best(10, 0.9), published=[stuck]))
+    [told] = decide(observed(job), LATER, SETTINGS).events
+    assert told.reason == "Kept" and "published or withdrawn: sums." in told.message
+    assert "remove the entry from spec.publish" in told.message
+    fresh = stuck | {"since": LATER.isoformat()}
+    job = raw_job(spec, ended("Succeeded", best=best(10, 0.9), published=[fresh]))
+    assert not decide(observed(job), LATER, SETTINGS).events, "it may serve in a moment"
+    gone = raw_job({"ttlSecondsAfterFinished": 0}, ended("Succeeded", best=best(10, 0.9), published=[]))
+    assert deletes(decide(observed(gone), LATER, SETTINGS)), "as its message says"
+
+
 def test_a_version_that_is_held_back_holds_no_job() -> None:
     for value, published in ((0.1, entry(version=None, versions=[], serving=None, state="HeldBack")), (0.8, entry())):
         status = ended("Succeeded", best=best(20, value), published=[published])

@@ -12,7 +12,7 @@ from unit.operator.test_world import MOVES, STORIES, Life, ended_well, held_by_i
 QUEUE = "kueue.x-k8s.io/queue-name"
 IDLE = ("Pending", "Restarting", "Suspended")
 """The phases in which the API server lets the machines change."""
-CHANGES = ("machines", "queue", "priority")
+CHANGES = ("machines", "label", "priority")
 STEPS = st.sampled_from([*([one] for one in MOVES), *STORIES * 3, *([one] for one in CHANGES * 8)])
 
 
@@ -26,7 +26,7 @@ class ChangedLife(Life):
         match what:
             case "machines" if self.phase in IDLE:
                 self.touch(spec={"cluster": {"cpusPerNode": str(rng.randrange(1, 5))}})
-            case "queue":
+            case "label":
                 queue = rng.choice(["research", "shared", None])
                 self.job["metadata"]["labels"] = labels | {QUEUE: queue} if queue else without(labels)
                 self.touch()

@@ -125,6 +125,20 @@ class TestAStop:
             ray_job["metadata"]["annotations"]["lorarl.io/passed"] = "another"
             assert decided(job, ray_job, evidence=STOPPED).actions == ()
 
+    @pytest.mark.parametrize("change", [{"suspend": True}, None], ids=["suspended", "another priority"])
+    def test_a_stop_that_the_status_does_not_tell_yet_is_found_before_the_rayjob_is_deleted(self, change):
+        labels = QUEUE if change else QUEUE | {"kueue.x-k8s.io/priority-class": "urgent"}
+        job, ray_job = raw_job(change, after({}, workload()).status, labels=labels), held()
+        ray_job["metadata"]["annotations"]["lorarl.io/passed"] = "another"
+        asks = decided(job, ray_job)
+        assert (asks.status, asks.actions, asks.wants_evidence) == (None, (), Want.STOP)
+        stopped = decided(job, ray_job, evidence=STOPPED)
+        assert conditions(stopped)["Running"]["reason"] == "QueueStopped" and stopped.actions == ()
+        waits = decided(job, ray_job, evidence=workload())
+        assert [type(action).__name__ for action in waits.actions] == ["Delete"]
+        assert waits.wants_evidence is Want.STOP, "what is known may be old"
+        assert decided(job, ray_job, evidence=Evidence(refused=True)).actions
+
     def test_it_says_that_a_start_alone_resumes_no_suspended_job(self):
         decision = decided(raw_job({"suspend": True}, self.stopped(), labels=QUEUE), held(), evidence=STOPPED)
         told = conditions(decision)["Running"]["message"]

@@ -229,6 +229,9 @@ class TestTheOperatorEndsIt:
         stays = raw_pod("head", deletionTimestamp=ago(600), deletionGracePeriodSeconds=60)
         (action,) = decided(restarting(), ray_job(**RUNNING), stays).actions
         assert action.at_once
+        kept = raw_pod("head", deletionTimestamp=ago(660), deletionGracePeriodSeconds=0, finalizers=["others/kept"])
+        decision = decided(restarting(), ray_job(**RUNNING), kept)
+        assert decision.actions == () and decision.recheck_seconds, "a removal at each look would remove nothing"
 
     def test_kuberays_failure_that_follows_is_the_same_one(self):
         decision = decided(restarting(), ray_job(**RETRYING, message=HEAD_GONE))

@@ -110,7 +110,7 @@ class World:
         """Observe, decide and carry out once."""
         seen = self.look(stale_job=stale_job)
         decision = decide(seen, self.now, SETTINGS)
-        if decision.wants_evidence in (Want.WORKLOAD, Want.CORDONED):
+        if decision.wants_evidence not in (None, Want.EVENTS):
             cordoned = frozenset(["node-1"] if self.cordoned else [])
             evidence = Evidence(workload=self._workload(), cordoned=cordoned)
             decision = decide(replace(seen, evidence=evidence), self.now, SETTINGS)
@@ -146,7 +146,7 @@ class World:
             case Delete(kind, name, uid):
                 self._delete_same(kind, name, uid)
             case DeletePod():
-                self._delete_pod(step.uid)
+                self._delete_pod(step)
             case AddFinalizer():
                 about["finalizers"] = [FINALIZER]
                 self.touch()
@@ -163,10 +163,10 @@ class World:
         if name in self.ray_jobs and self.ray_jobs[name]["metadata"]["uid"] == uid:
             self.delete_ray_job(name)
 
-    def _delete_pod(self, uid: str) -> None:
-        for pod in self.pods:
-            if pod["metadata"]["uid"] == uid:
-                self.ask_to_go(pod)
+    def _delete_pod(self, step: DeletePod) -> None:
+        for pod in [pod for pod in self.pods if pod["metadata"]["uid"] == step.uid]:
+            self.ask_to_go(pod)
+            self.pods = [one for one in self.pods if one is not pod or not step.at_once]
 
     def _release(self) -> None:
         self.job["metadata"]["finalizers"] = []
