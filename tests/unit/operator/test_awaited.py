@@ -156,7 +156,7 @@ def test_a_job_says_why_it_outlives_its_ttl_and_what_lets_it_go(state: str) -> N
     job = raw_job(spec, ended("Succeeded", best=best(10, 0.9), published=[stuck]))
     [told] = decide(observed(job), LATER, SETTINGS).events
     assert told.reason == "Kept" and "published or withdrawn: sums." in told.message
-    assert "remove the entry from spec.publish" in told.message
+    assert "remove the entry from spec.publish, which withdraws" in told.message
     fresh = stuck | {"since": LATER.isoformat()}
     job = raw_job(spec, ended("Succeeded", best=best(10, 0.9), published=[fresh]))
     assert not decide(observed(job), LATER, SETTINGS).events, "it may serve in a moment"

@@ -237,7 +237,7 @@ def test_a_drain_that_is_not_whole_counts_as_none():
     assert seen({"drain": {"since": "soon", "step": 3}}, CORDONED).status["drain"]["step"] == 12
 
 
-def test_no_pod_of_an_attempt_is_unguarded_because_the_job_asks_for_fewer_by_now():
+def test_all_pods_are_guarded_although_the_job_asks_for_fewer_by_now():
     """A restart in the same RayJob has the nodes that the RayJob was created with."""
     ray_job = raw_ray_job(**RUNNING)
     ray_job["spec"]["rayClusterSpec"] = {"workerGroupSpecs": [{"groupName": "workers", "replicas": 4}]}

@@ -126,7 +126,7 @@ class TestAStop:
             assert decided(job, ray_job, evidence=STOPPED).actions == ()
 
     @pytest.mark.parametrize("change", [{"suspend": True}, None], ids=["suspended", "another priority"])
-    def test_a_stop_that_the_status_does_not_tell_yet_is_found_before_the_rayjob_is_deleted(self, change):
+    def test_a_stop_that_is_not_told_yet_is_found_before_a_change(self, change):
         labels = QUEUE if change else QUEUE | {"kueue.x-k8s.io/priority-class": "urgent"}
         job, ray_job = raw_job(change, after({}, workload()).status, labels=labels), held()
         ray_job["metadata"]["annotations"]["lorarl.io/passed"] = "another"
