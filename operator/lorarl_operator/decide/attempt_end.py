@@ -152,7 +152,10 @@ def _kept(snapshot: Snapshot) -> tuple[Event, ...]:
     if not names:
         return ()
     why = f"ttlSecondsAfterFinished has passed, and the job stays until this is published or withdrawn: {names}."
-    fix = "The condition Published says what is in the way. To let the job go, remove the entry from spec.publish, which withdraws all that it serves."
+    fix = (
+        "The condition Published says what is in the way. "
+        "To let the job go, remove the entry from spec.publish, which withdraws all that it serves."
+    )
     return (Event("Warning", News.KEPT, f"{why} {fix}"),)
 
 
