@@ -23,6 +23,8 @@ from lorarl_operator.decide.snapshot import Snapshot, deletions
 from lorarl_operator.decide.status import FAILED, RUNNING, SUCCEEDED, Draft
 from lorarl_operator.decide.valid_spec import whole_number
 
+_SELDOM_SECONDS = 600.0
+"""When to say again why a job outlives its ttl. The end of that is a change of its status, which a watch reports."""
 _DEFAULT_BACKOFF_LIMIT = 3
 _DEFAULT_FRUITLESS_LIMIT = 20
 
@@ -140,7 +142,8 @@ def finished(snapshot: Snapshot) -> Decision:
     if left is not None and left <= 0:
         if snapshot.observed.is_noted and is_published(snapshot.job):
             return Decision(actions=(DeleteJob(),))
-        left, kept = AWAITED_SECONDS, _kept(snapshot)
+        kept = _kept(snapshot)
+        left = _SELDOM_SECONDS if kept else AWAITED_SECONDS
     actions = deletions(_unneeded(snapshot))
     decision = snapshot.decision(snapshot.draft(), *too_late(snapshot), actions=actions, recheck=left)
     return replace(decision, events=(*decision.events, *kept))

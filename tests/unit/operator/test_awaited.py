@@ -154,7 +154,9 @@ def test_a_job_says_why_it_outlives_its_ttl_and_what_lets_it_go(state: str) -> N
     stuck = entry(state=state, reason="Loading", serving=None, versions=[])
     spec = publishing() | {"ttlSecondsAfterFinished": 0}
     job = raw_job(spec, ended("Succeeded", best=best(10, 0.9), published=[stuck]))
-    [told] = decide(observed(job), LATER, SETTINGS).events
+    decision = decide(observed(job), LATER, SETTINGS)
+    [told] = decision.events
+    assert decision.recheck_seconds and decision.recheck_seconds > AWAITED_SECONDS, "it is not said every moment"
     assert told.reason == "Kept" and "published or withdrawn: sums." in told.message
     assert "remove the entry from spec.publish, which withdraws" in told.message
     fresh = stuck | {"since": LATER.isoformat()}
