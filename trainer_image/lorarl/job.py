@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from lorarl.reward_code import MODULE, importable, module_of
+from lorarl.reward_code import MODULE, importable, module_of, written_name
 from lorarl.rows import json_lines
 from lorarl_api.load import assign, documents, load_job
 from lorarl_api.v1alpha1 import LoRARLJob
@@ -137,6 +137,9 @@ def _with_reward(spec: Mapping[str, Any], reward: RewardLike, inputs: Path, file
     elif isinstance(reward, Mapping):
         value = dict(reward)
     elif isinstance(reward, list | tuple):
+        if others := [one for one in reward if not callable(one)]:
+            hint = "Name all of them in the manifest: overrides={'spec.rewards': [{'name': ..., 'type': ...}, ...]}."
+            raise InputError("reward", f"{others[0]!r} in a list of functions", "functions alone", hint)
         field, other = other, field
         value = [{"name": getattr(one, "__name__", ""), **fields} for one, fields in _functions(reward, inputs, files)]
     else:
@@ -157,7 +160,12 @@ def _functions(
         source = {"source": {"uri": file_uri(path)}}
     named = {id(one): importable(one) for one in functions}
     return [
-        (one, {"function": place} if (place := named[id(one)]) else {"function": f"{MODULE}:{one.__name__}", **source})
+        (
+            one,
+            {"function": place}
+            if (place := named[id(one)])
+            else {"function": f"{MODULE}:{written_name(one)}", **source},
+        )
         for one in functions
     ]
 
@@ -171,5 +179,7 @@ def _yaml(value: Any, name: str, *, flow: bool = True) -> str:
     try:
         return to_yaml(value, flow=flow)
     except yaml.YAMLError as error:
-        got = " ".join(str(part) for part in error.args)[:200]
-        raise InputError(name, got, "texts, numbers, lists and dicts", "Convert it, for example with str().") from None
+        found = error.args[-1] if error.args else error
+        hint = "Pass functions as reward=." if callable(found) else "Convert it, for example with str()."
+        got = f"a value of type {type(found).__name__}"
+        raise InputError(name, got, "texts, numbers, lists and dicts", hint) from None

@@ -10,7 +10,6 @@ import inspect
 import re
 import symtable
 import sys
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
@@ -64,16 +63,20 @@ class _Parts:
         self.imports: dict[str, None] = {}
         self.values: dict[str, None] = {}
         self.definitions: list[str] = []
-        self._argument, self._seen = argument, set[int]()
+        self._argument, self._seen, self._named = argument, set[int](), dict[str, Any]()
 
     def add(self, definition: Any, reward: Any) -> None:
         """Add a function or class that a reward uses, or is, after what it names."""
         if id(definition) in self._seen:
             return
         self._seen.add(id(definition))
-        source = self._source(definition, reward)
+        source, known = self._source(definition, reward), _globals_of(definition)
+        if self._named.setdefault(written_name(definition), definition) is not definition:
+            got = f"two functions that are defined as {written_name(definition)}"
+            raise InputError(self._argument, got, "a different name for each", "Rename one where it is defined.")
+        self._require_same_defaults(source, definition, known)
         for name in names_in(source):
-            if name in (known := _globals_of(definition)):
+            if name in known:
                 self._add_name(name, known[name], definition, reward)
         self.definitions.append(source)
 
@@ -82,8 +85,8 @@ class _Parts:
             self.imports[f"import {value.__name__} as {name}"] = None
         elif isinstance(value, FunctionType | type) and value.__module__ == user.__module__:
             self.add(value, reward)
-            if value.__name__ != name:
-                self.definitions.append(f"{name} = {value.__name__}\n")
+            if written_name(value) != name:
+                self.definitions.append(f"{name} = {written_name(value)}\n")
         elif place := _place_of(value):
             self.imports[f"from {place[0]} import {place[1]} as {name}"] = None
         elif isinstance(value, re.Pattern):
@@ -92,27 +95,63 @@ class _Parts:
         elif _is_plain(value):
             self.values[f"{name} = {value!r}"] = None
         else:
-            got = f"{user.__name__}, which uses {name}, a {type(value).__name__} of this process"
+            got = f"{user.__name__}, which uses {name}, of type {type(value).__name__}, of this process"
             hint = f"Make {name} inside the function. Or: {_in_a_file(reward)}"
             raise InputError(self._argument, got, "a function that other processes can run", hint)
 
     def _source(self, definition: Any, reward: Any) -> str:
-        named = getattr(definition, "__name__", "")
-        if not isinstance(definition, FunctionType | type) or named == "<lambda>":
-            got = "a lambda" if named == "<lambda>" else f"a {type(definition).__name__}"
+        if not isinstance(definition, FunctionType | type) or written_name(definition) == "<lambda>":
+            is_lambda = isinstance(definition, FunctionType)
+            got = "a lambda" if is_lambda else f"a value of type {type(definition).__name__}"
             raise InputError(self._argument, got, _EXPECTED, "Define it with def, at the top level of a cell.")
+        named = definition.__name__
+        if hasattr(definition, "__wrapped__"):  # its source is that of the function within
+            got = f"{named}, which a decorator has wrapped"
+            hint = f"Remove the decorator. Or: {_in_a_file(reward)}"
+            raise InputError(self._argument, got, "a function without a wrapper", hint)
         if outer := getattr(getattr(definition, "__code__", None), "co_freevars", ()):
             got = f"{named}, which uses variables of the function around it ({', '.join(outer)})"
             raise InputError(self._argument, got, _EXPECTED, "Define it at the top level of a cell.")
         try:
-            return textwrap.dedent(inspect.getsource(definition))
+            source = inspect.getsource(definition)
         except (OSError, TypeError):
             got = f"{named}, whose source is not known here"
             raise InputError(self._argument, got, _EXPECTED, _in_a_file(reward)) from None
+        return f"if True:\n{source}" if source[:1].isspace() else source  # texts of several lines stay as they are
+
+    def _require_same_defaults(self, source: str, definition: Any, known: Mapping[str, Any]) -> None:
+        """Require that an argument's default that is a name, such as `w=w`, still stands for the same value."""
+        if not isinstance(definition, FunctionType):
+            return
+        for argument, name in _named_defaults(source, definition):
+            made = inspect.signature(definition).parameters[argument].default
+            if (now := known.get(name, inspect.Parameter.empty)) is not made and now != made:
+                got = f"{definition.__name__}, whose default {argument}={name} is not the {name} of this notebook"
+                hint = f"Run its cell again, or write {argument}={made!r} there."
+                raise InputError(self._argument, got, "a default that other processes can make", hint)
 
 
 def _in_a_file(reward: Any) -> str:
     return f"Write it to a file my_reward.py and pass reward='my_reward:{reward.__name__}'."
+
+
+def written_name(definition: FunctionType | type) -> str:
+    """Return the name after `def` or `class`, which another one may have replaced in `__name__`."""
+    return definition.__code__.co_name if isinstance(definition, FunctionType) else definition.__name__
+
+
+def _named_defaults(source: str, function: FunctionType) -> Iterator[tuple[str, str]]:
+    """Yield each argument of a function whose default is written as a name, and that name."""
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    node = next(one for one in ast.walk(ast.parse(source)) if isinstance(one, kinds))
+    plain = [*node.args.posonlyargs, *node.args.args]
+    pairs = [
+        *zip(plain[::-1], node.args.defaults[::-1]),
+        *zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True),
+    ]
+    for argument, default in pairs:
+        if isinstance(default, ast.Name):
+            yield argument.arg, default.id
 
 
 def names_in(source: str) -> list[str]:

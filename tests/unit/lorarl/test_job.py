@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import linecache
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,9 @@ REFUSED = {
         "column answer.*surrogate .*ud800.*encode",
     ),
     "half a surrogate pair as a column": ([{"a\ud800": "b"}], "column a.*surrogate"),
+    "a number as a column": ([{"prompt": "a", 1: "b"}], "column 1.* the key 1 of type int.*texts"),
+    "a tuple as a column": ([{"prompt": "a", (1, 2): "b"}], r"the key \(1, 2\) of type tuple"),
+    "a number as a key within": ([{"prompt": "a", "choices": [{0: "b"}]}], "column choices.* the key 0 of type int"),
     "a number that is none": ([{"prompt": "a", "answer": float("nan")}], "use None"),
 }
 
@@ -114,16 +118,46 @@ def test_what_is_no_rows_is_refused_with_a_fix(kind: str) -> None:
 def test_rows_may_be_a_data_set_or_a_table() -> None:
     import datasets
     import pandas as pd
+    import pyarrow as pa
 
     rows = asked(JOB, data=datasets.Dataset.from_list(ROWS[::-1])).files
     assert [json.loads(line) for line in next(iter(rows.values())).splitlines()] == [
         ROWS[1],
         {**ROWS[0], "level": None},
     ]
-    with pytest.raises(InputError, match="to_dict"):
+    with pytest.raises(InputError, match=r"data=table.to_dict\('records'\)"):
         asked(JOB, data=pd.DataFrame(ROWS))
+    with pytest.raises(InputError, match=r"data=table.to_pylist\(\)"):
+        asked(JOB, data=pa.Table.from_pylist(ROWS))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="train"):
         asked(JOB, data=datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)}))
+
+
+def test_a_table_of_polars_is_not_asked_for_its_columns() -> None:
+    class DataFrame:  # the names of Polars, which is not a dependency
+        columns = ("prompt",)
+
+        def to_dict(self) -> dict[str, list[str]]:
+            return {"prompt": ["a"]}
+
+        def to_dicts(self) -> list[dict[str, str]]:
+            return [{"prompt": "a"}]
+
+    with pytest.raises(InputError, match=r"Write data=table.to_dicts\(\)"):
+        asked(JOB, data=DataFrame())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("reward", "fix"),
+    [
+        ([linecache.getline, "numeric"], r"'numeric' in a list of functions.*overrides={'spec.rewards': "),
+        ({"function": linecache.getline}, "spec.reward: got a value of type function.* Pass functions as reward="),
+        (3, "got a value of type int.* Define it with def"),
+    ],
+)
+def test_what_is_no_reward_is_refused_with_a_fix(reward: Any, fix: str) -> None:
+    with pytest.raises(InputError, match=fix):
+        asked(JOB, reward=reward)
 
 
 @pytest.mark.parametrize("value", [b"x", {"q_proj"}, object(), [{"a": b"x"}]], ids=["bytes", "set", "object", "list"])

@@ -8,14 +8,20 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
 
+from lorarl.job import asked
 from lorarl.reward_code import importable, module_of, name_of
 from lorarl_trainer.errors import InputError
+from unit.contract.manifests import manifest
+
+JOB = manifest({"metadata.name": "sums"})
 
 CELL = '''
+import functools
 import json as j
 import math
 import re
@@ -75,6 +81,35 @@ def outer():
     return inner
 
 
+def as_it_was(function):
+    """A wrapper that needs no variable of its function."""
+    @functools.wraps(function)
+    def wrapper(*arguments):
+        return 2.0
+    return wrapper
+
+
+@as_it_was
+def wrapped(prompt, completion, answer, row):
+    return 1.0
+
+
+def with_default(weight):
+    def inner(prompt, completion, answer, row, *, weight=weight):
+        return weight
+    return inner
+
+
+weight = 5
+
+if True:
+    def with_text(prompt, completion, answer, row, most=weight):
+        wanted = """
+  - one
+two"""
+        return float(wanted in completion) * most
+
+
 def shadowed(prompt, completion, answer, row):
     model = len(completion)
     return float(model)
@@ -112,11 +147,38 @@ def test_several_functions_share_one_module(notebook: dict[str, Any], tmp_path: 
     assert scored(tmp_path, text, call) == "1.0 2.0"
 
 
+def _renamed(function: Any) -> Any:
+    function.__name__ = "score"
+    return function
+
+
+def test_texts_of_an_indented_function_stay_as_they_are(notebook: dict[str, Any], tmp_path: Path) -> None:
+    text = module_of([notebook["with_text"]], "reward")
+    assert scored(tmp_path, text, r"notebook_rewards.with_text('', '\n  - one\ntwo', None, {})") == "5.0"
+
+
+def test_a_function_that_was_renamed_is_named_as_it_is_written(notebook: dict[str, Any], tmp_path: Path) -> None:
+    function = notebook["shadowed"]
+    renamed = FunctionType(function.__code__, function.__globals__, "length")
+    (named,) = asked(JOB, reward=[renamed]).job.spec.rewards or []
+    assert (named.name, named.function) == ("length", "notebook_rewards:shadowed")
+    assert scored(tmp_path, module_of([renamed], "reward"), "notebook_rewards.shadowed('', 'ab', None, {})") == "2.0"
+
+
+def test_two_functions_of_one_name_are_refused(notebook: dict[str, Any]) -> None:
+    make = notebook["with_default"]
+    with pytest.raises(InputError, match="two functions that are defined as inner.* Rename one"):
+        module_of([make(5), make(5)], "reward")
+
+
 REFUSED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a lambda": (lambda names: lambda *_: 1.0, "Define it with def"),
     "an object": (lambda names: names["judge"], "Define it with def"),
     "a partial": (lambda names: functools.partial(names["slow"], ""), "Define it with def"),
     "a closure": (lambda names: names["outer"](), "Define it at the top level of a cell"),
+    "a wrapper": (lambda names: names["wrapped"], "wrapped, which a decorator has wrapped.* Remove the decorator"),
+    "a named lambda": (lambda names: _renamed(lambda *_: 1.0), "got a lambda.* Define it with def"),
+    "another default": (lambda names: names["with_default"](3), "default weight=weight .* write weight=3 there"),
     "a value of this process": (lambda names: names["with_model"], "Make model inside the function"),
 }
 
