@@ -146,7 +146,7 @@ def _named_defaults(source: str, function: FunctionType) -> Iterator[tuple[str, 
     node = next(one for one in ast.walk(ast.parse(source)) if isinstance(one, kinds))
     plain = [*node.args.posonlyargs, *node.args.args]
     pairs = [
-        *zip(plain[::-1], node.args.defaults[::-1]),
+        *zip(plain[::-1], node.args.defaults[::-1], strict=False),
         *zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True),
     ]
     for argument, default in pairs:

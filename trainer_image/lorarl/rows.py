@@ -59,7 +59,7 @@ def _line(row: Any, argument: str, number: int) -> str:
 
 
 def _odd_keys(value: Any) -> Iterator[tuple[Any]]:
-    """Yield the keys of dicts that JSON would make texts of, or has no place for. A reward would look for the others."""
+    """Yield the keys of dicts that JSON would make texts of, or has no place for. A reward looks for the others."""
     if isinstance(value, Mapping):
         yield from ((key,) for key in value if not isinstance(key, str))
     if isinstance(value, Mapping | list | tuple):

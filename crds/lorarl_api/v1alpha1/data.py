@@ -113,7 +113,7 @@ class DataSource(Model):
             "uri",
             "!has(self.uri) || self.uri.startsWith('hf://') || self.uri.matches(r'[.](?i:jsonl|parquet|csv)$')",
             "end in .jsonl, .parquet or .csv, or be hf://ORG/NAME",
-            "Convert the data, or name the file within the folder.",
+            "Convert the data, decompress it, or name the file within the folder.",
         ),
         _only_hub("subset"),
         _only_hub("split"),
@@ -147,6 +147,15 @@ class DataSource(Model):
             "(has(self.chosenField) ? self.chosenField : 'chosen')",
             "differ from chosenField",
             "Name the columns with the preferred answer and with the other one.",
+        ),
+        *(
+            Rule(
+                answer,
+                f"!has(self.{answer}) || self.{answer} != self.promptField",
+                "differ from promptField",
+                "Name the columns with the prompt and with each answer. Answers that are conversations need no prompt.",
+            )
+            for answer in ("chosenField", "rejectedField")
         ),
     )
 

@@ -167,7 +167,7 @@ def test_a_function_that_was_renamed_is_named_as_it_is_written(notebook: dict[st
 
 def test_two_functions_of_one_name_are_refused(notebook: dict[str, Any]) -> None:
     make = notebook["with_default"]
-    with pytest.raises(InputError, match="two functions that are defined as inner.* Rename one"):
+    with pytest.raises(InputError, match=r"two functions that are defined as inner.* Rename one"):
         module_of([make(5), make(5)], "reward")
 
 

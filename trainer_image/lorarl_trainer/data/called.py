@@ -12,6 +12,8 @@ from lorarl_trainer.errors import InputError
 
 CALLS = "tool_calls"
 """The key of a message with calls."""
+_OLD_CALL = "function_call"
+"""What OpenAI's API had before `tool_calls`: one call."""
 _NAME, _ARGUMENTS, _FUNCTION = "name", "arguments", "function"
 _BESIDE = frozenset({"id", "type", "index"})
 """Keys of a call that stand beside its function in OpenAI's API."""
@@ -43,6 +45,13 @@ def require_calls(messages: Any, field: str, where: str) -> None:
         InputError: naming the row, the call, and what it lacks.
     """
     for number, message in enumerate(messages if isinstance(messages, list) else (), start=1):
+        if isinstance(message, dict) and message.get(_OLD_CALL) is not None:
+            raise InputError(
+                field,
+                f"{_OLD_CALL} in message {number} of {where}, which no chat template writes",
+                "calls in tool_calls",
+                f"Write it as tool_calls: [{_FORM}], and what the function returned as a message with the role tool.",
+            )
         if not isinstance(message, dict) or message.get("role") != ASSISTANT or not (calls := message.get(CALLS)):
             continue
         if not isinstance(calls, list):

@@ -10,9 +10,7 @@ from typing import Any
 
 from lorarl_trainer.errors import InputError
 
-_FROM_SHAREGPT = (
-    """jq -c '.COLUMN |= map({role: ({human: "user", gpt: "assistant"}[.from] // .from), content: .value})'."""
-)
+_FROM_SHAREGPT = """map({role: ({human: "user", gpt: "assistant"}[.from] // .from), content: .value})"""
 Message = Mapping[str, Any]
 """One turn of a chat: `role` and `content`, both texts. Other keys are passed to the chat template unchanged."""
 Prompt = str | list[Message]
@@ -43,7 +41,7 @@ def prompt_of(value: Any, field: str, where: str, column: str = "") -> Prompt:
         "a text, or a list of chat messages with role and content, both texts",
         "Write prompts as texts."
         if isinstance(value, int | float)
-        else (not is_message(value) and within_hint(value, field, column)) or messages_hint(value),
+        else (not is_message(value) and within_hint(value, field, column)) or messages_hint(value, column),
     )
 
 
@@ -52,8 +50,11 @@ def as_messages(prompt: Prompt) -> list[Message]:
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
 
 
-def messages_hint(value: Any) -> str:
-    """Return what to do about a value that should be a list of chat messages. Other tools' forms are in every row."""
+def messages_hint(value: Any, column: str) -> str:
+    """Return what to do about a value that should be a list of chat messages. Other tools' forms are in every row.
+
+    `column` is its name; empty if it is not known.
+    """
     if isinstance(value, bytes):
         return "Store the column as text, not as bytes, in every row."
     first = next((one for one in value if not is_message(one)), None) if isinstance(value, list) and value else None
@@ -64,7 +65,11 @@ def messages_hint(value: Any) -> str:
     if not isinstance(first, dict):
         return "Fix that row, or remove it."
     if isinstance(first.get("from"), str) and "value" in first:
-        return f"These are messages as ShareGPT has them. Convert every row, for example with {_FROM_SHAREGPT}"
+        place = "".join(f'["{part}"]' for part in (column or "COLUMN").split("."))
+        return (
+            "These are messages as ShareGPT has them. Convert every row, for example with "
+            f"jq -c '.{place} |= {_FROM_SHAREGPT}'."
+        )
     content = first.get("content")
     if isinstance(content, list):
         return "Join the texts of each content into one text, in every row. Images cannot be trained on."

@@ -55,9 +55,14 @@ def missing(raw: dict[str, Any], name: str, field: str, where: str, source: Data
             field, f"{name}, which is empty in {where}", "a value in every row", "Fill it in, or remove that row."
         )
     existing = ", ".join(map(_shown, names)) or "none"
-    near = get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"Set {field} to one of them, or add the column."
-    if _lacks_header(raw, source):
+    free = [one for one in names if one not in source.columns]
+    near = get_close_matches(name, free, n=1, cutoff=0.5)
+    hint = f"Set {field} to one of them, or add the column." if free else f"Add the column {name} to every row."
+    whole = next((one for one in free if _ends_answered(cell(raw, one))), None)
+    if whole and field.endswith((".promptField", ".answerField")):
+        data = field.rpartition(".")[0]
+        hint = f"For sft, set {data}.messagesField to {whole}: it has whole conversations. Otherwise add the column."
+    elif _lacks_header(raw, source):
         hint += " A CSV file needs a line with the names of its columns."
     elif near:
         hint = f"Did you mean {_shown(near[0])}?"
@@ -68,6 +73,12 @@ def _lacks_header(raw: dict[str, Any], source: DataSource) -> bool:
     """Whether the names of a CSV file's columns seem to be its first row: none is one that the manifest names."""
     columns = (source.prompt_field, source.answer_field, *source.pair_fields)
     return source.origin.lower().endswith(".csv") and {key.strip() for key in raw}.isdisjoint(columns)
+
+
+def _ends_answered(value: Any) -> bool:
+    """Whether it is a chat whose last message is the assistant's, as ShareGPT has it too."""
+    last = value[-1] if isinstance(value, list) and value else None
+    return isinstance(last, dict) and (last.get("role") == "assistant" or last.get("from") in ("gpt", "assistant"))
 
 
 def _shown(name: str) -> str:

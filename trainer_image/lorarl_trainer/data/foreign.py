@@ -13,6 +13,12 @@ _BEGINNINGS = (
     (b"\xff\xfe", "is text in UTF-16", "Convert it, for example with iconv -f UTF-16 -t UTF-8."),
     (b"\xfe\xff", "is text in UTF-16", "Convert it, for example with iconv -f UTF-16 -t UTF-8."),
     (b"PAR1", "is a Parquet file", "Rename it to .parquet."),
+    (b"ARROW1", "is an Arrow file", "Convert it, for example with pandas.read_feather(FILE).to_parquet(NEW)."),
+    (
+        b"\xff\xff\xff\xff",
+        "is a stream of Arrow, as datasets saves it",
+        "Convert it, for example with datasets.Dataset.from_file(FILE).to_parquet(NEW).",
+    ),
     (b"version https://git-lfs", "is a pointer of git lfs", "Fetch the file that it points to, with git lfs pull."),
     (b"<!doctype", "is an HTML page", "Download the file again: a login or error page came instead."),
     (b"<html", "is an HTML page", "Download the file again: a login or error page came instead."),

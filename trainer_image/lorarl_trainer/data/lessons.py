@@ -48,7 +48,8 @@ def lesson_of(raw: dict[str, Any], source: DataSource, field: str, where: str) -
         InputError: a column is missing, or has something else.
     """
     if source.messages_field is not None:
-        lesson = _conversation(_cell(raw, source.messages_field, f"{field}.messagesField", where, source), field, where)
+        value = _cell(raw, source.messages_field, f"{field}.messagesField", where, source)
+        lesson = _conversation(value, field, where, source.messages_field)
         messages = with_system(lesson.messages, raw, source, field, where)
         assert isinstance(messages, list), "of messages"
         return Conversation(messages, lesson.trained)
@@ -65,7 +66,7 @@ def _cell(raw: dict[str, Any], name: str, field: str, where: str, source: DataSo
     return value
 
 
-def _conversation(value: Any, field: str, where: str) -> Conversation:
+def _conversation(value: Any, field: str, where: str, column: str) -> Conversation:
     field = f"{field}.messagesField"
     require_calls(value, field, where)
     if not (isinstance(value, list) and value and all(is_message(message) for message in value)):
@@ -73,7 +74,7 @@ def _conversation(value: Any, field: str, where: str) -> Conversation:
             field,
             f"{brief(value)} in {where}",
             "a list of chat messages with role and content, both texts",
-            messages_hint(value),
+            messages_hint(value, column),
         )
     for message in value:
         unicode(message["content"], field, where)

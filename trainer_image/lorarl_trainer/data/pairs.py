@@ -42,7 +42,7 @@ def pair_of(raw: dict[str, Any], source: DataSource, field: str, where: str) -> 
     before = chosen[:-1] if _is_chat(chosen) and _is_chat(rejected) and _same(chosen[:-1], rejected[:-1]) else []
     if (given := cell(raw, source.prompt_field)) is not None:
         require_calls(given, f"{field}.promptField", where)
-        prompt = prompt_of(given, f"{field}.promptField", where)
+        prompt = prompt_of(given, f"{field}.promptField", where, source.prompt_field)
         own = as_messages(prompt)
         if len(before) > len(own) and _same(before[-len(own) :], own):
             prompt = before  # a system message or earlier turns, of which the column has the last one
@@ -55,13 +55,17 @@ def pair_of(raw: dict[str, Any], source: DataSource, field: str, where: str) -> 
             "two conversations that differ in their last message alone, or a column with the prompt",
             "Cut both after the first answer that differs, or remove that row.",
         )
+    elif isinstance(chosen, str) and isinstance(rejected, str) and chosen.split()[:1] == rejected.split()[:1] != []:
+        got, expected = f"{source.prompt_field}, which {where} does not have", "a column with what both answers follow"
+        hint = f"Move what both texts begin with into a column {source.prompt_field}, in every row."
+        raise InputError(f"{field}.promptField", got, expected, hint)
     else:
         raise missing(raw, source.prompt_field, f"{field}.promptField", where, source)
-    first, second = (_completion(cell(raw, name), prompt, of, where) for name, of in columns)
+    first, second = (_completion(cell(raw, name), prompt, of, where, name) for name, of in columns)
     return prompt, first, second
 
 
-def _completion(value: Any, prompt: Prompt, field: str, where: str) -> str:
+def _completion(value: Any, prompt: Prompt, field: str, where: str, column: str) -> str:
     if _is_chat(value):
         before = as_messages(prompt)
         answer = value[len(before) :] if _same(value[: len(before)], before) else value
@@ -74,11 +78,17 @@ def _completion(value: Any, prompt: Prompt, field: str, where: str) -> str:
             "a text, or one message of the assistant, alone or after the prompt's messages",
             "Let both answers continue the prompt, or remove that row."
             if _is_chat(value)
-            else messages_hint(value if isinstance(value, list) or is_message(value) else [value]),
+            else _answer_hint(value, field, column),
         )
     text = answer_text(value, field, where)
     assert text is not None, "missing values are refused"
     return text
+
+
+def _answer_hint(value: Any, field: str, column: str) -> str:
+    if isinstance(value, dict) and "from" in value and isinstance(value.get("value"), str):
+        return f"Set {field} to {column}.value."
+    return messages_hint(value if isinstance(value, list) or is_message(value) else [value], column)
 
 
 def _is_chat(value: Any) -> bool:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ from support.tiny_tokenizers import CHATML
 SHAREGPT = [{"from": "human", "value": "2+2"}, {"from": "gpt", "value": "4"}]
 PARTS = [{"role": "user", "content": [{"type": "text", "text": "2+2"}]}, {"role": "assistant", "content": "4"}]
 FORMS = [
-    (SHAREGPT, "These are messages as ShareGPT has them. Convert every row, for example with jq -c '.COLUMN |= map("),
+    (SHAREGPT, "These are messages as ShareGPT has them. Convert every row, for example with jq -c '.["),
     (PARTS, "Join the texts of each content into one text, in every row."),
     ([{"role": "user", "content": None}], "Give every message a content, or remove the messages without one, in every"),
     (
@@ -53,7 +56,40 @@ def test_messages_as_json_in_a_text_are_named(tmp_path: Path) -> None:
 
 def test_the_answers_of_pairs_say_how_to_convert(tmp_path: Path) -> None:
     row = {"prompt": "2+2", "chosen": SHAREGPT[1], "rejected": {"from": "gpt", "value": "5"}}
-    assert refused(tmp_path, row, pairs=True).hint.startswith("These are messages as ShareGPT has them.")
+    assert refused(tmp_path, row, pairs=True).hint == "Set spec.data.train.chosenField to chosen.value."
+    path = tmp_path / "rows.jsonl"
+    fields = {"chosen_field": "chosen.value", "rejected_field": "rejected.value"}
+    source = DataSource(uri=f"file:{path}", **fields)
+    (pair,) = load_rows(source, field="spec.data.train", needs_answer=False, fetch=lambda _: path, pairs=True)
+    assert (pair.answer, pair.rejected) == ("4", "5")
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
+def test_the_command_for_sharegpt_works(tmp_path: Path) -> None:
+    chat = refused(tmp_path, {"data": {"my chat": SHAREGPT}}, messages_field="data.my chat").hint
+    (command,) = re.findall(r"for example with (jq -c '.*')\.$", chat)
+    done = subprocess.run(f"{command} rows.jsonl", shell=True, cwd=tmp_path, capture_output=True, text=True)
+    converted = [{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}]
+    assert json.loads(done.stdout) == {"data": {"my chat": converted}}, done.stderr
+
+
+@pytest.mark.parametrize("chat", [SHAREGPT, [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]])
+def test_whole_conversations_lead_to_their_field(tmp_path: Path, chat: Any) -> None:
+    hint = "For sft, set spec.data.train.messagesField to turns: it has whole conversations. Otherwise add the column."
+    assert refused(tmp_path, {"turns": chat}).hint == hint
+    asked = refused(tmp_path, {"turns": chat[:1]}).hint
+    assert asked == "Set spec.data.train.promptField to one of them, or add the column."
+
+
+@pytest.mark.parametrize("content", ["Let me look.", None])
+@pytest.mark.parametrize("column", ["messages", "prompt"])
+def test_a_call_of_the_old_form_is_refused(tmp_path: Path, column: str, content: str | None) -> None:
+    called = {"role": "assistant", "content": content, "function_call": {"name": "f", "arguments": "{}"}}
+    chat = [{"role": "user", "content": "2+2"}, called]
+    fields = {"messages_field": "messages"} if column == "messages" else {}
+    error = refused(tmp_path, {column: chat}, **fields)
+    assert error.got.startswith("function_call in message 2 of row 1 of ")
+    assert error.hint.startswith('Write it as tool_calls: [{"type": "function", ')
 
 
 def test_roles_in_capitals_are_named_where_nothing_would_be_learned(tmp_path: Path) -> None:

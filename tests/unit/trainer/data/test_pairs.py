@@ -74,6 +74,12 @@ REFUSED = {
     ),
     "an empty cell": ({"prompt": "a", "chosen": None, "rejected": "b"}, "chosenField", "chosen, which is empty"),
     "texts without a prompt": ({"chosen": "a", "rejected": "b"}, "promptField", "prompt, which row 1"),
+    "texts that begin with the prompt": (
+        {"chosen": "\n\nHuman: hi\n\nAssistant: yes", "rejected": "\n\nHuman: hi\n\nAssistant: no"},
+        "promptField",
+        "a column with what both answers follow. Move what both texts begin with into a column prompt, in every row",
+    ),
+    "nothing but the answers": ({"chosen": "a", "rejected": "b"}, "promptField", "Add the column prompt to every row"),
     "conversations that part early": (
         {"chosen": [USER, RIGHT], "rejected": [USER | {"content": "3+3"}, WRONG]},
         "rejectedField",

@@ -304,6 +304,8 @@ GZIP, HTML = gzip.compress(b'{"prompt": "a"}\n', mtime=0), b"<!DOCTYPE html><htm
         ("train.jsonl", '{"prompt": "a"}'.encode("utf-16"), "which is text in UTF-16", "iconv -f UTF-16"),
         ("train.csv", "prompt,answer\na,b".encode("utf-16"), "which is text in UTF-16", "iconv -f UTF-16"),
         ("train.csv", b"PAR1", "which is a Parquet file", "Rename it to .parquet"),
+        ("train.parquet", b"ARROW1\0\0", "which is an Arrow file", "pandas.read_feather"),
+        ("train.jsonl", b"\xff\xff\xff\xff\0\1", "which is a stream of Arrow", "Dataset.from_file"),
         (
             "train.jsonl",
             b"version https://git-lfs.github.com/spec/v1\n",
