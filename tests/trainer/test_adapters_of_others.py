@@ -131,6 +131,40 @@ def test_it_is_merged_and_its_weights_are_computed_again(
         recompute(base, adapter, tmp_path / "merged")
 
 
+@pytest.mark.parametrize(
+    ("options", "ends"),
+    [
+        ({"target_modules": ["q_proj", "embed_tokens"]}, "the embedding of a model that has one weight for both"),
+        ({"target_modules": ["lm_head"]}, "the output layer of"),
+        ({"target_modules": ["embed_tokens", "lm_head"]}, "the embedding and the output layer of"),
+        ({"target_modules": ["embed_tokens"], "ensure_weight_tying": True}, "the embedding and the output layer of"),
+    ],
+    ids=str,
+)
+def test_an_adapter_on_a_shared_weight_is_not_merged(
+    make: Make, tmp_path: Path, options: dict[str, Any], ends: str
+) -> None:
+    adapter = make("qwen3-tied-words", **options)
+    source = find_adapter(str(adapter), None, (), str(adapter.parent / "base"))
+    with pytest.raises(InputError, match=f"an adapter on {ends}.*Serve base and adapter without merging"):
+        merge(source, tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()
+
+
+def test_replicated_layers_are_refused_and_the_hint_works(make: Make, tmp_path: Path) -> None:
+    """PEFT gives the base these layers too, and they stay without the adapter: it would be compared with another."""
+    adapter = make(layer_replication=[[0, 2], [1, 2]])
+    with pytest.raises(InputError, match=r"layer_replication: \[\[0, 2\], \[1, 2\]\].*with --base, and set"):
+        read(adapter)
+    model = PeftModel.from_pretrained(loaded(adapter.parent / "base"), adapter)
+    expected, base = logits(model), shutil.copytree(adapter.parent / "base", tmp_path / "base")
+    model.unload().save_pretrained(base)
+    path = adapter / CONFIG
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"layer_replication": None}))
+    found = load_adapted(find_adapter(str(adapter), None, (), str(base)))
+    assert torch.allclose(logits(found.model), expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("architecture", ["qwen2-words", "qwen3-tied-words"])
 @pytest.mark.parametrize("tokens", [120, 131])
 @pytest.mark.parametrize("saved", [None, ["embed_tokens", "lm_head"]], ids=["by itself", "trained"])

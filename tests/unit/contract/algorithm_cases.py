@@ -138,16 +138,6 @@ PAIR_CASES = [
         "spec.data.train.rejectedField",
         "Name the columns",
     ),
-    *(
-        Case(
-            f"{answer} of another column than the prompt",
-            DPO | {"spec.data.train.promptField": "text", f"spec.data.train.{answer}": "text"},
-            DPO | {"spec.data.train.promptField": "text", f"spec.data.train.{answer}": "better"},
-            f"spec.data.train.{answer}",
-            "Name the columns",
-        )
-        for answer in ("chosenField", "rejectedField")
-    ),
     Case(
         "a micro-batch holds a pair",
         DPO | {"spec.trainer.tokensPerMicroBatch": 2000},

@@ -7,7 +7,7 @@ from typing import Any
 from unit.contract.algorithm_cases import ALGORITHM_CASES
 from unit.contract.cluster_cases import CLUSTER_CASES
 from unit.contract.environment_cases import ENVIRONMENT_CASES
-from unit.contract.manifests import EVAL, GPUS, HUB, MLFLOW, SFT, VOLUMES, Case, Changes
+from unit.contract.manifests import DPO, EVAL, GPUS, HUB, MLFLOW, SFT, VOLUMES, Case, Changes
 from unit.contract.publish_cases import PUBLISH_CASES
 from unit.contract.quantization_cases import QUANTIZATION_CASES
 from unit.contract.reward_cases import REWARD_CASES
@@ -213,6 +213,16 @@ CASES = [
         {"spec.data.train.answerField": "solution"},
         "spec.data.train.answerField",
         "Name the column",
+    ),
+    *(
+        Case(
+            f"{answer} of another column than the prompt",
+            DPO | {"spec.data.train.promptField": "text", f"spec.data.train.{answer}": "text"},
+            DPO | {"spec.data.train.promptField": "text", f"spec.data.train.{answer}": "better"},
+            f"spec.data.train.{answer}",
+            "Name the columns",
+        )
+        for answer in ("chosenField", "rejectedField")
     ),
     Case(
         "warm-up within the steps",

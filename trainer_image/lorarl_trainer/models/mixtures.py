@@ -28,6 +28,12 @@ def is_mixture(config: Mapping[str, Any]) -> bool:
     return family is not None and family.experts is not None
 
 
+def has_experts(config: Mapping[str, Any]) -> bool:
+    """Return whether a model of any family is a mixture of experts, given its config.json."""
+    parts = (config, config.get("text_config") or {})
+    return any(part.get(name) for part in parts for name in _COUNTS)
+
+
 def require_known_mixture(config: Mapping[str, Any]) -> None:
     """Refuse a mixture of experts of another family, or with other layers, given its config.json.
 

@@ -78,6 +78,10 @@ def _require_known(options: Mapping[str, Any], source: Source) -> None:
     if changes_base(options) and start not in REMADE_STARTS:
         got = f"{source.name}, an adapter with init_lora_weights: {json.dumps(start)}"
         raise InputError(ARGUMENT, got, "an adapter of a base that its files say", CONVERT)
+    if layers := options.get("layer_replication"):
+        got = f"{source.name}, an adapter with layer_replication: {json.dumps(layers)}"
+        hint = "Name a base that has these layers already with --base, and set layer_replication to null."
+        raise InputError(ARGUMENT, got, "an adapter of the layers that the base model has", hint)
     for name, value in unknown_options(options).items():
         raise InputError(
             ARGUMENT,

@@ -58,6 +58,7 @@ def merge(source: Source, out: Path) -> Merged:
     from lorarl_trainer.backends.fsdp.quantization import dequantize
 
     model = load_adapted(source)
+    _require_separate(model.model.get_base_model(), source)
     with model.plain():
         alone = _logits(model, model.model)
     before = _logits(model, model.model)
@@ -88,6 +89,22 @@ def merge(source: Source, out: Path) -> Merged:
     except (OSError, SafetensorError) as error:
         got = f"{out}, which cannot be written ({getattr(error, 'strerror', None) or in_one_line(error)})"
         raise InputError("--out", got, "a folder", "Free some space, or name another folder.") from error
+
+
+def _require_separate(base: Any, source: Source) -> None:
+    """Refuse an adapter on a weight that embedding and output layer share: merged, it would change both.
+
+    An adapter adds to one use of the weight. One on both adds something else to each.
+    """
+    from peft.tuners.lora import LoraLayer
+
+    ends = {"embedding": base.get_input_embeddings(), "output layer": base.get_output_embeddings()}
+    adapted = [name for name, end in ends.items() if isinstance(end, LoraLayer)]
+    held = {id(getattr(end, "base_layer", end).weight) for end in ends.values() if end is not None}
+    if adapted and len(held) == 1:
+        got = f"{source.name}, an adapter on the {' and the '.join(adapted)} of a model that has one weight for both"
+        expected = "an adapter on other layers, or a base model with tie_word_embeddings: false"
+        raise InputError(ARGUMENT, got, expected, "Serve base and adapter without merging.")
 
 
 def _merged(model: AdaptedModel, source: Source) -> Any:

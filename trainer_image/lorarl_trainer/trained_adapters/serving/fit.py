@@ -21,11 +21,13 @@ class Terms:
         base: what the user calls its base model.
         fingerprint: of that model's files.
         rank: the largest that it takes.
+        experts_on_cpu: whether the base is a mixture of experts on a CPU, for which vLLM does not start with adapters.
     """
 
     base: str
     fingerprint: str
     rank: int
+    experts_on_cpu: bool = False
 
 
 def rank_of(config: Mapping[str, Any]) -> int:
@@ -44,6 +46,8 @@ def misfit(config: Mapping[str, Any], metadata: Mapping[str, Any], terms: Terms)
         return f"it was trained on another base model than {terms.base}: {named}. Name that one with --base."
     if config.get("peft_type") != "LORA":
         return f"its peft_type is {config.get('peft_type')}, and vLLM serves LORA. Use lorarl chat, or merge it."
+    if terms.experts_on_cpu:
+        return "vLLM takes no adapters of mixtures of experts on a CPU. Serve it on a GPU, or merge it: lorarl merge."
     if fault := _other_numbers(config, metadata):
         return f"{fault}, so vLLM would not compute what was trained. Merge it: lorarl merge."
     if (rank := rank_of(config)) > terms.rank:

@@ -75,9 +75,9 @@ def serve(request: Request, print_line: Callable[[str], None]) -> None:
 
 def _serve(request: Request, subject: Subject, folder: Path, asked: threading.Event, say: Say) -> None:
     source = subject.source
-    check = Check(source, recorded_samples(subject.run), terms_of(source), base_name(source))
-    log, port = folder / LOG, free_port(request.host, request.port)
     on_gpu = largest_gpu() is not None
+    check = Check(source, recorded_samples(subject.run), terms_of(source, on_gpu=on_gpu), base_name(source))
+    log, port = folder / LOG, free_port(request.host, request.port)
     settings = Settings(
         model=source.base,
         served=check.base,

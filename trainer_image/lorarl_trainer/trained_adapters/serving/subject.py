@@ -14,6 +14,7 @@ from lorarl_api.v1alpha1.stores import WRITABLE
 from lorarl_trainer.checkpoint.contents import ADAPTER, step_of
 from lorarl_trainer.errors import InputError, in_one_line
 from lorarl_trainer.lora.files import CONFIG_FILE, METADATA_FILE, WEIGHTS_FILE
+from lorarl_trainer.models.mixtures import has_experts
 from lorarl_trainer.progress.metrics_file import read_summary
 from lorarl_trainer.progress.runs import run_folder
 from lorarl_trainer.progress.standing import RUNNING, STARTING, state_in
@@ -103,8 +104,8 @@ def find_subject(request: Request) -> Subject:
     return Subject(_name(source), source, run, home)
 
 
-def terms_of(source: Source) -> Terms:
-    """Return what a server is started for: this base model, and the rank of its adapter.
+def terms_of(source: Source, *, on_gpu: bool) -> Terms:
+    """Return what a server is started for: this base model, and the rank of its adapter. `on_gpu`: whether on a GPU.
 
     Raises:
         InputError: the base model cannot be fetched.
@@ -114,7 +115,9 @@ def terms_of(source: Source) -> Terms:
     folder = Path(source.base)
     try:
         found = folder if folder.is_dir() else Path(snapshot_download(source.base, revision=source.revision))
-        return Terms(source.base, fingerprint(found), rank_of(json.loads((source.adapter / CONFIG_FILE).read_bytes())))
+        experts = has_experts(json.loads((found / "config.json").read_bytes()))
+        rank = rank_of(json.loads((source.adapter / CONFIG_FILE).read_bytes()))
+        return Terms(source.base, fingerprint(found), rank, experts_on_cpu=experts and not on_gpu)
     except Exception as error:  # the hub's client raises nearly every type
         got = f"{source.name}, whose base model {source.base} cannot be read ({in_one_line(error)})"
         raise InputError(ARGUMENT, got, "a model in Hugging Face format", "Name its folder with --base.") from error
