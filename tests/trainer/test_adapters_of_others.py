@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from collections.abc import Callable
@@ -152,13 +153,19 @@ def test_an_adapter_on_a_shared_weight_is_not_merged(
 
 
 def test_replicated_layers_are_refused_and_the_hint_works(make: Make, tmp_path: Path) -> None:
-    """PEFT gives the base these layers too, and they stay without the adapter: it would be compared with another."""
-    adapter = make(layer_replication=[[0, 2], [1, 2]])
+    """PEFT gives the base these layers too, and they stay without the adapter: it would be compared with another.
+
+    It leaves `layer_types` of config.json as it was, so that Qwen2 ends in an IndexError.
+    """
+    adapter = make("llama-words", layer_replication=[[0, 2], [1, 2]])
     with pytest.raises(InputError, match=r"layer_replication: \[\[0, 2\], \[1, 2\]\].*with --base, and set"):
         read(adapter)
     model = PeftModel.from_pretrained(loaded(adapter.parent / "base"), adapter)
     expected, base = logits(model), shutil.copytree(adapter.parent / "base", tmp_path / "base")
-    model.unload().save_pretrained(base)
+    whole = model.unload()
+    layers = whole.model.layers  # copies of one share its weights, which no file can say
+    whole.model.layers = torch.nn.ModuleList(copy.deepcopy(layer) for layer in layers)
+    whole.save_pretrained(base)
     path = adapter / CONFIG
     path.write_text(json.dumps(json.loads(path.read_text()) | {"layer_replication": None}))
     found = load_adapted(find_adapter(str(adapter), None, (), str(base)))

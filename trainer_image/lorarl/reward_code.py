@@ -135,9 +135,9 @@ def _in_a_file(reward: Any) -> str:
     return f"Write it to a file my_reward.py and pass reward='my_reward:{reward.__name__}'."
 
 
-def written_name(definition: FunctionType | type) -> str:
+def written_name(definition: Callable[..., Any]) -> str:
     """Return the name after `def` or `class`, which another one may have replaced in `__name__`."""
-    return definition.__code__.co_name if isinstance(definition, FunctionType) else definition.__name__
+    return definition.__code__.co_name if isinstance(definition, FunctionType) else str(definition.__name__)
 
 
 def _named_defaults(source: str, function: FunctionType) -> Iterator[tuple[str, str]]:
