@@ -10,6 +10,7 @@ The same --seed and --threads give the same files.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import random
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from addition import make_base as addition
 from addition.make_base import EOS, TOKEN_ID, make_model, make_tokenizer, update
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{{ '<|eos|>' if m.role == 'assistant' else '\n' }}{% endfor %}"
@@ -57,11 +59,17 @@ def batch(generator: random.Random) -> tuple[Any, Any]:
     return padded[..., 0], padded[..., 1]
 
 
+def stamp_of(seed: int, threads: int) -> str:
+    """Return a digest of what the result depends on: this file, that of the addition, and the arguments."""
+    return hashlib.sha256(Path(__file__).read_bytes() + addition.stamp_of(seed, threads).encode()).hexdigest()
+
+
 def make(out: Path, seed: int, threads: int) -> None:
-    """Write model and rows into `out`."""
+    """Write model and rows into `out`. The stamp comes last, so that an interrupted run is repeated."""
     import torch
     from transformers import set_seed
 
+    addition.stamp_file(out).unlink(missing_ok=True)
     torch.set_num_threads(threads)
     set_seed(seed)
     model, generator = make_model(), random.Random(seed)
@@ -76,6 +84,7 @@ def make(out: Path, seed: int, threads: int) -> None:
     tokenizer.save_pretrained(out / "base")
     rows = ({"prompt": PROMPT, "answer": str(digit)} for digit in range(DIGITS))
     (out / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    addition.stamp_file(out).write_text(stamp_of(seed, threads))
 
 
 def main() -> None:
@@ -84,6 +93,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the games and the weights")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads")
     arguments = parser.parse_args()
+    stamp = addition.stamp_file(arguments.out)
+    if stamp.is_file() and stamp.read_text() == stamp_of(arguments.seed, arguments.threads):
+        print(f"base model: {arguments.out} is up to date")
+        return
     make(arguments.out, arguments.seed, arguments.threads)
     print(f"base model: written to {arguments.out}")
 

@@ -1,5 +1,7 @@
 """A trainer's pod and two pods with engines: one of these is deleted, then both are drained. No step is made again.
 
+In a second job the head is lost, which ends the attempt: the next one has engines again, and resumes.
+
 `make cluster` and then this file alone: `pytest -m long tests/cluster/test_separate_engines.py`. It takes some minutes
 on two cores, since three processes of torch and vLLM share them.
 """
@@ -107,5 +109,33 @@ def test_the_loss_of_engines_costs_no_step(installed: RealCluster, out: Path, tm
         figures = ADDITION.accuracy(bucket, status["adapter"], tmp_path)
     print(seconds, figures)
     example.note(out, separate_engines={"seconds": seconds, **figures})
+    cluster.must("delete", "lorarljob", JOB, "-n", TEAM, "--wait")
+    assert figures["accuracy_after"] - figures["accuracy_before"] >= ADDITION.least_gain, figures
+
+
+def test_the_attempt_after_a_lost_head_has_engines_again_and_resumes(
+    installed: RealCluster, out: Path, tmp_path: Path
+) -> None:
+    cluster = installed
+    with bucket_of(cluster, out) as bucket:
+        ADDITION.upload(bucket)
+        make_room(cluster, TEAM)
+        apply(cluster, ADDITION.manifest(JOB, CHANGES | {"checkpoint.every": 1}), namespace=TEAM)
+        with watched(cluster.api, TEAM, JOB) as job:
+            struck = job.until(LONGEST_SECONDS, "four steps", lambda seen: seen.step >= 4)
+            before = names(of_role(cluster, "engine"))
+            head = of_role(cluster, "head")[0]["metadata"]["name"]
+            cluster.must("delete", "pod", head, "-n", TEAM, "--wait=false")
+            cost = job.cost(struck, struck.at, LONGEST_SECONDS, anew=True)
+            engines = names(of_role(cluster, "engine"))
+            status = job.until(
+                LONGEST_SECONDS, "it has succeeded", lambda seen: seen.status.get("phase") == "Succeeded"
+            ).status
+        assert len(engines) == 2 and not engines & before
+        assert cost.steps_lost <= 1
+        assert (status["attempts"], status["preemptions"]) == (0, 1), json.dumps(status)
+        assert status["resumedFromStep"] >= struck.step - 1
+        figures = ADDITION.accuracy(bucket, status["adapter"], tmp_path)
+    example.note(out, separate_engines_resumed={"seconds": cost.seconds, "steps lost": cost.steps_lost, **figures})
     cluster.must("delete", "lorarljob", JOB, "-n", TEAM, "--wait")
     assert figures["accuracy_after"] - figures["accuracy_before"] >= ADDITION.least_gain, figures

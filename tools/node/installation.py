@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,17 +62,27 @@ def install_lorarl(cluster: RealCluster, operator_image: str, trainer_image: str
     upgrade_lorarl(cluster, operator_image, trainer_image)
 
 
-def upgrade_lorarl(cluster: RealCluster, operator_image: str, trainer_image: str, chart: Path = CHART) -> None:
-    """Install or upgrade lorarl from a chart. Another version's chart leaves today's definitions as they are."""
-    values = {"image": operator_image, "trainerImage": trainer_image}
+def upgrade_lorarl(
+    cluster: RealCluster,
+    operator_image: str,
+    trainer_image: str,
+    chart: Path = CHART,
+    values: Mapping[str, Any] | None = None,
+) -> None:
+    """Install or upgrade lorarl from a chart, with these values and no earlier ones.
+
+    Another version's chart leaves today's definitions as they are.
+    """
+    images = {"image": operator_image, "trainerImage": trainer_image}
     flags = [
         flag
-        for key, image in values.items()
+        for key, image in images.items()
         for part, value in _parts(image)
         for flag in ("--set-string", f"{key}.{part}={value}")
     ]
     done = helm(
         *("upgrade", "--install", "lorarl", str(chart), "--namespace", SYSTEM, *flags),
+        *(flag for key, value in (values or {}).items() for flag in ("--set-json", f"{key}={json.dumps(value)}")),
         *("--wait", "--timeout", "300s", "--set", f"crds.install={str(chart == CHART).lower()}"),
         kubeconfig=cluster.kubeconfig,
     )

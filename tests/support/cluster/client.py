@@ -32,6 +32,7 @@ KINDS = {
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies", True),
     "ClusterRole": ("rbac.authorization.k8s.io/v1", "clusterroles", False),
     "ClusterRoleBinding": ("rbac.authorization.k8s.io/v1", "clusterrolebindings", False),
+    "Deployment": ("apps/v1", "deployments", True),
     "Job": ("batch/v1", "jobs", True),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets", True),
     "Lease": ("coordination.k8s.io/v1", "leases", True),

@@ -31,13 +31,15 @@ class Example:
         file: Its manifest for a cluster.
         maker: The script that makes its base model and data.
         prefix: Where in the bucket the manifest expects them.
-        least_gain: Share of the held-out rows that an adapter that is worth its name gains.
+        least_gain: How much an adapter that is worth its name gains: a share of the held-out rows, or a mean reward.
+        parts: What the manifest expects there: the maker's files by their names, and others by their whole paths.
     """
 
     file: Path
     maker: Path
     prefix: str
     least_gain: float
+    parts: tuple[str | Path, ...] = ("base", "train.jsonl", "held_out.jsonl")
 
     @property
     def folder(self) -> Path:
@@ -60,7 +62,7 @@ class Example:
     def upload(self, bucket: Bucket) -> Path:
         """Make them, and bring them to the store; the folder of both."""
         self.make()
-        parts = [str(self.folder / name) for name in ("base", "train.jsonl", "held_out.jsonl")]
+        parts = [str(self.folder / one) for one in self.parts]
         environment = {**STORE_KEYS, "AWS_ENDPOINT_URL": bucket.url}
         run([sys.executable, "-m", "lorarl_trainer.cli", "upload", *parts, f"s3://lorarl/{self.prefix}"], environment)
         return self.folder
@@ -93,6 +95,13 @@ ARITHMETIC = Example(
     ROOT / "examples/arithmetic/make_base.py",
     "arithmetic",
     least_gain=0.3,
+)
+GUESS = Example(
+    ROOT / "examples/guess-cluster-cpu.yaml",
+    ROOT / "examples/guess/make_base.py",
+    "guess",
+    least_gain=0.1,
+    parts=("base", "train.jsonl", ROOT / "examples/guess/guess.py"),
 )
 
 
