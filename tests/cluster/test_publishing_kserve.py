@@ -50,7 +50,7 @@ CHANGES: Object = {
 def bucket(installed: RealCluster, images: Images, out: Path) -> Iterator[Bucket]:
     """The store with base model and data, beside an operator that may publish to KServe, whose definition is there."""
     if not any(group["name"] == "serving.kserve.io" for group in installed.api.request("GET", "/apis")["groups"]):
-        install_crds(installed, kserve.CRD)  # type: ignore[arg-type]
+        install_crds(installed, kserve.CRD)
     upgrade_lorarl(installed, images.operator, images.trainer, values={"publish.kserve.enabled": True})
     with bucket_of(installed, out) as bucket:
         ADDITION.upload(bucket)

@@ -11,6 +11,7 @@ import yaml
 
 from support.cluster.client import ApiError, Object
 from support.cluster.control_plane import Cluster
+from support.cluster.kubectl import RealCluster
 from support.cluster.processes import until
 
 CRD = Path(__file__).parents[3] / "crds/lorarl.io_lorarljobs.yaml"
@@ -20,7 +21,7 @@ CRDS = [CRD, *sorted(set(CRD.parent.glob("lorarl.io_*.yaml")) - {CRD})]
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def install_crds(cluster: Cluster, *paths: Path, version: str | None = None) -> None:
+def install_crds(cluster: Cluster | RealCluster, *paths: Path, version: str | None = None) -> None:
     """Create the definitions in these files, or only their `version`. When it returns, their kinds are served."""
     names = []
     for path in paths:
@@ -32,7 +33,7 @@ def install_crds(cluster: Cluster, *paths: Path, version: str | None = None) -> 
     wait_until_served(cluster, names)
 
 
-def wait_until_served(cluster: Cluster, names: list[str]) -> None:
+def wait_until_served(cluster: Cluster | RealCluster, names: list[str]) -> None:
     """Return when all of these are established and served. (`kubectl wait` fails while a new one has no conditions.)"""
     for name in names:
         made = cluster.api.wait("CustomResourceDefinition", name, None, _is_established, seconds=60)["spec"]
@@ -45,11 +46,11 @@ def wait_until_served(cluster: Cluster, names: list[str]) -> None:
         until(60, f"{name} is served", partial(_all_answer, cluster, paths))
 
 
-def _all_answer(cluster: Cluster, paths: list[str]) -> bool:
+def _all_answer(cluster: Cluster | RealCluster, paths: list[str]) -> bool:
     return all(_answers(cluster, path) for path in paths)
 
 
-def _answers(cluster: Cluster, path: str) -> bool:
+def _answers(cluster: Cluster | RealCluster, path: str) -> bool:
     try:
         cluster.api.request("GET", path)
     except ApiError:
