@@ -31,7 +31,7 @@ class Example:
         file: Its manifest for a cluster.
         maker: The script that makes its base model and data.
         prefix: Where in the bucket the manifest expects them.
-        least_gain: How much an adapter that is worth its name gains: a share of the held-out rows, or their mean reward.
+        least_gain: How much an adapter that is worth its name gains: a share of held-out rows, or their mean reward.
         parts: What the manifest expects there: the maker's files by their names, and others by their whole paths.
     """
 
