@@ -166,10 +166,10 @@ def assert_nothing_in_reach(cluster: RealCluster, pod: str) -> None:
 def games(own_node: Node, images: Images, tmp_path: Path) -> Iterator[str]:
     """The image of docs/environments.md: the trainer's with a package and a module of the user's."""
     (text,) = (one.partition("```")[0] for one in PAGE.split("```dockerfile\n")[1:])
-    secrets = {"ca": "/etc/ssl/certs/ca-certificates.crt", "pip.conf": "/etc/pip.conf"}  # of this machine's index
-    mounts = " ".join(f"--mount=type=secret,id={name},target={path}" for name, path in secrets.items())
+    ca, index = "/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf"  # of this machine
+    mounts = f"--mount=type=secret,id=ca,target={ca} --mount=type=secret,id=pip.conf,target={index}"
     dockerfile = tmp_path / "Dockerfile"
-    dockerfile.write_text(textwrap.dedent(text).replace("RUN ", f"RUN {mounts} "))
+    dockerfile.write_text(textwrap.dedent(text).replace("RUN ", f"RUN {mounts} export PIP_CERT={ca} && "))
     game = (ROOT / "examples/guess/guess.py").read_text()
     (tmp_path / "games.py").write_text(
         game.replace("from typing", "import gymnasium  # only in this image\nfrom typing")

@@ -25,14 +25,10 @@ COMPILED = frozenset({"transformer-engine-torch"})
 QUIET_SECONDS = 15.0
 _KEPT_LINES = 12
 # What these programs print, by the cause that a person can do something about; the first that is found counts.
-_CAUSES = (
+_OF_THE_MACHINE = (
     (
         r"No space left on device|Disk quota exceeded|os error 28",
         "the disk is full. Free some space; UV_CACHE_DIR, PIP_CACHE_DIR and TMPDIR name other folders for downloads",
-    ),
-    (
-        r"(?i)hash mismatch|do not match the hashes",
-        "the package index served another file than the one that was locked. Use another mirror, or empty its cache",
     ),
     (
         r"(?i)certificate",
@@ -48,6 +44,13 @@ _CAUSES = (
     (
         r"(?i)permission denied|read-only file system|operation not permitted",
         "a folder cannot be written. Run this as the user who made the environment",
+    ),
+)
+_CAUSES = (
+    *_OF_THE_MACHINE,
+    (
+        r"(?i)hash mismatch|do not match the hashes",
+        "the package index served another file than the one that was locked. Use another mirror, or empty its cache",
     ),
     (
         r"(?i)no matching distribution|no solution found|no wheels with a matching",
@@ -148,9 +151,18 @@ def build_environment(flavour: Flavour, environment: Mapping[str, str]) -> dict[
 
 
 def cause_of(output: Iterable[str]) -> str | None:
-    """Return why an installer failed and what to do, from what it printed."""
+    """Return why an installer failed to install a lock and what to do, from what it printed."""
+    return _first(_CAUSES, output)
+
+
+def cause_of_the_machine(output: Iterable[str]) -> str | None:
+    """Return the same of a failure that has nothing to do with which packages were asked for."""
+    return _first(_OF_THE_MACHINE, output)
+
+
+def _first(causes: Iterable[tuple[str, str]], output: Iterable[str]) -> str | None:
     text = "\n".join(output)
-    return next((cause for pattern, cause in _CAUSES if re.search(pattern, text)), None)
+    return next((cause for pattern, cause in causes if re.search(pattern, text)), None)
 
 
 def _run(command: list[str], environment: dict[str, str], say: Callable[[str], None]) -> None:

@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 from lorarl_trainer.errors import InputError, LorarlError
-from lorarl_trainer.install.install import installer
+from lorarl_trainer.install.install import cause_of_the_machine, installer
 from lorarl_trainer.install.separate import SEPARATE, folder_of, make, separate_of
 
 ADDED = "lorarl-added.txt"
@@ -70,6 +70,8 @@ def _into(python: Path, command: Sequence[str]) -> list[str]:
 def _what_to_do(said: str) -> str:
     if unknown := re.search(r"(\S+)\s+was\s+not\s+found\s+in\s+the\s+package\s+registry", said):
         return f"There is no package {unknown[1]}: check its name."
+    if cause := cause_of_the_machine(said.splitlines()):
+        return f"{cause[0].upper()}{cause[1:]}."
     for package, requirement in SEPARATE.items():
         if re.search(rf"\b{package}\b", said):
             return (

@@ -13,6 +13,7 @@ import pytest
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.install import separate
 from lorarl_trainer.install.packages import ADDED, add_again, add_packages, installed, record, recorded
+from support.cluster.processes import free_ports
 
 
 def wheel(folder: Path, requirement: str = "", name: str = "a_reward_of_mine", version: str = "1.0") -> str:
@@ -49,6 +50,18 @@ def test_a_package_that_no_index_has_is_named(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(InputError, match="got reasonin-gym, which cannot be installed here, expected") as refused:
         add_packages(["reasonin-gym"], dry_run=True)
     assert refused.value.hint.startswith("There is no package reasonin-gym: check its name. The installer said:\n")
+
+
+def test_an_index_that_cannot_be_reached_is_the_cause_and_not_the_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    (closed,) = free_ports(1)
+    for variable in ("UV_DEFAULT_INDEX", "PIP_INDEX_URL"):
+        monkeypatch.setenv(variable, f"http://127.0.0.1:{closed}/simple")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    with pytest.raises(InputError) as refused:
+        add_packages(["reasoning-gym"], dry_run=True)
+    assert refused.value.hint.startswith("The package index cannot be reached. Check the network and the proxy")
+    assert "Check the names" not in refused.value.hint
 
 
 def test_what_is_added_is_recorded_once_and_with_whole_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
