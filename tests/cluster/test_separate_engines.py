@@ -120,7 +120,9 @@ def test_the_attempt_after_a_lost_head_has_engines_again_and_resumes(
     with bucket_of(cluster, out) as bucket:
         ADDITION.upload(bucket)
         make_room(cluster, TEAM)
-        apply(cluster, ADDITION.manifest(JOB, CHANGES | {"checkpoint.every": 1}), namespace=TEAM)
+        bucket.clear(f"adapters/{JOB}/")  # of the job before
+        changes = CHANGES | {"checkpoint.every": 1, "checkpoint.resume": "Auto"}
+        apply(cluster, ADDITION.manifest(JOB, changes), namespace=TEAM)
         with watched(cluster.api, TEAM, JOB) as job:
             struck = job.until(LONGEST_SECONDS, "four steps", lambda seen: seen.step >= 4)
             before = names(of_role(cluster, "engine"))
