@@ -1,7 +1,5 @@
 """A trainer's pod and two pods with engines: one of these is deleted, then both are drained. No step is made again.
 
-In a second job the head is lost, which ends the attempt: the next one has engines again, and resumes.
-
 `make cluster` and then this file alone: `pytest -m long tests/cluster/test_separate_engines.py`. It takes some minutes
 on two cores, since three processes of torch and vLLM share them.
 """
@@ -109,36 +107,5 @@ def test_the_loss_of_engines_costs_no_step(installed: RealCluster, out: Path, tm
         figures = ADDITION.accuracy(bucket, status["adapter"], tmp_path)
     print(seconds, figures)
     example.note(out, separate_engines={"seconds": seconds, **figures})
-    cluster.must("delete", "lorarljob", JOB, "-n", TEAM, "--wait")
-    assert figures["accuracy_after"] - figures["accuracy_before"] >= ADDITION.least_gain, figures
-
-
-def test_the_attempt_after_a_lost_head_has_engines_again_and_resumes(
-    installed: RealCluster, out: Path, tmp_path: Path
-) -> None:
-    cluster = installed
-    with bucket_of(cluster, out) as bucket:
-        ADDITION.upload(bucket)
-        make_room(cluster, TEAM)
-        bucket.clear(f"adapters/{JOB}/")  # of the job before
-        changes = CHANGES | {"checkpoint.every": 1, "checkpoint.resume": "Auto"}
-        apply(cluster, ADDITION.manifest(JOB, changes), namespace=TEAM)
-        with watched(cluster.api, TEAM, JOB) as job:
-            struck = job.until(LONGEST_SECONDS, "four steps", lambda seen: seen.step >= 4)
-            lost = names(of_role(cluster, "engine"))
-            head = of_role(cluster, "head")[0]["metadata"]["name"]
-            cluster.must("delete", "pod", head, "-n", TEAM, "--wait=false")
-            cost = job.cost(struck, struck.at, LONGEST_SECONDS, anew=True)
-            engines = names(of_role(cluster, "engine"))
-            status = job.until(
-                LONGEST_SECONDS, "it has succeeded", lambda seen: seen.status.get("phase") == "Succeeded"
-            ).status
-        assert len(engines) == 2 and not engines & lost
-        assert cost.steps_lost <= 1
-        before = struck.counters
-        assert (status["attempts"], status["preemptions"]) == (before[0], before[1] + 1), json.dumps(status)
-        assert status["resumedFromStep"] >= struck.step - 1
-        figures = ADDITION.accuracy(bucket, status["adapter"], tmp_path)
-    example.note(out, separate_engines_resumed={"seconds": cost.seconds, "steps lost": cost.steps_lost, **figures})
     cluster.must("delete", "lorarljob", JOB, "-n", TEAM, "--wait")
     assert figures["accuracy_after"] - figures["accuracy_before"] >= ADDITION.least_gain, figures
