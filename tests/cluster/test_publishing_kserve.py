@@ -37,7 +37,6 @@ ASKED = 64
 SERVING = ("Serving", "Serving")
 MINIMUM = 0.35
 """Above what the base model reaches, and below what ten steps do."""
-WORSE = "s3://lorarl/worse"
 GATED: Object = {"name": SERVICE, "minimum": MINIMUM, "kserve": {"service": SERVICE}}
 CHANGES: Object = {
     "checkpoint.keepBest": {},
@@ -56,8 +55,7 @@ def bucket(installed: RealCluster, images: Images, out: Path) -> Iterator[Bucket
     upgrade_lorarl(installed, images.operator, images.trainer, values={"publish.kserve.enabled": True})
     with bucket_of(installed, out) as bucket:
         ADDITION.upload(bucket)
-        for folder in ("adapters", "worse"):
-            bucket.clear(f"{folder}/{JOB}/")  # of an earlier run on this node
+        bucket.clear(f"adapters/{JOB}/")  # of an earlier run on this node
         make_room(installed, TEAM)
         yield bucket
     upgrade_lorarl(installed, images.operator, images.trainer)
@@ -162,17 +160,3 @@ def test_versions_pass_a_gate_answer_and_are_rolled_back(installed: RealCluster,
 
     cluster.must("delete", "lorarljob", JOB, "-n", TEAM, "--wait")
     assert kserve.names(cluster.api, TEAM, SERVICE) == {first}, "a job that is deleted leaves what is served"
-    worse = CHANGES | {
-        "trainer.steps": 2,
-        "trainer.learningRate": 1e-9,
-        "data.eval.every": 1,
-        "checkpoint.uri": WORSE,
-        "publish": [GATED | {"minimum": 0}],
-    }
-    apply(cluster, ADDITION.manifest(JOB, worse), namespace=TEAM)
-    with watched(cluster.api, TEAM, JOB) as job:
-        held = job.until(LONGEST_SECONDS, "it is held back", lambda seen: state(seen) == ("HeldBack", "NotBetter"))
-        assert serving(held) == first
-        job.until(LONGEST_SECONDS, "it has succeeded", lambda seen: seen.status.get("phase") == "Succeeded")
-    assert kserve.names(cluster.api, TEAM, SERVICE) == {first}
-    assert accuracy(cluster, first, out) == shares["first version"]
