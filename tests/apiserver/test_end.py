@@ -132,7 +132,7 @@ def test_a_loss_is_a_preemption_and_the_next_attempt_runs_at_once(
     assert disrupted["status"] == "False", "the new attempt runs"
     ended = wait_event(p.api, namespace, name, "Restarting")
     assert LOSSES[name][1] in ended
-    assert "Attempt 2 resumes from the newest checkpoint" in ended
+    assert "Attempt 2 resumes from its newest checkpoint" in ended
     assert [one["metadata"]["name"] for one in p.api.list("RayJob", namespace, labels=f"lorarl.io/job={name}")] == [
         f"{name}-2"
     ]

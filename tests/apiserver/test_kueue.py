@@ -75,7 +75,7 @@ def test_a_queue_with_quota_for_one(p: Platform) -> None:
     job = wait(p, namespace, "first", "Pending")
     assert (job["status"]["preemptions"], job["status"]["attempts"], job["status"]["rayJobName"]) == (1, 0, "first-1")
     assert condition(job, "Disrupted")["reason"] == "Preempted"
-    assert "The attempt resumes from its checkpoint when there is room" in condition(job, "Disrupted")["message"]
+    assert "The attempt resumes from its newest checkpoint when there is room" in condition(job, "Disrupted")["message"]
     until(QUEUE_SECONDS, "its pods are gone", lambda: not p.api.list("Pod", namespace, labels="lorarl.io/job=first"))
 
     p.finish(namespace, "urgent-1", "SUCCEEDED")

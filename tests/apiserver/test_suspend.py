@@ -34,7 +34,7 @@ def test_suspended_and_resumed_in_any_phase(kuberay_platform: Platform, replica:
     for name in JOBS:
         job = p.api.wait("LoRARLJob", name, namespace, lambda job: phase(job) == "Suspended", seconds=30)
         assert condition(job, "Suspended")["status"] == "True"
-        assert "Set it to false to resume the job" in condition(job, "Suspended")["message"]
+        assert "If it is set to false, the job resumes" in condition(job, "Suspended")["message"]
         assert "startTime" not in job["status"]
         assert (job["status"]["attempts"], job["status"]["preemptions"]) == (0, 0)
     assert p.api.list("RayJob", namespace) == []

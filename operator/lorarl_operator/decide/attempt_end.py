@@ -8,9 +8,9 @@ from lorarl_operator.decide import backoff
 from lorarl_operator.decide.awaited import AWAITED_SECONDS, is_published, long_unpublished
 from lorarl_operator.decide.decision import Decision, DeleteJob, Event
 from lorarl_operator.decide.elastic import node_range
-from lorarl_operator.decide.in_place import STARTS_AGAIN, awaits_its_end, restart_in_place, restartable
+from lorarl_operator.decide.in_place import awaits_its_end, restart_in_place, restartable
 from lorarl_operator.decide.late_steps import steps_to_do, too_late
-from lorarl_operator.decide.messages import sentences
+from lorarl_operator.decide.messages import resumes, sentences
 from lorarl_operator.decide.models import RayJob
 from lorarl_operator.decide.names import ray_job_name
 from lorarl_operator.decide.news_reasons import News
@@ -50,7 +50,11 @@ def end_attempt(snapshot: Snapshot, outcome: Outcome) -> Decision:
     ended = f"Attempt {snapshot.attempt} ended with {outcome.reason}: {outcome.message}"
     pause = backoff.delay(reason, draft, snapshot.settings)
     if outcome.kind is Kind.PREEMPTED and (ray_job := restartable(snapshot, outcome, pause)):
-        why = Event("Warning", Waiting.RESTARTING, sentences(ended, STARTS_AGAIN))
+        why = Event(
+            "Warning",
+            Waiting.RESTARTING,
+            sentences(ended, f"It {resumes(snapshot.spec)}, in the same RayJob, which keeps its place in the queue"),
+        )
         return restart_in_place(snapshot, draft, ray_job, why)
     message = sentences(ended, _what_follows(snapshot, draft, reason))
     return next_attempt(snapshot, draft, Event("Warning", reason, message))
@@ -179,7 +183,7 @@ def next_attempt(snapshot: Snapshot, draft: Draft, why: Event, *, requested_node
 def _what_follows(snapshot: Snapshot, draft: Draft, reason: Waiting) -> str:
     following = snapshot.attempt + 1
     if reason == Waiting.RESTARTING:
-        return f"Attempt {following} resumes from the newest checkpoint."
+        return f"Attempt {following} {resumes(snapshot.spec)}."
     why = f"preemption {draft.counter('preemptionsWithoutProgress')} in a row without a further step"
     if reason == Waiting.BACKING_OFF:
         why = f"failure {draft.counter('attempts')}, backoffLimit {_backoff_limit(snapshot)}"

@@ -15,7 +15,7 @@ from lorarl_operator.decide.drain import follow_drain, next_look, unguarded, wan
 from lorarl_operator.decide.elastic import node_range, scaled_cluster
 from lorarl_operator.decide.kept_image import image_in_use
 from lorarl_operator.decide.kueue import queued
-from lorarl_operator.decide.messages import sentences
+from lorarl_operator.decide.messages import resumes, sentences
 from lorarl_operator.decide.models import RayJob
 from lorarl_operator.decide.news_reasons import News
 from lorarl_operator.decide.node_changes import (
@@ -217,7 +217,7 @@ def _queued(snapshot: Snapshot, draft: Draft, ray_job: RayJob) -> Decision:
         if ray_job.queue and blocker.reason != Waiting.QUEUE_STOPPED:
             message = (
                 f"Queue {ray_job.queue} took back the machines of attempt {snapshot.attempt}. "
-                "The attempt resumes from its checkpoint when there is room."
+                f"The attempt {resumes(snapshot.spec)} when there is room."
             )
         reason = Ended.QUEUE_STOPPED if blocker.reason == Waiting.QUEUE_STOPPED else Ended.PREEMPTED
         draft.condition("Disrupted", True, reason, message)

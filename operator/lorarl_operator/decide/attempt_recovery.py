@@ -9,7 +9,7 @@ from lorarl_operator.decide.attempt_progress import outcome_of
 from lorarl_operator.decide.blockers import starting
 from lorarl_operator.decide.decision import Decision, Event
 from lorarl_operator.decide.elastic import node_range
-from lorarl_operator.decide.messages import sentences
+from lorarl_operator.decide.messages import resumes, sentences
 from lorarl_operator.decide.models import RayJob
 from lorarl_operator.decide.outcome import Unsettled
 from lorarl_operator.decide.pod_ends import Kind, Outcome, ended
@@ -87,7 +87,7 @@ def _wait(snapshot: Snapshot, ray_job: RayJob, workers: Workers, lost: Outcome) 
     why = draft.message("Disrupted").removeprefix(f"Attempt {snapshot.attempt}: ")
     message = sentences(
         f"Attempt {snapshot.attempt} lost a worker ({draft.reason('Disrupted')}): {why}",
-        f"It resumes from its newest checkpoint with a new one{f', or without after {alone} s' if elastic else ''}",
+        f"It {resumes(snapshot.spec)} with a new one{f', or without after {alone} s' if elastic else ''}",
         blocker.message if blocker.stuck else "",
     )
     draft.condition("Running", False, Waiting.RECOVERING, message)

@@ -41,6 +41,7 @@ from lorarl_operator.decide.deletion import decide_deletion, finalizer_actions
 from lorarl_operator.decide.drain import budget_actions
 from lorarl_operator.decide.in_place import awaits_its_end
 from lorarl_operator.decide.late_steps import steps_to_do
+from lorarl_operator.decide.messages import resumes
 from lorarl_operator.decide.models import Observed
 from lorarl_operator.decide.outcome import Unsettled, lost
 from lorarl_operator.decide.pod_ends import Kind, Outcome
@@ -112,9 +113,9 @@ def _how_to_resume(snapshot: Snapshot) -> str:
     """What ends a suspension. A sweep suspends a trial again that it has stopped or holds."""
     maker = snapshot.job.maker
     if maker is None or maker.kind != SWEEP_KIND:
-        return "Set it to false to resume the job from its newest checkpoint."
+        return f"If it is set to false, the job {resumes(snapshot.spec)}."
     whose = f"If {maker.kind} {maker.name} has set that, its status says why."
-    return f"{whose} Otherwise set it to false to resume the job from its newest checkpoint."
+    return f"{whose} Otherwise set it to false, and the job {resumes(snapshot.spec)}."
 
 
 def _suspending_or_suspended(snapshot: Snapshot, draft: Draft) -> Decision:

@@ -20,7 +20,6 @@ from lorarl_operator.decide.recovery import has_overstayed
 from lorarl_operator.decide.snapshot import Snapshot, deletions
 from lorarl_operator.decide.status import Draft
 
-STARTS_AGAIN = "It resumes from its newest checkpoint in the same RayJob, which keeps its place in the queue."
 _NO_PAUSE_SECONDS = 10.0
 """KubeRay and the pods need as long to be up again."""
 _FOR_GOOD = frozenset({"Complete", "Failed", "ValidationFailed"})

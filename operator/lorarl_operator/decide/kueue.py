@@ -78,7 +78,7 @@ def _stopped_queue(ray_job: RayJob, workload: Workload, namespace: str) -> Stop 
 
 def _resumed(what: str) -> str:
     """What starts the job again. A full stop after a command would be taken for a part of it."""
-    return f"It resumes from its checkpoint when someone starts it again (kueuectl resume {what})"
+    return f"It continues when someone starts it again (kueuectl resume {what})"
 
 
 def queued(ray_job: RayJob, evidence: Evidence | None, job: Job) -> Blocker:

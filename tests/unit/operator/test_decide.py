@@ -125,7 +125,7 @@ class TestSuspension:
         """A sweep suspends a trial again that it has stopped, or holds at a rung."""
         sweep = {"kind": "LoRARLSweep", "name": "sums", "uid": "sweep-uid", "controller": True}
         for owners, said in (
-            (None, "is true. Set it to false to resume"),
+            (None, "is true. If it is set to false, the job resumes from its newest checkpoint"),
             ([sweep], "If LoRARLSweep sums has set that"),
         ):
             decision = decided(raw_job({"suspend": True}, ownerReferences=owners))

@@ -61,6 +61,19 @@ def test_the_training_is_complete_with_sound_pods_alone():
 
 
 class TestLoss:
+    @pytest.mark.parametrize(
+        ("resume", "what"),
+        [
+            ("Auto", "resumes from its newest checkpoint with"),
+            ("Never", "starts from the beginning (checkpoint.resume"),
+        ],
+    )
+    def test_the_message_says_where_the_training_starts(self, resume, what):
+        spec = {"checkpoint": {"resume": resume}}
+        decision = decided_on(running_status(**trains_with("a", "b")), evicted("a"), worker("b"), spec=spec)
+        (event,) = decision.events
+        assert what in event.message and what in conditions(decision)["Running"]["message"]
+
     def test_the_rayjob_stays_and_the_loss_is_counted_once(self):
         decision = decided_on(running_status(**trains_with("a", "b")), evicted("a"), worker("b"))
         assert decision.actions == ()
