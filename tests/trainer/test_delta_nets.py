@@ -51,7 +51,7 @@ def test_the_rule_is_that_of_transformers(length: int) -> None:
         assert torch.allclose(ours, theirs, rtol=0.0, atol=2e-6)
 
 
-@pytest.mark.parametrize("family", ["qwen3_5", pytest.param("lfm2", marks=pytest.mark.long)])
+@pytest.mark.parametrize("family", ["qwen3_5", "granitemoehybrid-mamba", pytest.param("lfm2", marks=pytest.mark.long)])
 def test_states_are_right_where_requests_are_stopped_and_prompts_split(
     colocated, monkeypatch: pytest.MonkeyPatch, tmp_path, family: str
 ) -> None:
@@ -76,6 +76,8 @@ def test_states_are_right_where_requests_are_stopped_and_prompts_split(
     ("family", "layer", "adapters"),
     [
         ("qwen3_5", "in_proj_ba", "in_proj_a"),
+        ("granitemoehybrid-mamba", "mamba.in_proj", "in_proj"),
+        pytest.param("granitemoehybrid-mamba", "mamba.out_proj", "out_proj", marks=pytest.mark.long),
         pytest.param("qwen3_5", "in_proj_qkvz", "in_proj_qkv", marks=pytest.mark.long),
         pytest.param("qwen3_5", "out_proj", "out_proj", marks=pytest.mark.long),
         pytest.param("qwen3_5_moe", "gate_up_proj", "gate_proj", marks=pytest.mark.long),
@@ -106,6 +108,10 @@ _OF_QWEN_3_5 = {
         ("qwen3_5", _OF_QWEN_3_5),
         ("qwen3_5_moe", _OF_QWEN_3_5),
         ("lfm2", {"q_proj", "k_proj", "v_proj", "out_proj", "w1", "w2", "w3", "in_proj"}),
+        (
+            "granitemoehybrid-mamba",
+            {*("q_proj", "k_proj", "v_proj", "o_proj", "input_linear", "output_linear"), "in_proj", "out_proj"},
+        ),
     ],
 )
 def test_an_adapter_on_the_language_model_is_merged_and_asked(tmp_path: Path, family: str, linears: set[str]) -> None:
@@ -129,7 +135,7 @@ def test_an_adapter_on_the_language_model_is_merged_and_asked(tmp_path: Path, fa
     assert any(".visual." in name for name, _ in merged.named_parameters()) == (family in tiny_models.SEEING)
 
 
-@pytest.mark.parametrize("family", ["qwen3_5", "lfm2"])
+@pytest.mark.parametrize("family", ["qwen3_5", "lfm2", "granitemoehybrid-mamba"])
 def test_all_sequences_that_were_planned_run_at_once(colocated, family: str) -> None:
     """A sequence has the blocks of its states from the start, and one is let in only if a margin stays free."""
     lengths = {"rollout__maxPromptTokens": 48, "rollout__maxResponseTokens": 16}

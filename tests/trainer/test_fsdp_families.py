@@ -82,6 +82,7 @@ def test_the_language_model_alone_is_adapted_and_in_memory(colocated, tmp_path: 
     [
         "gpt_oss",
         *(pytest.param(name, marks=pytest.mark.long) for name in ("gemma4", "qwen3_5_moe", "glm4_moe_lite", "lfm2")),
+        pytest.param("granitemoehybrid-mamba", marks=pytest.mark.long),
     ],
 )
 def test_an_interrupted_run_ends_in_the_same_bytes(colocated, tmp_path: Path, architecture: str) -> None:
@@ -98,6 +99,7 @@ def test_an_interrupted_run_ends_in_the_same_bytes(colocated, tmp_path: Path, ar
         "gemma2",
         "phi",
         "granitemoehybrid",
+        "granitemoehybrid-mamba",
         "cohere2",
         "qwen3_5",
         "lfm2",
@@ -128,7 +130,7 @@ def test_gradients_are_those_of_transformers(colocated, tmp_path: Path, architec
         assert torch.allclose(found[name], gradient, atol=2e-5 * max(1.0, float(gradient.abs().max()))), name
 
 
-@pytest.mark.parametrize("architecture", ["gpt_oss", "lfm2"])
+@pytest.mark.parametrize("architecture", ["gpt_oss", "lfm2", "granitemoehybrid-mamba"])
 def test_it_learns_and_vllm_follows(colocated, architecture: str) -> None:
     """Answers with an advantage become likelier, step by step, in both engines alike."""
     worker: Colocated = colocated(architecture, trainer__backend=None)

@@ -5,6 +5,7 @@ Shape suffixes: T tokens of the packing, K keys, A attention heads, G key-value 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +61,20 @@ class Segments:
             rows = self.extents.rows_before(self.keys.index.cpu().numpy(), steps)
             self.earlier[steps] = Gather(rows, len(rows) + 1, self.positions.device)
         return self.earlier[steps]
+
+
+    def by_sequence(self, make: Callable[[torch.Tensor], torch.Tensor], tokens_T_X: torch.Tensor) -> torch.Tensor:
+        """Return what `make` makes of whole sequences, [rows, S, ...], at the places of the packing's tokens, [T, ...].
+
+        A segment's keys are its whole sequence: its prompt, then its own tokens. So the prompt of several completions
+        is computed for each of them.
+        """
+        keys_K_X, sequences = self.keys(tokens_T_X), self.extents.sequences
+        made = [
+            make(keys_K_X.index_select(0, batch.keys).unflatten(0, (batch.count, -1))).flatten(0, 1)
+            for batch in sequences.each
+        ]
+        return torch.cat(made).index_select(0, sequences.places)
 
 
 def attend_segments(

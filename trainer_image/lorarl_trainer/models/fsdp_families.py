@@ -25,6 +25,7 @@ from lorarl_trainer.models.fsdp_family import (
 from lorarl_trainer.models.gemma4 import GEMMA_4
 from lorarl_trainer.models.glm4 import GLM_4
 from lorarl_trainer.models.gpt_oss import GPT_OSS
+from lorarl_trainer.models.granite4 import GRANITE_4
 from lorarl_trainer.models.layer_kinds import LAYER_KINDS, kinds_of
 from lorarl_trainer.models.lfm2 import LFM_2
 from lorarl_trainer.models.qwen3_5 import QWEN_3_5
@@ -86,22 +87,7 @@ FSDP_FAMILIES: dict[str, FsdpFamily] = {
         },
     ),
     "granite": FsdpFamily("Granite 3.x, 4.1", "GraniteForCausalLM", "multipliers of residuals, scores and logits"),
-    "granitemoehybrid": FsdpFamily(
-        "Granite 4.0, dense (350M, 1B, Micro)",
-        "GraniteMoeHybridForCausalLM",
-        "as `granite`, with one layer for gate and up",
-        {
-            **ATTENTION,
-            "shared_mlp.input_linear.weight": "f+f h",
-            "shared_mlp.output_linear.weight": "h f",
-            **USUAL_NORMS,
-        },
-        kinds=("attention",),
-        tied=False,
-        usual={"intermediate_size": "shared_intermediate_size"},
-        defaults={"layer_types": ["mamba"], "num_local_experts": 8, "shared_intermediate_size": 1024},
-        only={"attention_bias": False},
-    ),
+    "granitemoehybrid": GRANITE_4,
     "olmo3": FsdpFamily(
         "OLMo 3",
         "Olmo3ForCausalLM",

@@ -1,20 +1,22 @@
 """Kinds of decoder layers beside attention: all that a family has to know of them stands here.
 
-Where a layer keeps a state in the place of keys and values, it sees one sequence at a time: the trainer unpacks its
-packed rows for it (`backends/fsdp/recurrent.py`), and vLLM keeps its state beside the KV cache
-(`engine/vllm/kv_blocks.py`).
+Where a layer keeps a state in the place of keys and values, it sees one sequence at a time: the trainer lets it see
+those of its packed rows (`backends/fsdp/recurrent.py`), and vLLM keeps its state beside the KV cache
+(`engine/vllm/kv_blocks.py`). Kinds with the same rule differ in the names and sizes of their tensors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from lorarl_trainer.errors import InputError
 
 ATTENTION_KINDS = ("full_attention", "sliding_attention")
 """Values of `layer_types` in config.json for layers with attention."""
+Rule = Literal["gated_delta", "short_convolution", "state_space"]
+"""What a layer that keeps a state computes. Trainer and engine choose their code by it."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class State:
     """What a layer with a state keeps: numbers of values.
 
     Attributes:
+        layers: what people call layers of this kind.
         inputs: of a sequence, however long it is: the last ones of a convolution, in the model's precision.
         recurrent: of a sequence, in fp32.
         single: of each token of a sequence, until the backward pass, in fp32.
@@ -29,6 +32,7 @@ class State:
         again: of each token, in fp32, while the layer is computed again for its backward pass.
     """
 
+    layers: str
     inputs: int
     recurrent: int
     single: int
@@ -41,20 +45,24 @@ class LayerKind:
     """A kind of layer.
 
     Attributes:
+        rule: what it computes.
         mixer: its module that stands in the place of attention, and keeps the state.
         tensors: the sizes of that module's tensors by name in the layer, in words, see `FsdpFamily`.
         words: what its own words mean for a config.json. Raises KeyError if that leaves out a size.
         state: what it keeps of a sequence. The same holds.
         together: its linear layers that vLLM 0.26 takes adapters for only together.
         products: its neighbours that vLLM computes in one product, in its order, and the parts that vLLM counts there.
+        made_of: tensors that vLLM has in a form of its own: what each is made of, by the last parts of both names.
     """
 
+    rule: Rule
     mixer: str
     tensors: Mapping[str, str]
     words: Callable[[Mapping[str, Any]], dict[str, int]]
     state: Callable[[Mapping[str, Any]], State]
     together: frozenset[str]
     products: Mapping[tuple[str, ...], int]
+    made_of: Mapping[str, tuple[str, Callable[[Any], Any]]] = field(default_factory=dict)
 
 
 def _delta_net_words(config: Mapping[str, Any]) -> dict[str, int]:
@@ -73,6 +81,7 @@ def _delta_net_state(config: Mapping[str, Any]) -> State:
     # Counted in `backends/fsdp/delta_rule.py`: six matrices of a chunk of 64 tokens, and a state for each chunk, twice.
     rule = words["heads"] * (11 * key + 4 * value + 2 * key * value // 64 + 6 * 64 + 4)
     return State(
+        "delta nets",
         inputs=(2 * words["keys"] + words["values"]) * (words["kernel"] - 1),
         recurrent=words["values"] * key,
         single=words["heads"],
@@ -89,12 +98,52 @@ def _short_convolution_state(config: Mapping[str, Any]) -> State:
     # Kept are the three outputs of in_proj. The convolution's, and out_proj's input, are as wide as the queries and
     # the output of attention, which plans count in every layer.
     hidden, before = config["hidden_size"], config["conv_L_cache"] - 1
-    return State(inputs=hidden * before, recurrent=0, single=0, plain=3 * hidden, again=(before + 2) * hidden)
+    return State(
+        "short convolutions",
+        inputs=hidden * before,
+        recurrent=0,
+        single=0,
+        plain=3 * hidden,
+        again=(before + 2) * hidden,
+    )
+
+
+def _mamba_words(config: Mapping[str, Any]) -> dict[str, int]:
+    return {
+        "inner": config["mamba_expand"] * config["hidden_size"],
+        "states": config["mamba_n_groups"] * config["mamba_d_state"],
+        "heads": config["mamba_n_heads"],
+        "taps": config["mamba_d_conv"],
+        "one": 1,
+    }
+
+
+def _mamba_state(config: Mapping[str, Any]) -> State:
+    words, of_value = _mamba_words(config), config["mamba_d_state"]
+    inner, states, heads = words["inner"], words["states"], words["heads"]
+    convolved = inner + 2 * states
+    # Counted in `kernels/state_space.py`: copies of a head's values, four matrices of a chunk of 64 tokens, and a state
+    # for each chunk, five times.
+    scan = 12 * inner + heads * (4 * 64 + 4) + 5 * inner * of_value // 64 + 8 * states
+    return State(
+        "Mamba layers",
+        inputs=convolved * (words["taps"] - 1),
+        recurrent=inner * of_value,
+        single=0,
+        plain=inner + convolved + heads,
+        again=scan + 4 * convolved + 4 * inner,
+    )
+
+
+def _decay(logarithm: Any) -> Any:
+    """Return a tensor of vLLM's, given the one that files have."""
+    return -logarithm.float().exp()
 
 
 LAYER_KINDS: Mapping[str, LayerKind] = {
     # S. Yang et al., "Gated Delta Networks: Improving Mamba2 with Delta Rule" (arXiv:2412.06464)
     "linear_attention": LayerKind(
+        "gated_delta",
         "linear_attn",
         {
             "linear_attn.in_proj_qkv.weight": "keys+keys+values h",
@@ -114,6 +163,7 @@ LAYER_KINDS: Mapping[str, LayerKind] = {
     ),
     # LFM2's: a gate, a convolution over a few tokens, and another gate
     "conv": LayerKind(
+        "short_convolution",
         "conv",
         {
             "conv.in_proj.weight": "h+h+h h",
@@ -124,6 +174,26 @@ LAYER_KINDS: Mapping[str, LayerKind] = {
         _short_convolution_state,
         frozenset(),
         {},
+    ),
+    # T. Dao and A. Gu, "Transformers are SSMs" (arXiv:2405.21060): Mamba-2, as Granite 4.0 H names it
+    "mamba": LayerKind(
+        "state_space",
+        "mamba",
+        {
+            "mamba.in_proj.weight": "inner+inner+states+states+heads h",
+            "mamba.conv1d.weight": "inner+states+states one taps",
+            "mamba.conv1d.bias": "inner+states+states",
+            "mamba.A_log": "heads",
+            "mamba.D": "heads",
+            "mamba.dt_bias": "heads",
+            "mamba.norm.weight": "inner",
+            "mamba.out_proj.weight": "h inner",
+        },
+        _mamba_words,
+        _mamba_state,
+        frozenset(),
+        {},
+        {"A": ("A_log", _decay)},
     ),
 }
 """By their value of `layer_types` in config.json."""
@@ -167,9 +237,10 @@ def keeps_states(language: Any) -> bool:
     return any(kind in LAYER_KINDS for kind in getattr(language, "layer_types", None) or ())
 
 
-def has_delta_nets(language: Any) -> bool:
-    """Return whether such a configuration has gated delta nets."""
-    return "linear_attention" in (getattr(language, "layer_types", None) or ())
+def computes(language: Any, rule: Rule) -> bool:
+    """Return whether such a configuration has layers with this rule."""
+    kinds = (LAYER_KINDS.get(kind) for kind in getattr(language, "layer_types", None) or ())
+    return any(kind is not None and kind.rule == rule for kind in kinds)
 
 
 def has_sinks(language: Any) -> bool:

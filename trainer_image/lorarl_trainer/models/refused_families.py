@@ -43,7 +43,6 @@ _GEMMA_4_EXPERTS = Refused(
 REFUSED_WITH: Mapping[tuple[str, str], Refused] = {
     ("gemma4", "enable_moe_block"): _GEMMA_4_EXPERTS,
     ("gemma4_text", "enable_moe_block"): _GEMMA_4_EXPERTS,
-    ("granitemoehybrid", "mamba"): Refused("Granite 4.0 H", _MAMBA, "Granite 4.0 Micro, 1B or 350M"),
     ("granitemoehybrid", "num_local_experts"): Refused(
         "Granite 4.0 with experts", "its experts beside a shared MLP were not compared", "Granite 4.0 Micro"
     ),

@@ -137,11 +137,11 @@ def _require_heads_of_cpus(model: ModelShape) -> None:
 
 def _require_precision_of_gpus(spec: LoRARLJobSpec, model: ModelShape) -> None:
     if model.states and spec.precision == "fp32":
-        recurrent = any(state.recurrent for state in model.states)
+        layers = model.states[0].layers
         raise InputError(
             "spec.trainer.precision",
-            f"fp32 for a model with {'delta nets' if recurrent else 'short convolutions'}",
-            "bf16, in which vLLM has kernels for them on GPUs" if recurrent else "bf16: fp32 was not run on a GPU",
+            f"fp32 for a model with {layers}",
+            "bf16, in which they were run on a GPU",
             "Set spec.trainer.precision: bf16.",
         )
 

@@ -9,7 +9,7 @@ import torch
 
 from lorarl_trainer.backends.fsdp.attention import PACKED, register
 from lorarl_trainer.backends.fsdp.quantization import quantizing_options
-from lorarl_trainer.backends.fsdp.recurrent import take_own_rule
+from lorarl_trainer.backends.fsdp.recurrent import take_own_rules
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.kernels.formats import Format
 from lorarl_trainer.models.fsdp_families import auto_class
@@ -59,7 +59,7 @@ def load_base(model_path: Path, dtype: torch.dtype, *, packed: bool, quantizatio
             "files with all weights of the model that config.json describes",
             "Copy or download the model again. Its config.json may be that of another model.",
         )
-    take_own_rule(decoder_layers(language_model(model)))
+    take_own_rules(decoder_layers(language_model(model)))
     if unpacked:
         take_precision(model, dtype)
     return model.requires_grad_(False)

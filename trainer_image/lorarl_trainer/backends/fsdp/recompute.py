@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from lorarl_trainer.backends.fsdp.recurrent import mixers
+
 _MLPS = ("mlp", "feed_forward", "shared_mlp")
 """What decoder layers call it."""
 
@@ -16,14 +18,17 @@ _MLPS = ("mlp", "feed_forward", "shared_mlp")
 def recompute(layers: Sequence[torch.nn.Module], how: str) -> None:
     """Let decoder layers compute again in the backward pass what `trainer.recompute` says.
 
-    Delta nets keep only the inputs of their rule and of their norm in any case. What is between takes ten times as
-    much, so that micro-batches would be small, and a GPU would wait for the CPU to start their kernels.
+    Delta nets keep only the inputs of their rule and of their norm in any case, and Mamba layers what their first
+    projection makes. What is between takes ten times as much, so that micro-batches would be small, and a GPU would
+    wait for the CPU to start their kernels.
     """
     if how == "full":
         _checkpoint(layers)
         return
-    for layer in layers:
-        if (mixer := getattr(layer, "linear_attn", None)) is not None:
+    for rule, mixer in mixers(layers):
+        if rule == "state_space":
+            mixer.between = partial(_between_from_inputs, mixer.between)
+        elif rule == "gated_delta":
             mixer.chunk_gated_delta_rule = partial(_rule_from_inputs, mixer.chunk_gated_delta_rule)
             mixer.norm.forward = partial(from_inputs, mixer.norm.forward)
     if how == "selective":
@@ -73,6 +78,11 @@ def _rule_from_inputs(
 ) -> tuple[torch.Tensor, None]:
     """Return what a rule with Transformers' signature does."""
     return from_inputs(lambda *inputs: rule(*inputs, **options)[0], query, key, value, g, beta), None
+
+
+def _between_from_inputs(between: Any, projected: torch.Tensor, segments: Any) -> torch.Tensor:
+    """Return what is between the projections of a Mamba layer."""
+    return from_inputs(lambda inputs: between(inputs, segments), projected)
 
 
 def _checkpoint(modules: Sequence[torch.nn.Module]) -> None:

@@ -34,17 +34,25 @@ def see_own_tokens(
         rows: torch.Tensor = forward(hidden_states, **options)
         return rows
     before, after, inputs = mixer.in_proj(hidden_states[0]).chunk(3, dim=-1)
-    output: torch.Tensor = mixer.out_proj(
-        after * _convolved(before * inputs, mixer.conv.weight[:, 0], current.segments)
-    )
+    mixed = convolved((before * inputs)[None], mixer.conv.weight[:, 0], current.segments)[0]
+    output: torch.Tensor = mixer.out_proj(after * mixed.to(inputs.dtype))
     return output[None]
 
 
-def _convolved(values_T_H: torch.Tensor, weight_H_L: torch.Tensor, segments: Segments) -> torch.Tensor:
-    """Return the sum over each token's last L values, each times its tap's weight, [T, H]; rounded once."""
+def convolved(values: torch.Tensor, weight_H_L: torch.Tensor, segments: Segments | None) -> torch.Tensor:
+    """Return the sum over each token's last L values, each times its tap's weight, in fp32.
+
+    `values`: of a packing, [1, T, H]; of rows, [B, T, H], without one.
+    """
     *earlier, own = weight_H_L.float().unbind(-1)
-    total = values_T_H.float() * own
-    padded = pad(values_T_H, (0, 0, 0, 1))
+    total = values.float() * own
     for steps, tap in enumerate(reversed(earlier), start=1):
-        total = total + segments.before(steps)(padded).float() * tap
-    return total.to(values_T_H.dtype)
+        total = total + _before(values, steps, segments).float() * tap
+    return total
+
+
+def _before(values: torch.Tensor, steps: int, segments: Segments | None) -> torch.Tensor:
+    """Return the values of the token so many places before each in its sequence; zeros where it has none."""
+    if segments is None:
+        return pad(values, (0, 0, steps, 0))[:, : values.shape[1]]
+    return segments.before(steps)(pad(values[0], (0, 0, 0, 1)))[None]

@@ -8,7 +8,7 @@ from lorarl_api.v1alpha1 import served_rank
 from lorarl_trainer.devices.base import Device, Host
 from lorarl_trainer.engine.vllm import names
 from lorarl_trainer.engine.vllm.config import EngineConfig
-from lorarl_trainer.models.layer_kinds import has_delta_nets, keeps_states
+from lorarl_trainer.models.layer_kinds import computes, keeps_states
 from lorarl_trainer.models.lfm2 import sizes_for_vllm
 from lorarl_trainer.models.packed_weights import is_packed
 from lorarl_trainer.planning.execution import WATERMARK, EnginePlan, capture_sizes
@@ -129,4 +129,4 @@ def kernels_of_triton(text: Any, *, on_gpu: bool) -> dict[str, Any]:
         return {}
     widest = max(getattr(text, name, None) or 0 for name in ("head_dim", "global_head_dim"))
     attention = {"attention_backend": "TRITON_ATTN"} if widest > FLASH_3_HEAD else {}
-    return attention | ({"gdn_prefill_backend": "triton"} if has_delta_nets(text) else {})
+    return attention | ({"gdn_prefill_backend": "triton"} if computes(text, "gated_delta") else {})

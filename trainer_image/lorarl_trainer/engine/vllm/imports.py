@@ -12,7 +12,7 @@ from lorarl_trainer.devices.imports import compile_at_first_call, import_without
 from lorarl_trainer.devices.vllm_environment import vllm_environment
 from lorarl_trainer.engine.vllm import binding, names
 from lorarl_trainer.engine.vllm.config import EngineConfig
-from lorarl_trainer.models.layer_kinds import has_delta_nets, has_sinks, rotates_separate_heads, shares_keys
+from lorarl_trainer.models.layer_kinds import computes, has_sinks, rotates_separate_heads, shares_keys
 
 _WARMUP = "vllm.model_executor.warmup.kernel_warmup"
 """What `names.LeanStart` replaces, and what would load TorchInductor to warm it up."""
@@ -73,7 +73,7 @@ def bind_names(config: EngineConfig, hf_config: Any) -> list[str]:
         # (benchmarks/results/gpu-2026-11-28-experts.json).
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
         required |= _for_correctness(config, hf_config)
-        faster |= {names.GpuDeltaNets} if has_delta_nets(hf_config.get_text_config()) else set()
+        faster |= {names.GpuDeltaNets} if computes(hf_config.get_text_config(), "gated_delta") else set()
     if config.expert_rank is not None:
         required |= {names.Experts, names.GpuExperts if names.on_gpu() else names.CpuExperts}
     if config.records_routing:
@@ -96,7 +96,8 @@ def needed_by(language: Any) -> set[type[binding.Feature]]:
         needs[names.GpuSharedKeys] = shares_keys(language)
     else:
         needs[names.SharedKeys] = shares_keys(language)
-        needs[names.CpuDeltaNets] = has_delta_nets(language)
+        needs[names.CpuDeltaNets] = computes(language, "gated_delta")
+        needs[names.CpuStateSpaces] = computes(language, "state_space")
         needs[names.CpuSinks] = has_sinks(language)
         needs[names.CpuRotary] = rotates_separate_heads(language)
     return {feature for feature, needed in needs.items() if needed}

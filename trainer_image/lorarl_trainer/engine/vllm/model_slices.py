@@ -105,6 +105,35 @@ class DeltaNetMetadata(Protocol):
     """Each sequence's place in the cache."""
 
 
+@slice_of("vllm.model_executor.layers.mamba.mamba_mixer2:MambaMixer2")
+class MambaMixer(Protocol):
+    prefix: str
+    conv1d: Any
+    A: torch.Tensor
+    D: torch.Tensor
+    dt_bias: torch.Tensor
+    conv_dim: int
+    conv_kernel_size: int
+    intermediate_size: int
+    num_heads: int
+    n_groups: int
+    kv_cache: Sequence[torch.Tensor]
+    """As a delta net's. A state is [heads, values, its values for each of those]."""
+
+
+@slice_of("vllm.v1.attention.backends.mamba2_attn:Mamba2AttentionMetadata")
+class MambaMetadata(Protocol):
+    num_decodes: int
+    """Sequences with one token, which come first. They have a state."""
+    num_prefills: int
+    query_start_loc_p: torch.Tensor
+    """Where the tokens of each other sequence begin after those, and where the last ones end."""
+    has_initial_states_p: torch.Tensor
+    state_indices_tensor_d: torch.Tensor
+    """Each sequence's place in the cache."""
+    state_indices_tensor_p: torch.Tensor
+
+
 @slice_of("vllm.v1.attention.backends.cpu_attn:CPUAttentionMetadata")
 class AttentionMetadata(Protocol):
     seq_lens: torch.Tensor

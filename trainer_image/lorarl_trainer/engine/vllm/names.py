@@ -270,6 +270,21 @@ class CpuDeltaNets(Feature):
     get_forward_context: Any = used("vllm.forward_context:get_forward_context")
 
 
+class CpuStateSpaces(Feature):
+    """`patches/cpu_state_spaces.py`. vLLM has kernels for GPUs alone."""
+
+    what = "Mamba layers on a CPU"
+    follows = (
+        "vllm.model_executor.custom_op:PluggableLayer.__new__",
+        "vllm.model_executor.layers.mamba.mamba_mixer2:MambaMixer2.conv_ssm_forward",
+        "vllm.model_executor.layers.mamba.mamba_mixer2:MambaMixer2.forward",
+        "vllm.v1.attention.backends.mamba_attn:BaseMambaAttentionMetadataBuilder._compute_common_metadata",
+    )
+    MambaMixer2: Any = used("vllm.model_executor.layers.mamba.mamba_mixer2:MambaMixer2")
+    other_layers: Place = replaced("vllm.model_executor.custom_op:op_registry_oot")
+    get_forward_context: Any = used("vllm.forward_context:get_forward_context")
+
+
 _FLA = "vllm.third_party.flash_linear_attention.ops"
 
 
@@ -389,7 +404,7 @@ class SleepingMemory(Feature):
 ALWAYS = (Build, Requests, Scheduling, AdapterSlots, AdapterLayers, AdapterLookup, Models, BaseModel)
 ON_GPU = (AdapterGraphs, Sampling, Attention, LeanStart, GpuWorker)
 ON_CPU = (CpuWorker, CpuSampling)
-FOR_SOME_MODELS = (CpuDeltaNets, GpuDeltaNets, CpuSinks, CpuRotary, SharedKeys, GpuSharedKeys)
+FOR_SOME_MODELS = (CpuDeltaNets, CpuStateSpaces, GpuDeltaNets, CpuSinks, CpuRotary, SharedKeys, GpuSharedKeys)
 FOR_SOME_JOBS = (Experts, GpuExperts, CpuExperts, Routing, AdapterModels, SleepingMemory)
 FEATURES = (*ALWAYS, *ON_GPU, *ON_CPU, *FOR_SOME_MODELS, *FOR_SOME_JOBS)
 

@@ -14,6 +14,7 @@ import torch
 from lorarl_trainer.engine.vllm import model_slices, parts
 from lorarl_trainer.engine.vllm.names import BaseModel
 from lorarl_trainer.engine.vllm.patches.parameters import unallocated_parameters
+from lorarl_trainer.models.layer_kinds import LAYER_KINDS
 from lorarl_trainer.models.layer_tensors import ROUTER
 from lorarl_trainer.planning.execution import PlanError
 from lorarl_trainer.protocols.shared_base import SharesBase
@@ -30,6 +31,7 @@ _OF_EXPERTS = {
 """vLLM's tensors of all experts of a layer, and what they consist of, by the names of each family."""
 _WHOLE = {"w13_weight": "gate_up_proj", "w2_weight": "down_proj"}
 """What files call them that have them as they are, if not by vLLM's name."""
+_MADE_OF = {name: how for kind in LAYER_KINDS.values() for name, how in kind.made_of.items()}
 _QUERY_KEY_VALUE = ["q_proj", "k_proj", "v_proj"]
 
 
@@ -75,6 +77,7 @@ class SharedBase:
         """
         own = {tensor.data_ptr() for tensor in self._tensors.values()}
         self._tensors = {**_in_vllm_s_names(model, self._tensors), **self._tensors}
+        views = _views_of_parameters(model)
         for name, parameter in model.named_parameters():
             tensor = self._counterpart(model, name, parameter)
             if tensor is None:
@@ -90,11 +93,17 @@ class SharedBase:
         for name, buffer in model.named_buffers():
             if (tensor := self._tensors.get(frozenset([name]))) is not None:
                 buffer.copy_(tensor)  # a number in a model's files that is not a parameter
+        for module, name, parameter in views:
+            setattr(module, name, parameter.data.view(getattr(module, name).shape))
 
     def _counterpart(self, model: torch.nn.Module, name: str, parameter: torch.Tensor) -> torch.Tensor | None:
         """Return the trainer's tensor for a parameter of vLLM's, in vLLM's layout."""
         *parents, module, kind = name.split(".")
         fused = getattr(model, "packed_modules_mapping", {}).get(module, [module])
+        if made_of := _MADE_OF.get(kind):
+            source, make = made_of
+            tensor = self._tensors.get(frozenset([".".join([*parents, module, source])]))
+            return None if tensor is None else make(tensor)
         if (by_family := _OF_EXPERTS.get(kind)) is not None:
             layer_name, experts = ".".join(parents[: parents.index("experts") + 1]), range(len(parameter))
             named = [[f"{layer_name}.{expert}.{one}.weight" for expert in experts for one in p] for p in by_family]
@@ -112,6 +121,17 @@ class SharedBase:
             layer: model_slices.QKVParallelLinear = model.get_submodule(".".join([*parents, module]))
             tensor = query_key_value(tensor, layer.num_heads, layer.num_kv_heads, layer.head_size)
         return tensor if tensor.shape == parameter.shape else None
+
+
+def _views_of_parameters(model: torch.nn.Module) -> list[tuple[torch.nn.Module, str, torch.Tensor]]:
+    """Return the buffers that are another form of a parameter: their modules, their names, and that parameter."""
+    by_place = {parameter.untyped_storage().data_ptr(): parameter for parameter in model.parameters()}
+    return [
+        (module, name, by_place[place])
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+        if buffer.numel() and (place := buffer.untyped_storage().data_ptr()) in by_place
+    ]
 
 
 def _in_vllm_s_names(

@@ -22,17 +22,19 @@ from lorarl_trainer.engine.vllm.patches.cpu_linear import cpu_linear
 from lorarl_trainer.engine.vllm.patches.cpu_rotary import cpu_rotary
 from lorarl_trainer.engine.vllm.patches.cpu_sampler import cpu_sampler
 from lorarl_trainer.engine.vllm.patches.cpu_sinks import cpu_sinks
+from lorarl_trainer.engine.vllm.patches.cpu_state_spaces import cpu_state_spaces
 from lorarl_trainer.engine.vllm.patches.gpu_delta_nets import keep_first_configuration
 from lorarl_trainer.engine.vllm.patches.models import trained_model
 from lorarl_trainer.engine.vllm.patches.sampler import rollout_sampler
 from lorarl_trainer.engine.vllm.patches.shared_keys import shared_keys
 from lorarl_trainer.engine.vllm.patches.start import lean_start
-from lorarl_trainer.models.layer_kinds import has_delta_nets
+from lorarl_trainer.models.layer_kinds import computes
 
 _OF_MODELS = {
     names.SharedKeys: shared_keys,
     names.GpuSharedKeys: shared_keys,
     names.CpuDeltaNets: cpu_delta_nets,
+    names.CpuStateSpaces: cpu_state_spaces,
     names.CpuSinks: cpu_sinks,
     names.CpuRotary: cpu_rotary,
 }
@@ -61,7 +63,7 @@ def _replacements(config: EngineConfig, hf_config: Any) -> Iterator[AbstractCont
         yield cpu_sampler()
         yield cpu_linear()
         return
-    if has_delta_nets(hf_config.get_text_config()) and names.GpuDeltaNets.is_on:
+    if computes(hf_config.get_text_config(), "gated_delta") and names.GpuDeltaNets.is_on:
         keep_first_configuration(getattr(names.GpuDeltaNets, kernel) for kernel in names.GpuDeltaNets.names)
     if names.Sampling.is_on:
         yield rollout_sampler()
