@@ -122,16 +122,19 @@ def _mamba_state(config: Mapping[str, Any]) -> State:
     words, of_value = _mamba_words(config), config["mamba_d_state"]
     inner, states, heads = words["inner"], words["states"], words["heads"]
     convolved = inner + 2 * states
-    # Counted in `kernels/state_space.py`: copies of a head's values, four matrices of a chunk of 64 tokens, and a state
-    # for each chunk, five times.
-    scan = 12 * inner + heads * (4 * 64 + 4) + 5 * inner * of_value // 64 + 8 * states
+    # Counted in `kernels/state_space.py`: copies of the heads' values, three matrices of a chunk of 64 tokens, and a
+    # state for each chunk, twice. Of the convolution, its sum and its output. At the sizes of Granite 4.0 H 1B it is
+    # what autograd keeps.
+    scan = 7 * inner + heads * (3 * 64 + 4) + 2 * inner * of_value // 64 + 4 * states
     return State(
         "Mamba layers",
         inputs=convolved * (words["taps"] - 1),
         recurrent=inner * of_value,
         single=0,
-        plain=inner + convolved + heads,
-        again=scan + 4 * convolved + 4 * inner,
+        # Kept are the outputs of in_proj, and the input of out_proj. The gate and that are as wide as the queries and
+        # the norm of the first layer, which plans count in every layer.
+        plain=convolved + heads,
+        again=scan + 2 * convolved,
     )
 
 
