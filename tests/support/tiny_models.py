@@ -187,7 +187,15 @@ SEEING["qwen3_5_moe"] = SEEING["qwen3_5"] | {
     | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 96, "shared_expert_intermediate_size": 64}
     | {"initializer_range": 0.03}
 }
-FSDP_SHAPES = (*_FSDP_FAMILIES, *SEEING, "granitemoehybrid-mamba", "ministral3-beyond", "mistral-short", "qwen2-yarn", "gemma4-alike")
+FSDP_SHAPES = (
+    *_FSDP_FAMILIES,
+    *SEEING,
+    "granitemoehybrid-mamba",
+    "ministral3-beyond",
+    "mistral-short",
+    "qwen2-yarn",
+    "gemma4-alike",
+)
 """What `trainer.backend: fsdp` alone trains: families, a window that cuts sequences off, and scaled positions."""
 _VARIANTS: dict[str, dict[str, Any]] = {
     # GPU kernels want heads of 64 or more; the CPU's attention takes 32.
@@ -207,7 +215,7 @@ _VARIANTS: dict[str, dict[str, Any]] = {
     "heads": {"head_dim": 256, "global_head_dim": 512, "sliding_window": 64},
     # Granite 4.0 H: without positions, since its Mamba layers know the order.
     "mamba": {"num_hidden_layers": 3, "layer_types": ["mamba", "attention", "mamba"], "mamba_expand": 2}
-    | {"mamba_n_heads": 8, "mamba_d_head": 32, "mamba_d_state": 16, "position_embedding_type": "nope"},
+    | {"mamba_n_heads": 8, "mamba_d_head": "auto", "mamba_d_state": 16, "position_embedding_type": "nope"},
     "tied": {"tie_word_embeddings": True},
     "scaled": {"rope_parameters": LLAMA_3},
     "smollm2": {

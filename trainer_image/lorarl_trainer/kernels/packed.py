@@ -62,7 +62,6 @@ class Segments:
             self.earlier[steps] = Gather(rows, len(rows) + 1, self.positions.device)
         return self.earlier[steps]
 
-
     def by_sequence(self, make: Callable[[torch.Tensor], torch.Tensor], tokens_T_X: torch.Tensor) -> torch.Tensor:
         """Return what `make` makes of whole sequences, [rows, S, ...], at the places of the packing's tokens, [T, ...].
 

@@ -41,7 +41,7 @@ def scan(
         skip: how much of its own values a token reads besides, [heads].
         state: of each sequence before its first token, [B, heads, P, N]; None for nothing.
     """
-    (rows, length, heads, size), groups = values.shape, writes.shape[2]
+    (rows, length, _, size), groups = values.shape, writes.shape[2]
     by_head = values.float()
     chunk = min(_CHUNK, length)
     written = _in_chunks((by_head * steps[..., None]).unflatten(2, (groups, -1)), chunk)  # [B, C, G, L, R, P]

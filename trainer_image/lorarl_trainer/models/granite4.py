@@ -42,6 +42,7 @@ GRANITE_4 = FsdpFamily(
     tied=False,
     usual={"intermediate_size": "shared_intermediate_size"},
     defaults={
+        "layer_types": ["mamba"],
         "num_local_experts": 8,
         "shared_intermediate_size": 1024,
         "mamba_d_conv": 4,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from lorarl_trainer.errors import InputError
 
-_MAMBA = "its Mamba layers keep a state of another kind than Qwen3.5's, which was not compared"
+_MAMBA = "its Mamba layers were not compared: they stand otherwise in the model than Granite 4.0 H's"
 _LATENT = "its latent attention, one compressed key for all heads, was not compared"
 _BESIDE = "PEFT 0.21 mistakes adapters on its dense or shared MLPs for expert adapters, and drops them"
 _NOT_BY_EXPERT = "PEFT 0.21 reads no adapter on single experts of it"

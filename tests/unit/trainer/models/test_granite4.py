@@ -47,7 +47,6 @@ def test_its_sizes_are_those_of_attention_and_one_mlp() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"layer_types": ["mamba"] * 39 + ["attention"]}, "Granite 4.0 H.*Mamba layers.* The nearest is Granite 4.0 M"),
         ({"num_local_experts": 64}, "Granite 4.0 with experts.*: its experts beside a shared MLP were not compared"),
         ({"attention_bias": True}, "attention_bias: true, expected attention_bias: false"),
     ],
@@ -57,8 +56,53 @@ def test_what_was_not_compared_is_refused(change: dict[str, Any], message: str) 
         require_supported(GRANITE_4_MICRO | change, 4096)
 
 
-@pytest.mark.parametrize("left_out", ["layer_types", "num_local_experts"])
-def test_what_it_leaves_out_means_mamba_layers_or_experts(left_out: str) -> None:
+@pytest.mark.parametrize(
+    ("left_out", "message"), [("layer_types", "0 layers with attention"), ("num_local_experts", "not compared")]
+)
+def test_what_it_leaves_out_means_mamba_layers_or_experts(left_out: str, message: str) -> None:
     config = {key: value for key, value in GRANITE_4_MICRO.items() if key != left_out}
-    with pytest.raises(InputError, match="not compared"):
+    with pytest.raises(InputError, match=message):
         require_supported(config, 4096)
+
+
+GRANITE_4_H_1B: dict[str, Any] = GRANITE_4_MICRO | {
+    "hidden_size": 1536,
+    "intermediate_size": 4096,
+    "layer_types": ["attention" if number % 10 == 5 else "mamba" for number in range(40)],
+    "mamba_d_conv": 4,
+    "mamba_d_head": 64,
+    "mamba_d_state": 128,
+    "mamba_expand": 2,
+    "mamba_n_groups": 1,
+    "mamba_n_heads": 48,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 4,
+    "position_embedding_type": "nope",
+    "shared_intermediate_size": 4096,
+}
+
+
+def test_sizes_of_an_h_model_are_those_of_both_kinds_of_layers() -> None:
+    require_supported(GRANITE_4_H_1B, 4096)
+    sizes = sizes_of(GRANITE_4_H_1B)
+    assert (sizes.attention_layers, len(sizes.states)) == (4, 36)
+    assert sizes.states[0].inputs == 3 * (3072 + 2 * 128) and sizes.states[0].recurrent == 48 * 64 * 128
+    assert len(sizes.adapted(gpu_job().adapter)) == 4 * 6 + 36 * 4
+    plan = judge(gpu_job(), GRANITE_4_H_1B, H100).plan
+    assert plan is not None and plan.fits and plan.execution.layout.shared_base
+    with pytest.raises(InputError, match=r"precision: got fp32 for a model with Mamba layers, expected bf16"):
+        judge(gpu_job("trainer.precision=fp32"), GRANITE_4_H_1B)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"mamba_n_groups": 8}, "mamba_n_groups: 8, expected mamba_n_groups: 1"),
+        ({"mamba_conv_bias": False}, "mamba_conv_bias: false"),
+        ({"time_step_limit": [0.0, 0.1]}, r"time_step_limit \[0.0, 0.1\], expected none"),
+        ({"layer_types": ["attention"] * 21 + ["mamba"] * 19}, "21 layers with attention, and 19 Mamba layers"),
+    ],
+)
+def test_mamba_layers_that_vllm_computes_otherwise_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        require_supported(GRANITE_4_H_1B | change, 4096)

@@ -73,7 +73,7 @@ def test_it_fits_on_a_small_gpu_and_is_not_split() -> None:
 
 
 def test_it_is_of_bf16_on_a_gpu() -> None:
-    with pytest.raises(InputError, match=r"precision: got fp32 for a model with short convolutions, expected bf16: fp"):
+    with pytest.raises(InputError, match=r"precision: got fp32 for a model with short convolutions, expected bf16"):
         judge(gpu_job("trainer.precision=fp32"), LFM_2)
     judge(gpu_job("trainer.precision=fp32", "cluster.gpusPerNode=0"), LFM_2)
 

@@ -12,6 +12,7 @@ from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.planning.verdict import judge
 from unit.trainer.models import test_gemma4 as gemma4
 from unit.trainer.models import test_gpt_oss as gpt_oss
+from unit.trainer.models.test_granite4 import GRANITE_4_H_1B
 from unit.trainer.models.test_lfm2 import LFM_2
 from unit.trainer.models.test_qwen3_5 import QWEN_3_5_35B
 from unit.trainer.models.test_supported_models import QWEN_3_5_4B
@@ -36,6 +37,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen3.5-35b-a3b": QWEN_3_5_35B,
     "gemma4-e4b": gemma4.of(gemma4.E4B),
     "gpt-oss-20b": gpt_oss.CONFIG,
+    "granite-4.0-h-1b": GRANITE_4_H_1B,
     "lfm2-1.2b": LFM_2,
 }
 
