@@ -265,9 +265,7 @@ def build(architecture: str, seed: int = 0) -> Any:
                 parameter.uniform_(0.5, 1.5)
             elif name.endswith("bias"):
                 parameter.normal_(std=0.3)
-            elif name.endswith(".D"):
-                parameter.normal_()
-            elif name.endswith("sinks"):
+            elif name.endswith(("sinks", ".D")):
                 parameter.normal_()
                 parameter.copy_(parameter.bfloat16())  # as in published files
             if family.startswith("gemma4") and name.endswith("q_norm.weight"):

@@ -54,10 +54,8 @@ def _between(mixer: Any, projected: torch.Tensor, segments: Segments | None) -> 
     if mixer.conv1d.bias is not None:
         total = total + mixer.conv1d.bias.float()
     mixed = torch.cat([silu(total).to(inputs.dtype), steps], dim=-1)
-    if segments is None:
-        read = _read(mixer, mixed)
-    else:
-        read = segments.by_sequence(partial(_read, mixer), mixed[0])[None]
+    of_rows = partial(_read, mixer)
+    read = of_rows(mixed) if segments is None else segments.by_sequence(of_rows, mixed[0])[None]
     normed: torch.Tensor = mixer.norm(read, gate)
     return normed
 
