@@ -52,7 +52,7 @@ class LayerKind:
         state: what it keeps of a sequence. The same holds.
         together: its linear layers that vLLM 0.26 takes adapters for only together.
         products: its neighbours that vLLM computes in one product, in its order, and the parts that vLLM counts there.
-        made_of: tensors that vLLM has in a form of its own: what each is made of, by the last parts of both names.
+        made_of: tensors that vLLM has in another form: what each is made of, by the last parts of both names.
     """
 
     rule: Rule
