@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from support.cluster import pods
-from support.cluster.client import ApiError, Object
+from support.cluster.client import ApiError, Object, is_ready
 from support.cluster.crds import CRDS
 from support.cluster.kueue import QUEUE_LABEL, add_queue
 from support.cluster.kwok import add_node, lose_node
@@ -48,8 +48,7 @@ def ready_workers(p: Platform, namespace: str, count: int) -> list[str]:
         return sorted(
             pod["metadata"]["name"]
             for pod in p.pods(namespace, "elastic-1", pods.WORKER)
-            if "deletionTimestamp" not in pod["metadata"]
-            and any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))
+            if "deletionTimestamp" not in pod["metadata"] and is_ready(pod)
         )
 
     return until(SECONDS, f"{count} workers are ready", lambda: len(now := names()) == count and now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from support.cluster import pods
-from support.cluster.client import Api, Object
+from support.cluster.client import Api, Object, is_ready
 from support.cluster.kueue import QUEUE_LABEL, add_queue
 from support.cluster.kwok import add_node, mend_node, silence_node
 from support.cluster.lorarljobs import condition, lorarljob, phase, report, wait_event
@@ -20,10 +20,6 @@ TWO_NODES = {"nodes": 2, "gpusPerNode": 1, "cpusPerNode": "1", "memoryPerNode": 
 
 def names(p: Platform, namespace: str) -> list[str]:
     """The worker pods that are ready, sorted."""
-
-    def is_ready(pod: Object) -> bool:
-        return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))
-
     workers = p.pods(namespace, "first-1", pods.WORKER)
     return sorted(
         pod["metadata"]["name"] for pod in workers if is_ready(pod) and "deletionTimestamp" not in pod["metadata"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from node.node import Node
-from support.cluster.client import Object
+from support.cluster.client import is_ready
 from support.cluster.kubectl import RealCluster
 from support.cluster.processes import until
 
@@ -15,7 +15,7 @@ READY_SECONDS = 60.0
 def test_its_nodes_are_ready_and_we_may_do_anything(cluster: RealCluster) -> None:
     nodes = cluster.api.list("Node")
     assert nodes
-    assert all(_is_ready(node) for node in nodes)
+    assert all(is_ready(node) for node in nodes)
     assert cluster.must("auth", "can-i", "*", "*", "--all-namespaces").strip() == "yes"
 
 
@@ -33,7 +33,7 @@ def test_it_comes_back_when_its_programs_do(own_node: Node, cluster: RealCluster
         name = node["metadata"]["name"]
         # The node's own word is from before. It may be as old as the kubelet's lease.
         until(READY_SECONDS, "the kubelet knows its pods", lambda name=name: _knows_its_pods(cluster, name))
-        cluster.api.wait("Node", name, None, _is_ready, seconds=READY_SECONDS)
+        cluster.api.wait("Node", name, None, is_ready, seconds=READY_SECONDS)
 
 
 def _knows_its_pods(cluster: RealCluster, node: str) -> bool:
@@ -41,9 +41,3 @@ def _knows_its_pods(cluster: RealCluster, node: str) -> bool:
     answer = cluster.kubectl("get", "--raw", f"/api/v1/nodes/{node}/proxy/pods")
     there = [pod for pod in cluster.api.list("Pod") if pod["spec"].get("nodeName") == node]
     return answer.returncode == 0 and len(json.loads(answer.stdout)["items"] or ()) >= len(there)
-
-
-def _is_ready(node: Object) -> bool:
-    return any(
-        condition["type"] == "Ready" and condition["status"] == "True" for condition in node["status"]["conditions"]
-    )

@@ -17,6 +17,7 @@ from node import builds
 from node.installation import STORE_KEYS, Images, apply, make_room
 from node.node import Node
 from node.settings import from_environment
+from support.cluster.client import is_ready
 from support.cluster.kubectl import RealCluster
 from support.cluster.processes import until
 from support.real_cluster import example
@@ -71,13 +72,7 @@ def bucket(installed: RealCluster, out: Path) -> Iterator[Bucket]:
 def alive(cluster: RealCluster, job: str) -> dict[str, bool]:
     """The job's pods that play and are not being deleted: by name, whether each is ready."""
     found = cluster.api.list("Pod", TEAM, f"lorarl.io/job={job},lorarl.io/role=environment")
-    return {
-        pod["metadata"]["name"]: any(
-            one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ())
-        )
-        for pod in found
-        if "deletionTimestamp" not in pod["metadata"]
-    }
+    return {pod["metadata"]["name"]: is_ready(pod) for pod in found if "deletionTimestamp" not in pod["metadata"]}
 
 
 def inside(cluster: RealCluster, pod: str, *command: str) -> str:

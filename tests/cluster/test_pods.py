@@ -14,6 +14,7 @@ from cluster import hello
 from cluster.skipping import up_or_skip
 from node.node import Node
 from node.settings import Settings
+from support.cluster.client import is_ready
 from support.cluster.kubectl import RealCluster, real_cluster
 from support.cluster.processes import free_ports, listens, running, until
 
@@ -35,7 +36,7 @@ def here(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealC
             cluster.api.create(hello.pod(name))
             cluster.api.create(hello.service(name))
         for name in ("one", "two"):
-            cluster.api.wait("Pod", name, "default", _is_ready, seconds=POD_SECONDS)
+            cluster.api.wait("Pod", name, "default", is_ready, seconds=POD_SECONDS)
         for name in ("one", "two"):  # kube-proxy learns of a ready pod a moment later
             until(
                 POD_SECONDS,
@@ -135,10 +136,3 @@ def test_a_container_that_needs_too_much_memory_is_killed(here: RealCluster) -> 
 
 def _hello(cluster: RealCluster, pod: str, host: str) -> subprocess.CompletedProcess[str]:
     return cluster.kubectl("exec", pod, "--", "/hello", "get", f"http://{host}/")
-
-
-def _is_ready(pod: dict) -> bool:
-    return any(
-        condition["type"] == "Ready" and condition["status"] == "True"
-        for condition in pod["status"].get("conditions", [])
-    )

@@ -17,7 +17,7 @@ import pytest
 
 from node.installation import Images, apply, forwarded, make_room, upgrade_lorarl
 from support.cluster import kserve
-from support.cluster.client import Object
+from support.cluster.client import Object, is_ready
 from support.cluster.crds import install_crds
 from support.cluster.kserve import KIND
 from support.cluster.kubectl import RealCluster
@@ -90,7 +90,7 @@ def accuracy(cluster: RealCluster, model: str, out: Path) -> float:
         names = [
             pod["metadata"]["name"]
             for pod in pods
-            if any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))
+            if is_ready(pod)
             and (model == BASE or f'"name":"{model}"' in " ".join(pod["spec"]["containers"][0].get("args", ())))
         ]
         return names[0] if names else None

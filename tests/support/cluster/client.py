@@ -214,3 +214,9 @@ def path_of(kind: str, namespace: str | None, name: str = "", subresource: str =
         parts += ["namespaces", namespace]
     parts += [part for part in (plural, quote(name), subresource) if part]
     return "/" + "/".join(parts)
+
+
+def is_ready(found: Object) -> bool:
+    """Whether a pod or a node says that it is ready."""
+    conditions = found.get("status", {}).get("conditions", ())
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from support.cluster.client import is_ready
 from support.cluster.control_plane import Cluster
 from support.cluster.pods import patch_status
 from support.cluster.processes import find, free_ports, listens, running, until
@@ -51,9 +52,7 @@ def add_node(
 
     def can_be_scheduled_to() -> bool:
         node = cluster.api.get("Node", name)
-        ready = any(
-            c["type"] == "Ready" and c["status"] == "True" for c in (node or {}).get("status", {}).get("conditions", [])
-        )
+        ready = is_ready(node or {})
         return ready and node is not None and not node["spec"].get("taints")
 
     until(30, f"node {name} is ready", can_be_scheduled_to)

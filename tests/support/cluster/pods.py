@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from support.cluster.client import Api, Object
+from support.cluster.client import Api, Object, is_ready
 
 SUBMITTER = "ray-job-submitter"
 HEAD = "head"
@@ -24,10 +24,6 @@ def pods_of(api: Api, namespace: str, rayjob: str, role: str | None = None) -> l
 
 def ready_pods(api: Api, namespace: str, rayjob: str, role: str) -> list[Object]:
     """The pods of a role of lorarl's that are ready, and are not being deleted."""
-
-    def is_ready(pod: Object) -> bool:
-        return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))
-
     found = [pod for pod in pods_of(api, namespace, rayjob) if pod["metadata"]["labels"].get("lorarl.io/role") == role]
     return [pod for pod in found if is_ready(pod) and "deletionTimestamp" not in pod["metadata"]]
 

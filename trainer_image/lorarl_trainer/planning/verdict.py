@@ -141,7 +141,7 @@ def _require_precision_of_gpus(spec: LoRARLJobSpec, model: ModelShape) -> None:
         raise InputError(
             "spec.trainer.precision",
             f"fp32 for a model with {layers}",
-            "bf16, in which they were run on a GPU",
+            "bf16: fp32 was not run with them on a GPU",
             "Set spec.trainer.precision: bf16.",
         )
 
